@@ -22,7 +22,7 @@ from pathlib import Path
 
 from harness.journal.journal import FILE_NAME
 from harness.tools.history import front, record
-from harness.tools.history.answers import EVER, Answers, Group
+from harness.tools.history.answers import EVER, Answers, FailureGroup
 from harness.tools.history.store import FileStore
 
 DAY = 86_400
@@ -98,7 +98,7 @@ class Begin:
 
     night: int
     machines: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[FailureGroup, ...]
 
 
 def begins(answers: Answers, night: int) -> list[Begin]:
@@ -112,7 +112,7 @@ def begins(answers: Answers, night: int) -> list[Begin]:
     return found
 
 
-def gone(answers: Answers, group: Group, truth: Truth) -> int | None:
+def gone(answers: Answers, group: FailureGroup, truth: Truth) -> int | None:
     """Return the first night after the begin of a fault in which its machine ran without the group, if any."""
     for lane, runs in answers.presence([group.number], EVER)[group.number].items():
         if lane.startswith(truth.machine):

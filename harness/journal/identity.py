@@ -30,7 +30,7 @@ MUST_PASS = "must-pass lists"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FactDifference:
     """One fact in which two runs differ. An unknown or missing value is an empty text."""
 
     name: str
@@ -88,13 +88,13 @@ def identity_facts(run: RunStarted) -> dict[str, str]:
     }
 
 
-def differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[Difference, ...]:
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> tuple[FactDifference, ...]:
     """Return the facts in which the second run differs from the first, in the order of the first. Missing values are
     empty.
     """
     names = dict.fromkeys((*first, *second))
     pairs = ((name, first.get(name, ""), second.get(name, "")) for name in names)
-    return tuple(Difference(name, before, after) for name, before, after in pairs if before != after)
+    return tuple(FactDifference(name, before, after) for name, before, after in pairs if before != after)
 
 
 def _text(value: object) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.core import clock, linux
 from harness.ranks import cold
-from harness.ranks.judgement import BROKEN, LIMIT, Ended, How
+from harness.ranks.judgement import BROKEN, LIMIT, How, RankEnd
 from harness.ranks.rank import STACKS_SIGNAL, Rank, RankFiles, pickled, read_report, run_rank
 
 #: Seconds that the other ranks have to end after one has broken.
@@ -37,7 +37,7 @@ class _Process:
     files: RankFiles
     pid: int
     pidfd: int
-    ended: Ended | None = None
+    ended: RankEnd | None = None
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Crew:
                 pid = _spawn(files)
             self._processes.append(_Process(rank, files, pid, os.pidfd_open(pid)))
 
-    def wait(self, deadline: float, leftovers: Callable[[int], str | None]) -> list[Ended]:
+    def wait(self, deadline: float, leftovers: Callable[[int], str | None]) -> list[RankEnd]:
         """Wait until all ranks have ended. After `deadline`, or `GRACE` seconds after one has broken, cut the others.
 
         `leftovers` describes a process that a rank has left; None if it may stay.
@@ -121,7 +121,7 @@ class Crew:
         status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         files, number = process.files, process.rank.number
         report = None if cut else read_report(files.report)
-        process.ended = Ended(
+        process.ended = RankEnd(
             number,
             process.pid,
             status,
@@ -154,7 +154,7 @@ class Crew:
                 self._note(process, cut, states[process.pid])
             else:
                 state = f"cannot be killed, in {linux.kernel_wait_channel(process.pid) or 'an unknown place'}"
-                process.ended = Ended(process.rank.number, process.pid, 0, clock.monotonic(), cut=cut, state=state)
+                process.ended = RankEnd(process.rank.number, process.pid, 0, clock.monotonic(), cut=cut, state=state)
 
     def _kill(self, processes: Sequence[_Process]) -> None:
         """Kill ranks with their groups, and wait for their end."""

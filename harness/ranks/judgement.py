@@ -34,7 +34,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RankEnd:
     """The end of one rank.
 
     `status`: as ``os.waitstatus_to_exitcode`` returns it. `at`: when its parent saw the end, on the monotonic clock.
@@ -77,7 +77,7 @@ class Ended:
         return self.report.at if self.report is not None else self.at
 
 
-#: Values of `Ended.cut`.
+#: Values of `RankEnd.cut`.
 LIMIT, BROKEN = "limit", "broken"
 
 
@@ -94,7 +94,7 @@ class Breakage:
         return f"{self.line}\n\n{self.details}"
 
 
-def breakage(ends: Sequence[Ended], limit: float) -> Breakage | None:
+def breakage(ends: Sequence[RankEnd], limit: float) -> Breakage | None:
     """Return what broke; None if all ranks ended as expected. `limit`: the seconds that they had."""
     broken = [end for end in ends if end.how is not None]
     if not broken:
@@ -109,7 +109,7 @@ def breakage(ends: Sequence[Ended], limit: float) -> Breakage | None:
     return Breakage(outcome, line, "\n\n".join(_detail(end, limit) for end in order))
 
 
-def _first(broken: Sequence[Ended]) -> Ended:
+def _first(broken: Sequence[RankEnd]) -> RankEnd:
     """Return the rank that broke first: a death, unless another rank had raised well before it."""
     deaths = [end for end in broken if end.how is How.DIED]
     raised = [end for end in broken if end.how in (How.RAISED, How.SURVIVED)]
@@ -123,7 +123,7 @@ def _first(broken: Sequence[Ended]) -> Ended:
     return next((end for end in broken if not _waits(end)), broken[0])
 
 
-def _what(end: Ended, limit: float) -> str:
+def _what(end: RankEnd, limit: float) -> str:
     match end.how:
         case How.DIED if end.status >= 0:
             return f"ended with {format_exit_code(end.status)} before its body returned"
@@ -140,17 +140,17 @@ def _what(end: Ended, limit: float) -> str:
             return f"did not end within {limit:.3g} s{_at(end)}"
 
 
-def _at(end: Ended) -> str:
+def _at(end: RankEnd) -> str:
     if end.state:
         return f": {end.state}"
     place = _place(end.stacks)
     return f": {place}" if place else ""
 
 
-def _consequences(others: Sequence[Ended]) -> list[str]:
+def _consequences(others: Sequence[RankEnd]) -> list[str]:
     """Return one text for all other broken ranks of a kind."""
     texts = []
-    groups: tuple[tuple[Callable[[Ended], bool], str], ...] = (
+    groups: tuple[tuple[Callable[[RankEnd], bool], str], ...] = (
         (lambda end: end.how is How.DIED, "died too"),
         (lambda end: end.how in (How.RAISED, How.SURVIVED), "raised too"),
         (lambda end: end.was_cut and _waits(end), "waited in torch.distributed, and had to be killed"),
@@ -170,7 +170,7 @@ def _names(numbers: Sequence[int]) -> str:
     return f"ranks {', '.join(ordered[:-1])} and {ordered[-1]}"
 
 
-def _detail(end: Ended, limit: float) -> str:
+def _detail(end: RankEnd, limit: float) -> str:
     ending = _what(end, limit) if end.how is not None else ("died as expected" if end.report is None else "returned")
     parts = [f"rank {end.number} (process {end.pid}) {ending}"]
     if end.report is not None and end.report.traceback:
@@ -204,7 +204,7 @@ def _frames(stacks: str) -> list[re.Match[str]]:
     return frames
 
 
-def _waits(end: Ended) -> bool:
+def _waits(end: RankEnd) -> bool:
     """Whether a rank that was cut waits in torch.distributed: for other ranks."""
     return any(part in frame["file"] for frame in _frames(end.stacks)[:3] for part in _WAITING)
 

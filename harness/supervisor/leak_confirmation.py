@@ -28,7 +28,7 @@ TIMES = growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatResult:
     """The result of the repetitions: the growth of each by meter, and by meter lines about the origin of the growth.
 
     `failure`: why there is no result.
@@ -41,7 +41,7 @@ class Repeated:
 
 def repeat(
     handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = (), *, most: float = math.inf
-) -> Repeated:
+) -> RepeatResult:
     """Have a fresh executor run the case `TIMES` times, or until it is known not to leak.
 
     `history`: the meters whose growth is traced to its origin. `most`: the seconds for all repetitions. Raises
@@ -53,15 +53,15 @@ def repeat(
     handle.send({**message, **counts})
     answer = handle.receive(time.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
-        return Repeated(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
+        return RepeatResult(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
     if answer is NoMessage.DEADLINE:
-        return Repeated(failure=f"its repetitions did not finish within {limit:.3g} s")
+        return RepeatResult(failure=f"its repetitions did not finish within {limit:.3g} s")
     ended = (
         format_exit_code(handle.exit_status)
         if handle.exit_status is not None
         else "the executor sent an invalid message"
     )
-    return Repeated(failure=f"its repetitions failed: {ended}")
+    return RepeatResult(failure=f"its repetitions failed: {ended}")
 
 
 class LeakConfirmation:
@@ -124,25 +124,25 @@ class LeakConfirmation:
         if self._slot.current is not None:
             self._slot.dispose(self._slot.current, "rehearsal", hold=True)
 
-    def _repeat(self, case: Case, traced: Sequence[str] = (), *, within: bool) -> Repeated:
+    def _repeat(self, case: Case, traced: Sequence[str] = (), *, within: bool) -> RepeatResult:
         """`within`: the time for searches."""
         request = CaseRequest(case.item, case.id, case.seed, case.limit)
         if within and self._time.left <= 0:
-            return Repeated(failure=self._time.used_up())
+            return RepeatResult(failure=self._time.used_up())
         try:
             handle = self._runner.spawn(case)
             repeated = repeat(handle, request, traced, most=self._time.left if within else math.inf)
         except StoppedError as error:
-            return Repeated(failure=str(error))
+            return RepeatResult(failure=str(error))
         except ZygoteError as error:
             self._slot.drop_zygote()
-            return Repeated(failure=f"its repetitions failed: {str(error).splitlines()[0]}")
+            return RepeatResult(failure=f"its repetitions failed: {str(error).splitlines()[0]}")
         if repeated.failure and within and self._time.left <= 0:
             return replace(repeated, failure=self._time.used_up())
         return repeated
 
 
-def _leaks(attempt: Attempt, repeated: Repeated) -> list[Leak]:
+def _leaks(attempt: Attempt, repeated: RepeatResult) -> list[Leak]:
     return growth.confirmed_leaks(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 

@@ -42,7 +42,7 @@ class ProposalError(HarnessError):
     """A file of the run directory cannot be read, so no proposals can be made."""
 
 
-class Machine(BaseModel):
+class RunMachine(BaseModel):
     """The devices and the driver of a run, from environment.json. Other fields of that file are ignored."""
 
     class Device(BaseModel):
@@ -77,21 +77,21 @@ class Proposals:
     remarks: tuple[str, ...]
 
 
-def read_machine(run_dir: Path) -> Machine | None:
+def read_machine(run_dir: Path) -> RunMachine | None:
     """Return the machine of a run; None without environment.json. Raise ProposalError, EnvironmentFileError."""
     path = run_dir / environment.FILE_NAME
     data = environment.KIND.read_if_exists(path)
     if data is None:
         return None
     try:
-        return Machine.model_validate_json(data)
+        return RunMachine.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ProposalError(f"{str(path)!r} is no environment.json of a run: {where}: {first['msg']}") from None
 
 
-def propose_waivers(contents: JournalContents, machine: Machine | None, today: date) -> Proposals:
+def propose_waivers(contents: JournalContents, machine: RunMachine | None, today: date) -> Proposals:
     """Return an entry for each red case without a waiver, and remarks on the other red cases.
 
     Parametrised variants of one test with the same outcome and message become one pattern, if the pattern matches no
@@ -193,7 +193,7 @@ def _of_waiver(ruling: Ruling) -> bool:
     return re.search(r":[0-9]+$", ruling.source) is not None
 
 
-def _when(devices: Collection[str], machine: Machine | None) -> dict[str, Any]:
+def _when(devices: Collection[str], machine: RunMachine | None) -> dict[str, Any]:
     """Return conditions that hold for these devices (by UUID) and this driver. Empty if the devices differ in kind."""
     kinds = {backend_of(uuid) for uuid in devices}
     backend = kinds.pop() if len(kinds) == 1 else None

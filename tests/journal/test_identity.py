@@ -59,5 +59,5 @@ def test_the_identity_of_a_run_on_the_processor() -> None:
 
 
 def test_a_commit_is_shown_by_its_first_digits() -> None:
-    found = identity.Difference("commit", "8e" * 20, "")
+    found = identity.FactDifference("commit", "8e" * 20, "")
     assert found.text == "commit was 8e8e8e8e8e8e and is not set"

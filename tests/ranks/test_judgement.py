@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.ranks.judgement import BROKEN, LIMIT, Ended, breakage
+from harness.ranks.judgement import BROKEN, LIMIT, RankEnd, breakage
 from harness.ranks.rank import RankReport
 
 
@@ -14,16 +14,16 @@ def stacks(*frames: tuple[str, int, str]) -> str:
     return "\n".join(["Current thread 0x1 (most recent call first):", *lines, below])
 
 
-def returned(number: int) -> Ended:
-    return Ended(number, 100 + number, 0, 2.0, RankReport("returned", 2.0))
+def returned(number: int) -> RankEnd:
+    return RankEnd(number, 100 + number, 0, 2.0, RankReport("returned", 2.0))
 
 
-def raised(number: int, at: float, error: str = "ValueError: x") -> Ended:
-    return Ended(number, 100 + number, 1, at, RankReport("raised", at, error=error))
+def raised(number: int, at: float, error: str = "ValueError: x") -> RankEnd:
+    return RankEnd(number, 100 + number, 1, at, RankReport("raised", at, error=error))
 
 
-def died(number: int, at: float, status: int = -11, wanted: int | None = None) -> Ended:
-    return Ended(number, 100 + number, status, at, wanted=wanted)
+def died(number: int, at: float, status: int = -11, wanted: int | None = None) -> RankEnd:
+    return RankEnd(number, 100 + number, status, at, wanted=wanted)
 
 
 C10D = ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 7, "all_reduce")
@@ -31,8 +31,8 @@ LOCK = ("/usr/lib/python3.11/threading.py", 3, "wait")
 BODY = ("/suites/test_a.py", 12, "body")
 
 
-def hung(number: int, *frames: tuple[str, int, str], cut: str = LIMIT, state: str = "") -> Ended:
-    return Ended(number, 100 + number, -9, 9.0, cut=cut, stacks=stacks(*frames) if frames else "", state=state)
+def hung(number: int, *frames: tuple[str, int, str], cut: str = LIMIT, state: str = "") -> RankEnd:
+    return RankEnd(number, 100 + number, -9, 9.0, cut=cut, stacks=stacks(*frames) if frames else "", state=state)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def hung(number: int, *frames: tuple[str, int, str], cut: str = LIMIT, state: st
             id="other death",
         ),
         pytest.param(
-            [Ended(0, 1, 0, 1.0, RankReport("returned", 1.0), wanted=-9)],
+            [RankEnd(0, 1, 0, 1.0, RankReport("returned", 1.0), wanted=-9)],
             "failed",
             "rank 0 of 1 was expected to end with SIGKILL, but its body returned",
             id="survivor",
@@ -116,7 +116,7 @@ def hung(number: int, *frames: tuple[str, int, str], cut: str = LIMIT, state: st
         ),
     ],
 )
-def test_line(ends: list[Ended], outcome: str, line: str) -> None:
+def test_line(ends: list[RankEnd], outcome: str, line: str) -> None:
     found = breakage(ends, limit=30.0)
     assert found is not None
     assert (found.outcome, found.line) == (outcome, line)

@@ -19,7 +19,7 @@ from harness.gating.waiverfile import load_waivers
 from harness.gating.waivers import Waiver
 from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
-from harness.tools.proposals import Machine, Proposals, proposals_yaml, propose_waivers, read_machine
+from harness.tools.proposals import Proposals, RunMachine, proposals_yaml, propose_waivers, read_machine
 from tests.reporting import build
 
 TODAY = date(2026, 11, 21)
@@ -39,7 +39,7 @@ GPUS = {
 
 def found(*lines: build.Line, machine: dict[str, Any] | None = None) -> Proposals:
     contents = reader.JournalContents(Path("journal.ndjson"), tuple(build.events(build.run(), *lines)))
-    facts = None if machine is None else Machine.model_validate_json(json.dumps(machine))
+    facts = None if machine is None else RunMachine.model_validate_json(json.dumps(machine))
     return propose_waivers(contents, facts, TODAY)
 
 

@@ -42,7 +42,7 @@ class Headline:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NotRunGroup:
     """Cases without a verdict of their own for the same reason."""
 
     message: str
@@ -65,14 +65,14 @@ class Page:
     bisected: tuple[Bisected, ...]
     cases: tuple[PageCase, ...]
     bad: tuple[PageCase, ...]
-    not_run: tuple[Group, ...]
+    not_run: tuple[NotRunGroup, ...]
     fail_on_flaky: bool
     begun: float
     span: float
     parts: tuple[float, ...]
     lives: tuple[timeline.Life, ...]
     uses: tuple[timeline.Use, ...]
-    marks: tuple[timeline.Mark, ...]
+    marks: tuple[timeline.TimelineMark, ...]
     durations: tables.DurationTable
     repeated: tuple[Repeated, ...]
     grew: tuple[str, ...]
@@ -260,11 +260,11 @@ def _doubts(
         yield inert.inert_line(f"The run was resumed by force, though this had changed: {change}")
 
 
-def _groups(cases: Iterable[PageCase]) -> tuple[Group, ...]:
+def _groups(cases: Iterable[PageCase]) -> tuple[NotRunGroup, ...]:
     by_message: dict[str, list[PageCase]] = {}
     for case in cases:
         by_message.setdefault(case.message, []).append(case)
-    return tuple(Group(message, tuple(listed)) for message, listed in by_message.items())
+    return tuple(NotRunGroup(message, tuple(listed)) for message, listed in by_message.items())
 
 
 def _device_names(ledger: Ledger, facts: Mapping[str, Any]) -> dict[str, str]:

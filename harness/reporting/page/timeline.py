@@ -36,7 +36,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimelineMark:
     """An event of a device."""
 
     device: str
@@ -59,7 +59,7 @@ class Use:
     gap_at: float
     executors: int
     restarts: int
-    health: tuple[Mark, ...]
+    health: tuple[TimelineMark, ...]
 
 
 def lives(events: Iterable[Event], axis: Axis) -> tuple[Life, ...]:
@@ -103,17 +103,21 @@ def _end_text(last: Executor | None) -> str:
     return inert.inert_line(f"{how}: {last.reason}" if last.reason else how, 300)
 
 
-def marks(events: Iterable[Event], axis: Axis) -> tuple[Mark, ...]:
+def marks(events: Iterable[Event], axis: Axis) -> tuple[TimelineMark, ...]:
     """Return each time that a device was found sick or was drained."""
     return tuple(
-        Mark(event.device, axis.of(event.t), event.state, inert.inert_line(event.message or event.moment))
+        TimelineMark(event.device, axis.of(event.t), event.state, inert.inert_line(event.message or event.moment))
         for event in events
         if isinstance(event, Device) and event.state != "healthy"
     )
 
 
 def uses(
-    cases: Iterable[PageCase], executors: Sequence[Life], events: Sequence[Mark], axis: Axis, names: Mapping[str, str]
+    cases: Iterable[PageCase],
+    executors: Sequence[Life],
+    events: Sequence[TimelineMark],
+    axis: Axis,
+    names: Mapping[str, str],
 ) -> tuple[Use, ...]:
     """Return the use of each device, in the order of `names`, then of the first case."""
     spans: dict[str, list[tuple[float, float]]] = {device: [] for device in names}

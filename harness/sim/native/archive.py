@@ -57,7 +57,7 @@ class LibraryManifest(_Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedLibrary:
     """A build of an archive. `there`: the cache had it. `needed`: it is what this machine would build."""
 
     noun: str
@@ -109,7 +109,7 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 def read_library_archive(
     path: Path, wanted: Sequence[BuildRecipe] = (), environ: Mapping[str, str] = os.environ
-) -> list[Imported]:
+) -> list[ImportedLibrary]:
     """Put the libraries of an archive into the cache. `wanted`: what this machine would build.
 
     Raise LibraryArchiveError. Nothing is put there unless every library is as the manifest says.
@@ -128,7 +128,7 @@ def read_library_archive(
         there = all((cache / entry.key / name).is_file() for name in entry.files)
         if not there:
             _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})
-        imported.append(Imported(entry.noun, entry.key, there, (entry.folder, entry.key) in keys))
+        imported.append(ImportedLibrary(entry.noun, entry.key, there, (entry.folder, entry.key) in keys))
     return imported
 
 

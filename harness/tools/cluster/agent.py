@@ -40,8 +40,8 @@ from harness.tools.cluster.messages import (
     Hello,
     LineBuffer,
     Lines,
+    LinkProtocolError,
     Open,
-    ProtocolError,
     Quit,
     Ready,
     SessionOver,
@@ -242,7 +242,7 @@ class Agent:
 
     def _start(self, begin: Begin) -> None:
         if begin.version != VERSION:
-            raise ProtocolError(f"the head speaks version {begin.version} of the protocol, this agent {VERSION}")
+            raise LinkProtocolError(f"the head speaks version {begin.version} of the protocol, this agent {VERSION}")
         self._begin = begin
         host = platform.node()
         self._say(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))
@@ -355,7 +355,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     os.dup2(2, 1)
     try:
         return Agent(0, target).run()
-    except ProtocolError as error:
+    except LinkProtocolError as error:
         print(f"harness agent: {error}", file=sys.stderr)
         return 4
 

@@ -30,37 +30,37 @@ from harness.tools.cluster.link import Link
 from harness.tools.cluster.messages import (
     BEAT,
     VERSION,
+    Beat,
     Begin,
     Bye,
+    CaseMessage,
     Done,
-    GivenCase,
+    End,
+    Give,
     Hello,
     Lines,
-    ProtocolError,
+    LinkProtocolError,
+    Open,
+    Quit,
     Ready,
     SessionOver,
     Stopping,
     ToHead,
     Want,
 )
-from harness.tools.cluster.messages import Beat as BeatMessage
-from harness.tools.cluster.messages import End as EndMessage
-from harness.tools.cluster.messages import Give as GiveMessage
-from harness.tools.cluster.messages import Open as OpenMessage
-from harness.tools.cluster.messages import Quit as QuitMessage
 from harness.tools.cluster.queue import (
     SETTLE,
     Action,
     CaseQueue,
     Drop,
-    End,
-    Give,
+    EndSession,
+    GiveJobs,
     LostAttempt,
     NodeState,
     NotRun,
-    Open,
-    Quit,
-    Reopened,
+    OpenSession,
+    QuitNode,
+    ReopenedCase,
 )
 from harness.tools.cluster.record import ClusterRecord, SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
@@ -205,7 +205,7 @@ class Head:
             self._beaten = now
             for member in self._members.values():
                 if member.link.greeted and not member.closed:
-                    self._tell(member, BeatMessage())
+                    self._tell(member, Beat())
         if self._record is None:
             self._begin(now)
         self._act(self._queue.tick(now))
@@ -218,7 +218,7 @@ class Head:
         if self.stopped_by:
             for member in self._members.values():
                 if not member.closed:
-                    self._tell(member, QuitMessage(stop=f"stopped by {name}", now=True))
+                    self._tell(member, Quit(stop=f"stopped by {name}", now=True))
             return
         self.stopped_by = name
         self._say(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
@@ -232,7 +232,7 @@ class Head:
         name = member.host.name
         try:
             said = member.link.hear()
-        except ProtocolError as error:
+        except LinkProtocolError as error:
             self._cut(member, str(error))
             return
         if said is None:
@@ -518,20 +518,20 @@ class Head:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Give(node=name, jobs=jobs):
+                case GiveJobs(node=name, jobs=jobs):
                     self._give(self._members[name], jobs)
-                case End(node=name):
-                    self._tell(self._members[name], EndMessage())
-                case Open(node=name):
-                    self._tell(self._members[name], OpenMessage())
-                case Quit(node=name, stop=stop):
-                    self._tell(self._members[name], QuitMessage(stop=stop))
+                case EndSession(node=name):
+                    self._tell(self._members[name], End())
+                case OpenSession(node=name):
+                    self._tell(self._members[name], Open())
+                case QuitNode(node=name, stop=stop):
+                    self._tell(self._members[name], Quit(stop=stop))
                 case Drop(node=name, why=why):
                     self._drop(self._members[name], why)
                 case LostAttempt(case=case, why=why, final=final):
                     if self._record is not None:
                         self._record.lost(self._ids[case], why, final=final)
-                case Reopened(case=case):
+                case ReopenedCase(case=case):
                     if self._record is not None:
                         self._record.reopened(self._ids[case])
                 case NotRun(case=case, why=why):
@@ -546,16 +546,16 @@ class Head:
                 self._record.lease(self._ids[entry.case])
         name = member.host.name
         cases = tuple(
-            GivenCase(case=entry.case, avoid=entry.first if entry.first_on == name else "") for entry in entries
+            CaseMessage(case=entry.case, avoid=entry.first if entry.first_on == name else "") for entry in entries
         )
-        self._tell(member, GiveMessage(cases=cases))
+        self._tell(member, Give(cases=cases))
 
     def _tell(self, member: Member, message: Any) -> None:
         if member.closed:
             return
         try:
             member.link.say(message)
-        except ProtocolError as error:
+        except LinkProtocolError as error:
             self._cut(member, str(error))
 
     def _drop(self, member: Member, why: str) -> None:
@@ -567,7 +567,7 @@ class Head:
         self._note(name, "lost", text)
         self._finding("node_lost", f"node {name} was lost: {text}", name)
         if not member.closed:
-            self._tell(member, QuitMessage(stop="the head has given this node up", now=True))
+            self._tell(member, Quit(stop="the head has given this node up", now=True))
 
     def _note(self, name: str, state: str, message: str) -> None:
         self._say(f"node {name}: {state}: {message}")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from harness.core.text import format_exit_code, single_line
 from harness.tools.cluster import messages
-from harness.tools.cluster.messages import VERSION, Hello, LineBuffer, ProtocolError, ToHead
+from harness.tools.cluster.messages import VERSION, Hello, LineBuffer, LinkProtocolError, ToHead
 
 #: Maximum bytes before the first message of the agent: login banners.
 _MOST_NOISE = 1 << 20
@@ -51,10 +51,10 @@ class Link:
         os.set_blocking(self.target, False)
 
     def say(self, message: BaseModel) -> None:
-        """Send a message, now or when the child reads again. Raise ProtocolError if it does not read at all."""
+        """Send a message, now or when the child reads again. Raise LinkProtocolError if it does not read at all."""
         self._waiting += messages.encode_message(message)
         if len(self._waiting) > _MOST_WAITING:
-            raise ProtocolError(f"it has not read {len(self._waiting) >> 20} MiB")
+            raise LinkProtocolError(f"it has not read {len(self._waiting) >> 20} MiB")
         self.flush()
 
     def flush(self) -> None:
@@ -75,7 +75,7 @@ class Link:
         return bool(self._waiting)
 
     def hear(self) -> list[ToHead] | None:
-        """Return the messages of the agent; None at the end of its stream. Raise ProtocolError.
+        """Return the messages of the agent; None at the end of its stream. Raise LinkProtocolError.
 
         Output before the first message with the head's token is not from the agent, and is skipped.
         """
@@ -99,15 +99,15 @@ class Link:
     def _greeting(self, line: bytes) -> Hello | None:
         self._noise += len(line)
         if self._noise > _MOST_NOISE:
-            raise ProtocolError(f"it sent {self._noise >> 20} MiB before its first word")
+            raise LinkProtocolError(f"it sent {self._noise >> 20} MiB before its first word")
         try:
             hello = messages.to_head(line)
-        except ProtocolError:
+        except LinkProtocolError:
             return None
         if not isinstance(hello, Hello) or not secrets.compare_digest(hello.token.encode(), self.token.encode()):
             return None
         if hello.version != VERSION:
-            raise ProtocolError(f"it speaks version {hello.version} of the protocol, expected {VERSION}")
+            raise LinkProtocolError(f"it speaks version {hello.version} of the protocol, expected {VERSION}")
         return hello
 
     def end(self) -> str:

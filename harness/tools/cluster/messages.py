@@ -27,7 +27,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class ProtocolError(HarnessError):
+class LinkProtocolError(HarnessError):
     """The other end sent a message that violates the protocol."""
 
 
@@ -59,7 +59,7 @@ class Open(_Model):
     say: Literal["open"] = "open"
 
 
-class GivenCase(_Model):
+class CaseMessage(_Model):
     """A case to run. `avoid`: the UUID of a device on which it should not run."""
 
     case: Number
@@ -70,7 +70,7 @@ class Give(_Model):
     """Run these cases."""
 
     say: Literal["give"] = "give"
-    cases: tuple[GivenCase, ...]
+    cases: tuple[CaseMessage, ...]
 
 
 class End(_Model):
@@ -190,19 +190,19 @@ def encode_message(message: BaseModel) -> bytes:
 
 
 def to_head(line: bytes) -> ToHead:
-    """Decode a message of an agent. Raise ProtocolError."""
+    """Decode a message of an agent. Raise LinkProtocolError."""
     try:
         return TO_HEAD.validate_json(line)
     except ValidationError as error:
-        raise ProtocolError(f"it said {line[:80]!r}: {_reason(error)}") from None
+        raise LinkProtocolError(f"it said {line[:80]!r}: {_reason(error)}") from None
 
 
 def to_agent(line: bytes) -> ToAgent:
-    """Decode a message of the head. Raise ProtocolError."""
+    """Decode a message of the head. Raise LinkProtocolError."""
     try:
         return TO_AGENT.validate_json(line)
     except ValidationError as error:
-        raise ProtocolError(f"the head said {line[:80]!r}: {_reason(error)}") from None
+        raise LinkProtocolError(f"the head said {line[:80]!r}: {_reason(error)}") from None
 
 
 def _reason(error: ValidationError) -> str:
@@ -211,7 +211,7 @@ def _reason(error: ValidationError) -> str:
 
 
 class LineBuffer:
-    """Cuts a stream into lines. Raise ProtocolError for a line that is too long."""
+    """Cuts a stream into lines. Raise LinkProtocolError for a line that is too long."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
@@ -227,5 +227,5 @@ class LineBuffer:
         self._parts.append(rest)
         self._size += len(rest)
         if self._size > self._longest or any(len(line) > self._longest for line in lines):
-            raise ProtocolError(f"it sent a line of over {self._longest >> 20} MiB")
+            raise LinkProtocolError(f"it sent a line of over {self._longest >> 20} MiB")
         return lines

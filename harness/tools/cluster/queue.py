@@ -91,7 +91,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Give:
+class GiveJobs:
     """Give these jobs to a node."""
 
     node: str
@@ -99,21 +99,21 @@ class Give:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndSession:
     """Tell a node that its session gets no more cases."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenSession:
     """Have a node start another session."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class QuitNode:
     """Tell a node to end. `stop`: at once, as on a signal."""
 
     node: str
@@ -139,7 +139,7 @@ class LostAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Reopened:
+class ReopenedCase:
     """A case that ended without a verdict runs again elsewhere."""
 
     case: int
@@ -153,7 +153,7 @@ class NotRun:
     why: str
 
 
-Action = Give | End | Open | Quit | Drop | LostAttempt | Reopened | NotRun
+Action = GiveJobs | EndSession | OpenSession | QuitNode | Drop | LostAttempt | ReopenedCase | NotRun
 
 
 class Waiting:
@@ -297,7 +297,7 @@ class CaseQueue:
         remaining = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
         for node in remaining:
             node.state, node.moved = NodeState.QUITTING, self._now
-        return [*(Quit(node.name, why) for node in remaining), *self._go_on()]
+        return [*(QuitNode(node.name, why) for node in remaining), *self._go_on()]
 
     def tick(self, now: float) -> list[Action]:
         """Handle timeouts."""
@@ -389,7 +389,7 @@ class CaseQueue:
             idle = node.state in (NodeState.STARTING, NodeState.IDLE) and node.over
             if node.state not in (NodeState.QUITTING, NodeState.GONE) and (nothing_left or idle):
                 node.state, node.moved = NodeState.QUITTING, self._now
-                actions.append(Quit(node.name))
+                actions.append(QuitNode(node.name))
         return actions
 
     def _is_settled(self) -> bool:
@@ -438,7 +438,7 @@ class CaseQueue:
                 continue
             hungry = (peer.name for peer in opened if len(peer.leased) < min(share[peer.name], 2 * peer.workers))
             self._fill(node, min(node.free, 2 * node.workers - len(node.leased)), {*hungry} - {node.name}, given)
-        return [Give(name, tuple(jobs)) for name, jobs in given.items()]
+        return [GiveJobs(name, tuple(jobs)) for name, jobs in given.items()]
 
     def _fill(self, node: Node, room: int, hungry: Set[str], given: dict[str, list[int]]) -> None:
         """Lease jobs to a node. `hungry`: other nodes that have less than their share, and will ask for it soon."""
@@ -472,11 +472,11 @@ class CaseQueue:
             waits = node.takes and (self._waiting.has_for(node.name) or self._looks.has_for(node.name))
             if node.state is NodeState.OPEN and not waits:
                 node.state = NodeState.CLOSING
-                actions.append(End(node.name))
+                actions.append(EndSession(node.name))
             elif node.state is NodeState.IDLE and waits:
                 node.state, node.sessions, node.free = NodeState.STARTING, node.sessions + 1, 0
                 node.moved = self._now
-                actions.append(Open(node.name))
+                actions.append(OpenSession(node.name))
         return actions
 
     def _without_node(self) -> list[Action]:
@@ -528,7 +528,7 @@ class CaseQueue:
             if self.stopped or not self._has_place(job):
                 self._close(job, node.name)
                 return []
-            actions.append(Reopened(entry.case))
+            actions.append(ReopenedCase(entry.case))
         elif entry.begun:
             entry.losses += 1
             final = entry.losses >= MOST_LOSSES

@@ -76,7 +76,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FailureGroup:
     """A group of failures with one fingerprint.
 
     `open`: it is in the latest run of a lane; `open_cases`, `open_lanes`: there. The other numbers are about all runs.
@@ -117,7 +117,7 @@ class SlowCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class HistoryFailure:
     """A red, flaky or waived verdict."""
 
     run: int
@@ -138,7 +138,7 @@ class News:
 
     run: int
     previous: int | None
-    new: tuple[Failure, ...] = ()
+    new: tuple[HistoryFailure, ...] = ()
     fixed: tuple[str, ...] = ()
     gated: tuple[str, ...] = ()
     findings: tuple[tuple[str, str], ...] = field(default=())
@@ -298,27 +298,27 @@ class Answers:
         """Return kind, message and title of the findings of a run."""
         return [*self._rows("SELECT kind, message, title FROM run_finding WHERE run = ? ORDER BY kind, message", [run])]
 
-    def failures(self, run: int) -> list[Failure]:
+    def failures(self, run: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts of a run."""
         return self._failures("t.run = ?", [run])
 
-    def recent_failures(self, since: date, most: int = 20_000) -> list[Failure]:
+    def recent_failures(self, since: date, most: int = 20_000) -> list[HistoryFailure]:
         """Return the verdicts of this kind after a night, the latest first."""
         return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
 
-    def failures_of_group(self, key: str, most: int = MOST) -> list[Failure]:
+    def failures_of_group(self, key: str, most: int = MOST) -> list[HistoryFailure]:
         """Return the latest verdicts of a group."""
         return self._failures("g.key = ?", [key], f"r.begun DESC, c.id LIMIT {most}")
 
-    def failures_of_case(self, case: int) -> list[Failure]:
+    def failures_of_case(self, case: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts on a case, the latest first."""
         return self._failures('t."case" = ?', [case], "r.begun DESC")
 
-    def failures_on(self, device: str, most: int = MOST) -> list[Failure]:
+    def failures_on(self, device: str, most: int = MOST) -> list[HistoryFailure]:
         """Return the latest verdicts of this kind on a device."""
         return self._failures("d.key = ?", [device], f"r.begun DESC, c.id LIMIT {most}")
 
-    def _failures(self, where: str, values: Sequence[Any], order: str = "r.begun, c.id") -> list[Failure]:
+    def _failures(self, where: str, values: Sequence[Any], order: str = "r.begun, c.id") -> list[HistoryFailure]:
         rows = self._rows(
             "SELECT t.run, r.night, r.lane, c.id, o.name, d.key, g.key, g.title, t.message, t.reproduce FROM trouble t "
             'JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome) '
@@ -329,7 +329,9 @@ class Answers:
 
     # ---- groups ----
 
-    def groups(self, *, only_open: bool = True, most: int = MOST, key: str = "", nights: int = NIGHTS) -> list[Group]:
+    def groups(
+        self, *, only_open: bool = True, most: int = MOST, key: str = "", nights: int = NIGHTS
+    ) -> list[FailureGroup]:
         """Return groups of red verdicts: those in the latest runs, with most cases first; if wanted, others, too.
 
         `key`: only the group with this key. `nights`: where their onsets are looked for.
@@ -363,7 +365,7 @@ class Answers:
         )
         return self._with_onsets([_group(row) for row in rows], nights)
 
-    def group(self, key: str) -> Group:
+    def group(self, key: str) -> FailureGroup:
         """Return a group by its key, or the begin of it. Raise NothingKnownError."""
         keys = [
             full_key for (full_key,) in self._rows("SELECT key FROM failure_group WHERE starts_with(key, ?)", [key])
@@ -412,7 +414,7 @@ class Answers:
                 lanes.setdefault(runs[run]["lane"], []).append((run, run in there))
         return by_group
 
-    def _with_onsets(self, groups: Sequence[Group], nights: int) -> list[Group]:
+    def _with_onsets(self, groups: Sequence[FailureGroup], nights: int) -> list[FailureGroup]:
         presence = self.presence([group.number for group in groups], nights)
         made = []
         for group in groups:
@@ -524,7 +526,7 @@ class Answers:
             self._silences[days] = dict(self._rows(_SILENT, [days, idle])) if idle else {}
         return self._silences[days]
 
-    def healed_waivers(self) -> list[Failure]:
+    def healed_waivers(self) -> list[HistoryFailure]:
         """Return the cases of the latest runs that pass though a waiver expects them to fail."""
         runs = [run for (run,) in self._rows(f"WITH {_LATEST} SELECT run FROM latest", [STALE])]
         failures = self._failures("list_contains(?, t.run) AND o.name = 'unexpected_pass'", [runs])
@@ -588,15 +590,15 @@ class Answers:
         return {**dict(zip(names, rows[0], strict=True)), "nights": bad, "events": events}
 
 
-def _failure(row: Sequence[Any]) -> Failure:
+def _failure(row: Sequence[Any]) -> HistoryFailure:
     run, night, lane, case, outcome, device, group, title, message, reproduce = row
-    return Failure(run, night, lane, case, Outcome(outcome), device or "", group, title, message, reproduce)
+    return HistoryFailure(run, night, lane, case, Outcome(outcome), device or "", group, title, message, reproduce)
 
 
-def _group(row: Sequence[Any]) -> Group:
+def _group(row: Sequence[Any]) -> FailureGroup:
     number, key, title, first, last, failures, cases, runs, devices, drivers, lanes, *rest = row
     case, message, reproduce, stack, open_cases, open_lanes = rest
-    return Group(
+    return FailureGroup(
         number=number,
         key=key,
         title=title,

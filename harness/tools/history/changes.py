@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.journal.identity import FREE, Difference, differences
+from harness.journal.identity import FREE, FactDifference, differences
 
 #: What is compared first, and bisected: columns of the table of runs, by the name that reports use.
 FACTORS = {
@@ -29,7 +29,7 @@ _FREE = frozenset(f"--{name.replace('_', '-')}" for name in FREE)
 _NUMBERS = re.compile(r"\d+")
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[FactDifference, ...]:
     """Return what differs between two runs: rows of `answers.runs`, with `identity` and `devices`."""
     first = {name: str(before.get(column, "")) for name, column in FACTORS.items()}
     second = {name: str(after.get(column, "")) for name, column in FACTORS.items()}

@@ -8,9 +8,9 @@ from datetime import date
 from typing import Any
 
 from harness.core.text import format_count
-from harness.journal.identity import Difference
+from harness.journal.identity import FactDifference
 from harness.tools.history import suspicion
-from harness.tools.history.answers import STALE, Answers, Failure, Group, Lane, Night, SlowCase
+from harness.tools.history.answers import STALE, Answers, FailureGroup, HistoryFailure, Lane, Night, SlowCase
 from harness.tools.history.changes import changed
 
 #: Maximum differences of one onset that a text names.
@@ -21,7 +21,7 @@ MOST_CHANGES = 4
 class Outbreak:
     """Red groups that began in the same runs: probably one cause, whatever the cases say. `began`: texts by lane."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[FailureGroup, ...]
     began: tuple[str, ...]
     first: date
 
@@ -38,14 +38,14 @@ class Front:
     nights: tuple[Night, ...]
     lanes: tuple[Lane, ...]
     stale: tuple[Lane, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[FailureGroup, ...]
     outbreaks: tuple[Outbreak, ...]
     suspicions: tuple[suspicion.DeviceSuspicion, ...]
     flaky: tuple[tuple[str, int, int, int], ...]
     slow: tuple[SlowCase, ...]
     not_run: tuple[tuple[str, date, str], ...]
     never_run: tuple[tuple[str, int], ...]
-    healed: tuple[Failure, ...]
+    healed: tuple[HistoryFailure, ...]
     runs: Mapping[int, Mapping[str, Any]]
 
     @property
@@ -80,9 +80,9 @@ def front(answers: Answers) -> Front:
     )
 
 
-def outbreaks(groups: Sequence[Group], runs: Mapping[int, Mapping[str, Any]]) -> tuple[Outbreak, ...]:
+def outbreaks(groups: Sequence[FailureGroup], runs: Mapping[int, Mapping[str, Any]]) -> tuple[Outbreak, ...]:
     """Return the groups by the runs in which their present spells began, the latest first."""
-    by_begin: dict[frozenset[tuple[str, int]], list[Group]] = {}
+    by_begin: dict[frozenset[tuple[str, int]], list[FailureGroup]] = {}
     for group in groups:
         by_begin.setdefault(
             frozenset((onset.lane, onset.since) for onset in group.onsets if onset.until is None), []
@@ -104,13 +104,13 @@ def age_text(first: date, newest: date) -> str:
     return "new" if nights == 0 else f"since {first}, {format_count(nights, 'night')}"
 
 
-def spread_text(group: Group) -> str:
+def spread_text(group: FailureGroup) -> str:
     """Return for example ``12 cases on 3 machines``."""
     cases = format_count(group.open_cases or group.cases, "case")
     return f"{cases} on {format_count(group.open_lanes or len(group.lanes), 'machine')}"
 
 
-def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
+def began_texts(group: FailureGroup, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
     """Return where the group began, by lane that has it: the run, and what differs from the run before."""
     texts = []
     for onset in group.onsets:
@@ -129,7 +129,7 @@ def began_texts(group: Group, runs: Mapping[int, Mapping[str, Any]], *, only_ope
     return texts
 
 
-def changes_text(differences: tuple[Difference, ...]) -> str:
+def changes_text(differences: tuple[FactDifference, ...]) -> str:
     """Return the first differences between two runs in words."""
     if not differences:
         return "no known fact changed"

@@ -18,7 +18,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.reporting.page import inert, shell
 from harness.tools.history import front, text, views
-from harness.tools.history.answers import NIGHTS, Answers, Failure, Group
+from harness.tools.history.answers import NIGHTS, Answers, FailureGroup, HistoryFailure
 from harness.tools.history.changes import changed, deciding_commands
 from harness.tools.history.front import Front
 from harness.tools.history.suspicion import DeviceSuspicion
@@ -125,7 +125,7 @@ class Pages:
         nights = [("", (night.night, night.red, night.runs, night.red_runs)) for night in self._front.nights]
         return self._render("index.html", "", columns=columns, nights=nights)
 
-    def groups(self, groups: Sequence[Group]) -> bytes:
+    def groups(self, groups: Sequence[FailureGroup]) -> bytes:
         """Return the list of groups."""
         return self._list(
             "groups",
@@ -146,9 +146,9 @@ class Pages:
             ],
         )
 
-    def cases(self, failures: Sequence[Failure]) -> bytes:
+    def cases(self, failures: Sequence[HistoryFailure]) -> bytes:
         """Return the list of cases with failures, the latest of which are first."""
-        latest: dict[str, Failure] = {}
+        latest: dict[str, HistoryFailure] = {}
         for failure in failures:
             latest.setdefault(failure.case, failure)
         return self._list(
@@ -261,13 +261,15 @@ class Pages:
 
     # ---- pages of one thing ----
 
-    def group(self, group: Group, failures: Sequence[Failure]) -> bytes:
+    def group(self, group: FailureGroup, failures: Sequence[HistoryFailure]) -> bytes:
         """Return the page of a group."""
         suspects = views.group_suspects(self._answers, group)
         commands = list(deciding_commands(suspects, group.case, group.reproduce))
         return self._render("group.html", "../", group=group, suspects=suspects, commands=commands, failures=failures)
 
-    def case(self, case: str, observed: Mapping[str, Sequence[Observation]], failures: Sequence[Failure]) -> bytes:
+    def case(
+        self, case: str, observed: Mapping[str, Sequence[Observation]], failures: Sequence[HistoryFailure]
+    ) -> bytes:
         """Return the page of a case. `observed`: its results by lane."""
         lanes = [self._lane_of_case(lane, seen) for lane, seen in observed.items()]
         return self._render("case.html", "../", case=case, lanes=lanes, failures=failures)

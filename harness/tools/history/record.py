@@ -45,7 +45,7 @@ class HistoryRecordError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class HistoryDevice:
     """A device. `key`: its UUID; for a device whose UUID other hosts have too, with the host."""
 
     key: str
@@ -75,7 +75,7 @@ class CaseVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class HistoryTrouble:
     """A verdict that is red, flaky or waived. `rule`: the source of the rule that gave the outcome."""
 
     case: str
@@ -100,7 +100,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFinding:
+class HistoryFinding:
     """A finding. `title`: the message without numbers."""
 
     kind: str
@@ -120,11 +120,11 @@ class HistoryRecord:
     print: str
     facts: Mapping[str, Any]
     identity: Mapping[str, str]
-    devices: tuple[DeviceFacts, ...]
+    devices: tuple[HistoryDevice, ...]
     verdicts: tuple[CaseVerdict, ...]
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[HistoryTrouble, ...]
     health: tuple[Health, ...]
-    findings: tuple[RunFinding, ...]
+    findings: tuple[HistoryFinding, ...]
     parts: tuple[str, ...] = field(default=())
 
 
@@ -195,7 +195,7 @@ class _Maker:
         assert self._ledger.run is not None  # the readers of journals have checked this
         self._run: RunStarted = self._ledger.run
         self._places = Places(self._ledger.runs, self._ledger.shards, facts)
-        self._devices: dict[str, DeviceFacts] = {}
+        self._devices: dict[str, HistoryDevice] = {}
         self._facts: dict[Place, dict[str, str]] = {}
 
     def made(self, print_: str, path: Path, page: Path | None) -> HistoryRecord:
@@ -215,7 +215,7 @@ class _Maker:
             troubles=troubles,
             health=health,
             findings=tuple(
-                RunFinding(
+                HistoryFinding(
                     single_line(finding.kind, 100),
                     _line(finding.message),
                     without_numbers(_line(finding.message)),
@@ -287,7 +287,7 @@ class _Maker:
             reason="" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
         )
 
-    def _trouble(self, verdict: Verdict) -> Trouble:
+    def _trouble(self, verdict: Verdict) -> HistoryTrouble:
         cause = verdict.decided
         if verdict.outcome is Outcome.FLAKY or cause is None:
             cause = next((finish for finish in verdict.finishes if finish.outcome.is_red), cause)
@@ -296,7 +296,7 @@ class _Maker:
         print_ = fingerprint(verdict.outcome, message, stack, verdict.suite)
         ruling = None if verdict.decided is None else verdict.decided.ruling
         command = verdict.reproduce or ""
-        return Trouble(
+        return HistoryTrouble(
             case=_line(verdict.case),
             outcome=verdict.outcome,
             device=self._device_of(verdict),
@@ -328,7 +328,7 @@ class _Maker:
             label = backend.label if backend is not None and not backend.nvml else ""
             name = rows.get(uuid, {}).get("name") or label or self._run.identity.get("device") or UNKNOWN
             kind = UNKNOWN if backend is None else backend.kind
-            self._devices[key] = DeviceFacts(key, _line(uuid, 200), _line(host, 200), _line(str(name), 200), kind)
+            self._devices[key] = HistoryDevice(key, _line(uuid, 200), _line(host, 200), _line(str(name), 200), kind)
         return key
 
     def _healths(self) -> Iterator[Health]:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from harness.core.atomic import write_atomically
 from harness.core.errors import convert_to_write_error
 from harness.tools.history import front
-from harness.tools.history.answers import NIGHTS, Answers, Failure
+from harness.tools.history.answers import NIGHTS, Answers, HistoryFailure
 from harness.tools.history.database import HistoryError
 from harness.tools.history.pages import Pages, page_file_name, scripts
 
@@ -155,8 +155,8 @@ class _Site:
             run = self._answers.runs[number]
             yield page_file_name("runs", run["run_id"]), made.run(number, self._report(run))
 
-    def _by(self, name: str) -> dict[str, list[Failure]]:
-        grouped: dict[str, list[Failure]] = {}
+    def _by(self, name: str) -> dict[str, list[HistoryFailure]]:
+        grouped: dict[str, list[HistoryFailure]] = {}
         for failure in self._failures:
             grouped.setdefault(getattr(failure, name), []).append(failure)
         return grouped

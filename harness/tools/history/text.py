@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from harness.core.text import format_count
 from harness.reporting.page import inert
 from harness.tools.history import front as fronts
-from harness.tools.history.answers import Group, News
+from harness.tools.history.answers import FailureGroup, News
 from harness.tools.history.changes import Suspect
 from harness.tools.history.front import Front
 from harness.tools.history.statistics import wilson
@@ -81,7 +81,7 @@ def _lines(front: Front) -> Iterator[str]:
     )
 
 
-def group_lines(group: Group) -> Iterator[str]:
+def group_lines(group: FailureGroup) -> Iterator[str]:
     """Yield the lines about a red group."""
     yield _line(f"  [{group.key}] {group.title}")
     since = f", first seen {group.first}, drivers {', '.join(group.drivers)}"
@@ -125,7 +125,7 @@ def story_text(story: Story, of_run: dict[int, str], changes: str = "") -> str:
     return f"{text}; {changes}" if changes else text
 
 
-def suspects_lines(group: Group, suspects: Sequence[Suspect], commands: Sequence[str]) -> Iterator[str]:
+def suspects_lines(group: FailureGroup, suspects: Sequence[Suspect], commands: Sequence[str]) -> Iterator[str]:
     """Yield what a group began with, and what decides it."""
     yield _line(f"[{group.key}] {group.title}")
     if not suspects:

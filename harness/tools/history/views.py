@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.tools.history import front, text
-from harness.tools.history.answers import EVER, Answers, Group
+from harness.tools.history.answers import EVER, Answers, FailureGroup
 from harness.tools.history.changes import Suspect, changed, deciding_commands, suspects
 from harness.tools.history.timeline import story
 
@@ -45,7 +45,7 @@ def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
     yield from text.suspects_lines(group, listed, list(deciding_commands(listed, group.case, group.reproduce)))
 
 
-def group_suspects(answers: Answers, group: Group) -> list[Suspect]:
+def group_suspects(answers: Answers, group: FailureGroup) -> list[Suspect]:
     """Return the facts that a group may have begun with."""
     presence = answers.presence([group.number], EVER).get(group.number, {})
     return suspects(group.onsets, answers.runs, [run for runs in presence.values() for run in runs])

@@ -1,7 +1,7 @@
 """Classify failures: what the red results of one case have in common, and how sure this is. Pure functions.
 
-An observation is the verdict of one run on the case. `Place` is where it was made. An explanation is a value that a
-place can have, such as a driver: it is complete if all observations with it are red and no others are.
+An observation is the verdict of one run on the case. `ResultPlace` is where it was made. An explanation is a value
+that a place can have, such as a driver: it is complete if all observations with it are red and no others are.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ MOST_CONDITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResultPlace:
     """Where an observation was made. An unknown value is an empty text, or an empty tuple, and explains nothing.
 
     `devices`: the names of the devices. `uuids`: their UUIDs, and those of the GPUs of MIG instances. Only UUIDs that
@@ -155,7 +155,7 @@ class Cause:
     value: str
     rank: int = 0
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: ResultPlace) -> bool:
         if self.factor is Factor.SINCE:
             return place.rank >= self.rank
         if self.factor is Factor.UNTIL:
@@ -195,7 +195,7 @@ class Classing:
     always: bool = True
 
 
-def classify(tallies: Mapping[Place, Tally], tries: int = 1) -> Classing | None:
+def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing | None:
     """Return the class of a case; None if it is red and flaky nowhere. `tries`: the number of classified cases."""
     seen = _Seen(tallies, max(1, tries))
     if not seen.bad:
@@ -238,7 +238,7 @@ def _few(causes: Sequence[Cause]) -> tuple[Explanation, ...]:
 class _Seen:
     """All observations of one case."""
 
-    def __init__(self, tallies: Mapping[Place, Tally], tries: int) -> None:
+    def __init__(self, tallies: Mapping[ResultPlace, Tally], tries: int) -> None:
         self.tallies = {place: tally for place, tally in tallies.items() if tally.all}
         self.bad = {place: tally for place, tally in self.tallies.items() if tally.bad}
         self.total = sum(self.tallies.values(), Tally())
@@ -477,10 +477,10 @@ def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
 
 
 def tally(
-    observations: Iterable[tuple[Place, Tally]],
-) -> dict[Place, Tally]:
+    observations: Iterable[tuple[ResultPlace, Tally]],
+) -> dict[ResultPlace, Tally]:
     """Return the observations by place."""
-    by_place: dict[Place, Tally] = {}
+    by_place: dict[ResultPlace, Tally] = {}
     for place, counts in observations:
         by_place[place] = by_place.get(place, Tally()) + counts
     return by_place

@@ -20,7 +20,7 @@ from harness.tools.matrix.classing import (
     CauseClass,
     Classing,
     Explanation,
-    Place,
+    ResultPlace,
     Sure,
     Tally,
     classify,
@@ -190,8 +190,8 @@ class _Maker:
         self._conditions = differing([run.summary.conditions for run in self._runs])
         begun = sorted({run.summary.begun for run in self._runs})
         self._ranks = [begun.index(run.summary.begun) for run in self._runs]
-        self._places: list[Place] = []
-        self._place_numbers: dict[Place, int] = {}
+        self._places: list[ResultPlace] = []
+        self._place_numbers: dict[ResultPlace, int] = {}
         self._place_of: dict[tuple[int, int], int] = {}
         self._cells: dict[tuple[tuple[tuple[Outcome, int], ...], tuple[HoleKind, str] | None], int] = {}
         self._holes: dict[tuple[HoleKind, str], _Hole] = {}
@@ -476,12 +476,12 @@ def exit_status(matrix: Matrix) -> int:
     return EXIT_OK if ran else EXIT_NOTHING_RAN
 
 
-def place_of(summary: RunSummary, uuids: Sequence[str]) -> Place:
+def place_of(summary: RunSummary, uuids: Sequence[str]) -> ResultPlace:
     """Return the place of an attempt on these devices. Without devices, the place has the names of all of them."""
     by_uuid = {device.uuid: device for device in summary.devices}
     used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
     unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
-    return Place(
+    return ResultPlace(
         host=escape_invalid_xml(summary.host),
         devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or summary.devices})),
         driver=_known(summary.driver),

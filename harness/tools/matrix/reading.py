@@ -28,7 +28,7 @@ from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
 from harness.journal.reader import Damaged, Unknown, stream_journal
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
-from harness.tools.matrix.stated import StatedLevel, read_levels
+from harness.tools.matrix.stated import RunLevel, read_levels
 
 #: Maximum characters of a message, and of a command. A longer command is left out: a part of it does not work.
 MOST_OF_MESSAGE = 300
@@ -126,7 +126,7 @@ class RunSummary:
     findings: tuple[RunFinding, ...] = ()
     exit_status: int = EXIT_OK
     conditions: conditions.Facts = field(default_factory=dict)
-    levels: tuple[StatedLevel, ...] = ()
+    levels: tuple[RunLevel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ _STATES = (PASSED, FAILED, NOT_APPLICABLE, INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
-class StatedLevel:
+class RunLevel:
     """A level: its state, how many of its cases passed, and the hash of its list."""
 
     level: str
@@ -30,7 +30,7 @@ class StatedLevel:
     hash: str
 
 
-def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[StatedLevel, ...], str]:
+def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
     """Return the levels that a run states, and a doubt: "" if there is none. Both are empty without a statement."""
     path = run_dir / FILE_NAME
     if not is_plain(path):
@@ -49,9 +49,9 @@ def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[StatedLevel, ...], st
         return (), f"{FILE_NAME} is no statement of harness conformance"
 
 
-def _level(row: Any) -> StatedLevel:
+def _level(row: Any) -> RunLevel:
     """Raise ValueError, TypeError or KeyError for what is no level."""
     if row["state"] not in _STATES:
         raise ValueError(row["state"])
     name, digest = (single_line(escape_invalid_xml(str(row[key])), 100) for key in ("level", "list"))
-    return StatedLevel(name, str(row["state"]), int(row["passed"]), int(row["cases"]), digest)
+    return RunLevel(name, str(row["state"]), int(row["passed"]), int(row["cases"]), digest)

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any
 
-from harness.tools.history.answers import Answers, Failure
+from harness.tools.history.answers import Answers, HistoryFailure
 from harness.tools.history.changes import changed
 from harness.tools.history.front import changes_text
 from harness.tools.notify.rules import Rules, Silence
@@ -101,9 +101,9 @@ def why_reported(
     return Why.REMINDER if open_for // rules.remind > open_before // rules.remind else None
 
 
-def grouped(failures: Sequence[Failure]) -> dict[str, list[Failure]]:
+def grouped(failures: Sequence[HistoryFailure]) -> dict[str, list[HistoryFailure]]:
     """Return the red failures by group, the group with most cases first."""
-    by_group: dict[str, list[Failure]] = {}
+    by_group: dict[str, list[HistoryFailure]] = {}
     for failure in failures:
         if failure.outcome.is_red:
             by_group.setdefault(failure.group, []).append(failure)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.sim.native import build
-from harness.sim.native.archive import Imported, LibraryArchiveError, read_library_archive, write_library_archive
+from harness.sim.native.archive import ImportedLibrary, LibraryArchiveError, read_library_archive, write_library_archive
 from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import Toolchain
 
@@ -42,7 +42,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "toy.tar.gz"
 
 
-def read(tmp_path: Path, path: Path, compiler: str = "g++ 12") -> list[Imported]:
+def read(tmp_path: Path, path: Path, compiler: str = "g++ 12") -> list[ImportedLibrary]:
     return read_library_archive(path, [recipe(tmp_path, compiler)], {"HARNESS_CACHE_DIR": str(tmp_path / "second")})
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.tools.cluster import messages
 from harness.tools.cluster.link import Link
-from harness.tools.cluster.messages import Beat, Done, Hello, LineBuffer, ProtocolError, Want
+from harness.tools.cluster.messages import Beat, Done, Hello, LineBuffer, LinkProtocolError, Want
 
 BAD = [
     b"",
@@ -33,13 +33,13 @@ BAD = [
 
 @pytest.mark.parametrize("line", BAD)
 def test_what_is_not_of_the_protocol_is_refused(line: bytes) -> None:
-    with pytest.raises(ProtocolError, match="it said"):
+    with pytest.raises(LinkProtocolError, match="it said"):
         messages.to_head(line)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_message_or_refused(line: bytes) -> None:
-    with contextlib.suppress(ProtocolError):
+    with contextlib.suppress(LinkProtocolError):
         messages.to_head(line)
 
 
@@ -62,7 +62,7 @@ def test_a_line_without_end_is_refused() -> None:
     buffer = LineBuffer(longest=100)
     for _ in range(10):
         buffer.feed(b"x" * 10)
-    with pytest.raises(ProtocolError, match="a line of over"):
+    with pytest.raises(LinkProtocolError, match="a line of over"):
         buffer.feed(b"x")
 
 
@@ -99,7 +99,7 @@ def test_banners_before_the_first_word_are_no_words(tmp_path: Path) -> None:
 def test_noise_after_the_first_word_is_a_fault(tmp_path: Path) -> None:
     link = linked(HELLO + SAY + 'print("oops")', tmp_path)
     link.process.stdin.write(link.token.encode() + b"\n")  # type: ignore[union-attr]
-    with pytest.raises(ProtocolError, match="it said b'oops'"):
+    with pytest.raises(LinkProtocolError, match="it said b'oops'"):
         heard(link)
     link.close()
 

@@ -13,14 +13,14 @@ from harness.tools.cluster.queue import (
     Action,
     CaseQueue,
     Drop,
-    End,
-    Give,
+    EndSession,
+    GiveJobs,
     LostAttempt,
     NodeState,
     NotRun,
-    Open,
-    Quit,
-    Reopened,
+    OpenSession,
+    QuitNode,
+    ReopenedCase,
 )
 
 KIND = "H200"
@@ -38,7 +38,7 @@ def ready(found: CaseQueue, name: str, gated: Sequence[int] = (), workers: int =
 
 
 def jobs(actions: Sequence[Action], name: str) -> list[int]:
-    return [job for each in actions if isinstance(each, Give) and each.node == name for job in each.jobs]
+    return [job for each in actions if isinstance(each, GiveJobs) and each.node == name for job in each.jobs]
 
 
 def finish(found: CaseQueue, name: str, case: int, outcome: Outcome = Outcome.PASSED) -> list[Action]:
@@ -56,8 +56,8 @@ def test_nothing_is_given_out_before_all_nodes_are_there() -> None:
     assert found.wants("b", 4) == []
     actions = ready(found, "b")
     assert (jobs(actions, "a"), jobs(actions, "b")) == ([0, 1], [2, 3])
-    assert End("a") in actions  # none is left, so workers begin their last cases
-    assert End("b") in actions
+    assert EndSession("a") in actions  # none is left, so workers begin their last cases
+    assert EndSession("b") in actions
 
 
 def test_a_node_that_does_not_come_is_waited_for_only_so_long() -> None:
@@ -108,7 +108,7 @@ def test_a_lost_node_loses_only_what_ran() -> None:
     for case in (0, 1):
         finish(found, "a", case)
     actions = found.session_over("a", "it ended", 3)
-    assert Open("a") in actions
+    assert OpenSession("a") in actions
     ready(found, "a")
     actions = found.wants("a", 2)
     assert jobs(actions, "a") == [first, second]
@@ -140,7 +140,7 @@ def test_a_node_that_gave_a_case_back_does_not_get_it_again() -> None:
     actions = both(found)
     (case,) = jobs(actions, "b")
     actions = finish(found, "b", case, Outcome.NOT_RUN)
-    assert Reopened(case) in actions
+    assert ReopenedCase(case) in actions
     found.session_over("a", "", 3)
     ready(found, "a")
     assert case in [*jobs(found.wants("a", 3), "a"), *found.nodes["a"].leased]
@@ -154,14 +154,14 @@ def test_a_red_case_is_tried_on_another_device_once() -> None:
     finish(found, "b", case, Outcome.FAILED)
     finish(found, "a", other)
     actions = found.session_over("a", "", 3)
-    assert Open("a") in actions
+    assert OpenSession("a") in actions
     ready(found, "a")
     (look,) = jobs(found.wants("a", 1), "a")
     assert found.jobs[look] == queue.Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
     assert found.left == 0
     found.judged(look, Outcome.PASSED)
     actions = found.done("a", case, "a-0")
-    assert {each.node for each in actions if isinstance(each, Quit)} == {"a", "b"}
+    assert {each.node for each in actions if isinstance(each, QuitNode)} == {"a", "b"}
 
 
 def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
@@ -174,7 +174,7 @@ def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
     assert [each.why for each in actions if isinstance(each, NotRun)] == [
         "no node is left that could run it (a: status 3)"
     ]
-    assert Quit("a") in actions
+    assert QuitNode("a") in actions
 
 
 def test_a_node_that_is_stuck_is_lost() -> None:
@@ -228,7 +228,7 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
 
     def act(actions: Sequence[Action]) -> None:
         for each in actions:
-            if isinstance(each, Give):
+            if isinstance(each, GiveJobs):
                 for job in each.jobs:
                     if not found.jobs[job].look:
                         assert found.jobs[job].case not in ends, "a case that has ended was given out"

@@ -15,7 +15,7 @@ from harness.tools.matrix.classing import (
     Classing,
     Explanation,
     Factor,
-    Place,
+    ResultPlace,
     Sure,
     Tally,
     classify,
@@ -26,12 +26,16 @@ from harness.tools.matrix.classing import (
 )
 
 RED, FLAKY, GREEN = Tally(red=1), Tally(flaky=1), Tally(green=1)
-Observations = list[tuple[Place, Tally]]
+Observations = list[tuple[ResultPlace, Tally]]
 
 
-def at(host: str, device: str = "H100", driver: str = "570", torch: str = "2.13", uuid: str | None = None) -> Place:
+def at(
+    host: str, device: str = "H100", driver: str = "570", torch: str = "2.13", uuid: str | None = None
+) -> ResultPlace:
     """A place. By default a host has one device of its own."""
-    return Place(host, (device,), driver, torch, (f"GPU-{host}",) if uuid is None else tuple(filter(None, [uuid])))
+    return ResultPlace(
+        host, (device,), driver, torch, (f"GPU-{host}",) if uuid is None else tuple(filter(None, [uuid]))
+    )
 
 
 def hosts(number: int, said: Tally, first: int = 1, **changes: str) -> Observations:
@@ -59,7 +63,7 @@ def uuid(value: str) -> Cause:
     return Cause(Factor.UUID, value)
 
 
-def on(night: int, said: Tally, *conditions: str, uuid: str = "GPU-n1") -> tuple[Place, Tally]:
+def on(night: int, said: Tally, *conditions: str, uuid: str = "GPU-n1") -> tuple[ResultPlace, Tally]:
     """An observation on one machine in this night, with these options."""
     options = frozenset((Factor.OPTION, each) for each in conditions)
     return replace(at("n1", uuid=uuid), rank=night, run=f"r{night}", conditions=options), said
@@ -78,7 +82,7 @@ def option(value: str) -> Cause:
 
 
 SAME = (device("H100"), driver("570"), torch("2.13"))
-MIG = Place("n1", ("MIG",), "570", "2.13", ("MIG-1", "GPU-a"))
+MIG = ResultPlace("n1", ("MIG",), "570", "2.13", ("MIG-1", "GPU-a"))
 
 #: Name, observations, class, causes, what cannot be told apart, how sure.
 SITUATIONS: list[tuple[str, Observations, CauseClass, Explanation, Explanation, Sure]] = [
@@ -341,7 +345,7 @@ def test_an_intermittent_failure_is_said_to_be_one() -> None:
 
 
 def test_unknown_values_explain_nothing() -> None:
-    unknown = Place("n1")
+    unknown = ResultPlace("n1")
     found = classify({unknown: Tally(red=2), **tally(hosts(9, GREEN, 10))})
     assert found is not None
     assert (found.kind, found.also) == (CauseClass.ONE_HOST, ())
@@ -417,7 +421,7 @@ def test_the_joint_chance_grows_with_the_number_of_red_cases() -> None:
 
 VALUES = {name: st.sampled_from([f"{name}{n}" for n in range(3)]) for name in ("host", "device", "driver", "torch")}
 PLACES = st.builds(
-    lambda host, device, driver, torch, chip: Place(host, (device,), driver, torch, (f"{host}-{chip}",)),
+    lambda host, device, driver, torch, chip: ResultPlace(host, (device,), driver, torch, (f"{host}-{chip}",)),
     **VALUES,
     chip=st.integers(0, 2),
 )
@@ -430,7 +434,7 @@ RANK = [Sure.ONE, Sure.WEAK, Sure.STRONG]
 
 
 @given(SEEN, st.integers(1, 1000))
-def test_any_observations_have_exactly_one_class(seen: dict[Place, Tally], tries: int) -> None:
+def test_any_observations_have_exactly_one_class(seen: dict[ResultPlace, Tally], tries: int) -> None:
     found = classify(seen, tries)
     bad = sum(each.bad for each in seen.values())
     assert (found is None) == (bad == 0)
@@ -450,12 +454,14 @@ def test_any_observations_have_exactly_one_class(seen: dict[Place, Tally], tries
 
 
 @given(SEEN, st.integers(1, 1000))
-def test_the_order_of_observations_does_not_matter(seen: dict[Place, Tally], tries: int) -> None:
+def test_the_order_of_observations_does_not_matter(seen: dict[ResultPlace, Tally], tries: int) -> None:
     assert classify(dict(reversed(seen.items())), tries) == classify(seen, tries)
 
 
 @given(SEEN, PLACES, st.integers(1, 1000))
-def test_an_agreeing_observation_makes_no_class_less_sure(seen: dict[Place, Tally], place: Place, tries: int) -> None:
+def test_an_agreeing_observation_makes_no_class_less_sure(
+    seen: dict[ResultPlace, Tally], place: ResultPlace, tries: int
+) -> None:
     before = classify(seen, tries)
     if before is None or not before.always or (before.kind is CauseClass.MIXED and not before.together):
         return
@@ -469,7 +475,7 @@ def test_an_agreeing_observation_makes_no_class_less_sure(seen: dict[Place, Tall
 
 
 @given(SEEN, st.integers(1, 50))
-def test_fewer_cases_make_no_class_less_sure(seen: dict[Place, Tally], tries: int) -> None:
+def test_fewer_cases_make_no_class_less_sure(seen: dict[ResultPlace, Tally], tries: int) -> None:
     more, fewer = classify(seen, tries + 50), classify(seen, tries)
     if more is not None and fewer is not None and more.kind is fewer.kind:
         assert RANK.index(fewer.sure) >= RANK.index(more.sure)

@@ -14,7 +14,7 @@ from harness.gating.mustpass import write_must_pass
 from harness.journal.ledger import Ledger
 from harness.journal.reader import read_run_journal
 from harness.tools import conformance
-from harness.tools.matrix.stated import StatedLevel, read_levels
+from harness.tools.matrix.stated import RunLevel, read_levels
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
 from tests.tools.matrix.test_page import Read, render
@@ -89,5 +89,5 @@ def test_hostile_names_of_levels_are_inert(tmp_path: Path) -> None:
     kept["statement"]["levels"][0]["level"] = "<script>alert(1)</script>\u202e"
     (path / conformance.FILE_NAME).write_text(json.dumps(kept))
     levels, _ = read_levels(path, "run-of-n1")
-    assert isinstance(levels[0], StatedLevel)
+    assert isinstance(levels[0], RunLevel)
     assert "<script>alert(1)" not in render(tmp_path).partition('id="data"')[0]
