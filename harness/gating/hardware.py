@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from harness.core import figures
+from harness.core.models import StrictModel
 from harness.devices.capabilities import Capabilities
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile, requirements, types
@@ -61,14 +62,12 @@ Facts = Annotated[Conditions, AfterValidator(_flat_conditions)]
 FloorTexts = Annotated[dict[str, Any], AfterValidator(_floors)]
 
 
-class Hardware(BaseModel):
+class Hardware(StrictModel):
     """A kind of hardware. `device` identifies it; `offers`: further conditions that hold on its machine.
 
     `floors`: the least speed of a healthy device, by figure, as written. `without_types`: the types that tensors on the
     device cannot have.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     description: Annotated[str, Field(min_length=1)]
     device: Annotated[Facts, AfterValidator(_names_the_device)]

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
+from harness.core.models import StrictModel
 from harness.gating import configfile, mustpass, patterns
 from harness.gating.configfile import ConfigError, Loaded
 from harness.gating.lint import OF_GPUS
@@ -30,15 +29,13 @@ _OF_ONE_KIND = frozenset(
 ) - {"accelerator", "accelerator_graphs"}
 
 
-class Level(BaseModel):
+class Level(StrictModel):
     """The definition of a level.
 
     `description`: what a device shows by passing it, in prose. `cases` and `exclude`: patterns of case ids. `marked`:
     only cases that require an accelerator; otherwise also those that run on any device. `needs`: the capabilities
     without which the level does not apply to a device. `may_lack`: those that single cases may need.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     description: Text
     cases: tuple[Pattern, ...]

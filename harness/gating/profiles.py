@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.backends.table import BACKENDS, is_kind, known_kinds
+from harness.core.models import StrictModel
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
@@ -51,10 +52,8 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 
 
-class Profile(BaseModel):
+class Profile(StrictModel):
     """The selection of cases and the settings of a run. None: the setting comes from the ini file or its default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     description: Text
     device: DeviceKind | None = None

@@ -17,8 +17,9 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, Field
 
+from harness.core.models import StrictModel
 from harness.core.outcome import Outcome
 from harness.gating import requirements
 from harness.gating.configfile import Conditions, load_config, name_advice
@@ -107,13 +108,9 @@ def _asks_for_cpu(condition: Condition) -> bool:
 _NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Entry(_Model):
+class _Entry(StrictModel):
     case: Annotated[str, AfterValidator(_pattern)]
-    when: Annotated[Conditions, AfterValidator(_narrowing)] = {}
+    when: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default={})
     expect: Annotated[str | tuple[str, ...], AfterValidator(_expectable)]
     reason: _NotEmpty
     link: str | None = None
@@ -121,5 +118,5 @@ class _Entry(_Model):
     expires: date
 
 
-class _File(_Model):
+class _File(StrictModel):
     waivers: tuple[_Entry, ...]

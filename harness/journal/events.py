@@ -9,8 +9,9 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
+from harness.core.models import DocumentedModel
 from harness.core.outcome import Outcome
 
 #: Incremented with every change that a reader of the previous number would misread.
@@ -22,13 +23,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-
-class _Line(_Model):
+class _Line(DocumentedModel):
     t: Moment
     """Time of the event, in seconds since 1970-01-01 UTC."""
 
@@ -38,7 +33,7 @@ class _NodeLine(_Line):
     """In a cluster run, the node that wrote the line. Empty in other runs."""
 
 
-class ImportedFile(_Model):
+class ImportedFile(DocumentedModel):
     """A file that results were imported from."""
 
     path: Name
@@ -46,7 +41,7 @@ class ImportedFile(_Model):
     cases: int = Field(ge=1)
 
 
-class Imported(_Model):
+class Imported(DocumentedModel):
     """Where imported results come from."""
 
     tool: Name
@@ -96,9 +91,9 @@ class RunStarted(_Line):
     """2 after one resumption, and so on. In a resumed run, `collected` lines of this part may precede this line."""
     forced: tuple[str, ...] = ()
     """What had changed before the run was resumed by force (``--force-resume``), one per line."""
-    identity: dict[str, str] = {}
+    identity: dict[str, str] = Field(default={})
     """Facts that must be equal where results are combined, by name: suites' files, torch, driver and so on."""
-    settings: dict[str, str | int | float | bool | None] = {}
+    settings: dict[str, str | int | float | bool | None] = Field(default={})
     """The resolved value of every other option, by name."""
     imported: Imported | None = None
     """Set if another tool ran the cases. The harness has isolated, repeated and checked none of them."""
@@ -156,7 +151,7 @@ class Waiver(_Line):
     event: Literal["waiver"]
     case: Name
     """The pattern for ids of cases."""
-    when: dict[str, Any] = {}
+    when: dict[str, Any] = Field(default={})
     """The conditions under which it holds. Empty if it holds everywhere."""
     expect: tuple[Outcome, ...]
     """The outcomes that it expects."""
@@ -196,7 +191,7 @@ class Reopened(_NodeLine):
     case: Name
 
 
-class Gate(_Model):
+class Gate(DocumentedModel):
     """The unmet requirement that kept the case from running."""
 
     capability: str
@@ -204,7 +199,7 @@ class Gate(_Model):
     found: str
 
 
-class Ruling(_Model):
+class Ruling(DocumentedModel):
     """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""
 
     outcome: Outcome

@@ -31,11 +31,13 @@ Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Model(BaseModel):
+class _Part(BaseModel):
+    """A part of the report. Not strict: the report is only written, and the journal has checked the values."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class RunRow(_Model):
+class RunRow(_Part):
     """The run, as its latest ``run`` line has it."""
 
     run_id: str
@@ -64,7 +66,7 @@ class RunRow(_Model):
     """Where the results come from if another tool ran the cases; otherwise null."""
 
 
-class FindingRow(_Model):
+class FindingRow(_Part):
     """A problem that makes the run red and belongs to no single case."""
 
     kind: str
@@ -73,7 +75,7 @@ class FindingRow(_Model):
     reproduce: str | None
 
 
-class ListRow(_Model):
+class ListRow(_Part):
     """The result of a must-pass list."""
 
     name: str
@@ -84,7 +86,7 @@ class ListRow(_Model):
     """The cases on it that did not pass."""
 
 
-class OddLine(_Model):
+class OddLine(_Part):
     """A line of the journal that does not count."""
 
     number: Annotated[int, Field(ge=0)]
@@ -92,7 +94,7 @@ class OddLine(_Model):
     """The reason why it cannot be read, or its unknown kind."""
 
 
-class JournalLines(_Model):
+class JournalLines(_Part):
     """The irregular lines of the journal: their numbers, and the first of them."""
 
     damaged: Count
@@ -105,7 +107,7 @@ class JournalLines(_Model):
     first_unknown: tuple[OddLine, ...]
 
 
-class Cost(_Model):
+class Cost(_Part):
     """What isolation cost."""
 
     executors: Count
@@ -114,7 +116,7 @@ class Cost(_Model):
     retries: Count
 
 
-class Attempt(_Model):
+class Attempt(_Part):
     """One attempt at a case. Texts are cut to 32,768 characters; an empty one is left out."""
 
     number: Annotated[int, Field(ge=1)]
@@ -142,7 +144,7 @@ class Attempt(_Model):
     ruling: Ruling | None = None
 
 
-class SecondDevice(_Model):
+class SecondDevice(_Part):
     """The result of a red case on another device of the same kind. It does not change the verdict."""
 
     first: str
@@ -157,7 +159,7 @@ class SecondDevice(_Model):
     message: str = ""
 
 
-class CaseRow(_Model):
+class CaseRow(_Part):
     """A case with its verdict."""
 
     id: str
@@ -179,7 +181,7 @@ class CaseRow(_Model):
     """Only for a red case of a cluster run that ran on another device."""
 
 
-class Report(_Model):
+class Report(_Part):
     """The results of a run."""
 
     schema_version: Literal[1] = Field(alias="schema")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from harness.core.models import StrictModel
 from harness.gating import configfile
 
 FILE_NAME = "durations.yaml"
@@ -30,10 +31,8 @@ _HEADER = f"""\
 Positive = Annotated[float, Field(gt=0)]
 
 
-class SlowFiles(BaseModel):
+class SlowFiles(StrictModel):
     """`files`: the seconds of a case of each slow test file. `other`: the seconds of a case of any other file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     other: Positive
     files: dict[Annotated[str, Field(min_length=1)], Positive] = Field(default_factory=dict)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from harness.core.errors import HarnessError
+from harness.core.models import StrictModel
 from harness.sim.native import build
 from harness.sim.native.build import BuildRecipe
 
@@ -36,11 +37,7 @@ class LibraryArchiveError(HarnessError):
     """An archive of libraries cannot be read or written."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class LibraryEntry(_Model):
+class LibraryEntry(StrictModel):
     """The libraries of one build. `files`: the SHA-256 of each by its name."""
 
     noun: Annotated[str, Field(max_length=200)]
@@ -49,7 +46,7 @@ class LibraryEntry(_Model):
     files: Annotated[dict[Name, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]], Field(min_length=1)]
 
 
-class LibraryManifest(_Model):
+class LibraryManifest(StrictModel):
     """The manifest of an archive."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
+from harness.core.models import FiniteModel
 from harness.core.text import single_line
 
 #: Maximum length of a line, in bytes. The ids of 100,000 cases fit.
@@ -23,10 +24,6 @@ Text = Annotated[str, Field(max_length=4096)]
 Number = Annotated[int, Field(ge=0, le=10_000_000)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
 class LinkProtocolError(HarnessError):
     """The other end sent a message that violates the protocol."""
 
@@ -34,7 +31,7 @@ class LinkProtocolError(HarnessError):
 # Messages of the head:
 
 
-class Begin(_Model):
+class Begin(FiniteModel):
     """The first message. The agent answers with `Hello` and the same token."""
 
     say: Literal["begin"] = "begin"
@@ -53,33 +50,33 @@ class Begin(_Model):
     grace: float = Field(ge=0)
 
 
-class Open(_Model):
+class Open(FiniteModel):
     """Start another session."""
 
     say: Literal["open"] = "open"
 
 
-class CaseMessage(_Model):
+class CaseMessage(FiniteModel):
     """A case to run. `avoid`: the UUID of a device on which it should not run."""
 
     case: Number
     avoid: Text = ""
 
 
-class Give(_Model):
+class Give(FiniteModel):
     """Run these cases."""
 
     say: Literal["give"] = "give"
     cases: tuple[CaseMessage, ...]
 
 
-class End(_Model):
+class End(FiniteModel):
     """No more cases will come in this session."""
 
     say: Literal["end"] = "end"
 
 
-class Quit(_Model):
+class Quit(FiniteModel):
     """End. `stop`: running cases get the grace period; empty: the session runs to its end."""
 
     say: Literal["quit"] = "quit"
@@ -87,7 +84,7 @@ class Quit(_Model):
     now: bool = False
 
 
-class Beat(_Model):
+class Beat(FiniteModel):
     """A heartbeat, in both directions."""
 
     say: Literal["beat"] = "beat"
@@ -96,7 +93,7 @@ class Beat(_Model):
 # Messages of an agent:
 
 
-class Hello(_Model):
+class Hello(FiniteModel):
     """The agent has started."""
 
     say: Literal["hello"] = "hello"
@@ -107,7 +104,7 @@ class Hello(_Model):
     harness: Text
 
 
-class Ready(_Model):
+class Ready(FiniteModel):
     """A session has collected and accepts cases. `environment`: the text of its environment.json."""
 
     say: Literal["ready"] = "ready"
@@ -122,28 +119,28 @@ class Ready(_Model):
     environment: str
 
 
-class Want(_Model):
+class Want(FiniteModel):
     """The session can accept this many more cases."""
 
     say: Literal["want"] = "want"
     cases: Number
 
 
-class Lines(_Model):
+class Lines(FiniteModel):
     """New lines of the session's journal, unchanged."""
 
     say: Literal["lines"] = "lines"
     lines: tuple[str, ...]
 
 
-class Done(_Model):
+class Done(FiniteModel):
     """The session has ended a case. All its lines have been sent."""
 
     say: Literal["done"] = "done"
     case: Number
 
 
-class SessionOver(_Model):
+class SessionOver(FiniteModel):
     """A session has ended. `output`: the end of its output, if it ended badly."""
 
     say: Literal["session_over"] = "session_over"
@@ -160,14 +157,14 @@ class SessionOver(_Model):
         return single_line(lines[-1], 300) if lines else ""
 
 
-class Stopping(_Model):
+class Stopping(FiniteModel):
     """Something else told the node to end, for example Slurm at the time limit."""
 
     say: Literal["stopping"] = "stopping"
     why: Text
 
 
-class Bye(_Model):
+class Bye(FiniteModel):
     """The last message: the agent has ended in order. An agent that is gone without this message was lost."""
 
     say: Literal["bye"] = "bye"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from harness import __version__
+from harness.core.models import StrictModel
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from harness.gating import mustpass
 from harness.journal import identity
@@ -27,11 +28,7 @@ SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-
-class EvidenceClaim(_Model):
+class EvidenceClaim(StrictModel):
     """The claim: what the run is evidence of."""
 
     device: str
@@ -44,7 +41,7 @@ class EvidenceClaim(_Model):
     """Names of the must-pass lists that the run satisfied."""
 
 
-class RunFacts(_Model):
+class RunFacts(StrictModel):
     """The run: its identity, time and environment."""
 
     run_ids: tuple[str, ...]
@@ -64,7 +61,7 @@ class RunFacts(_Model):
     """Hash of the suites' files."""
 
 
-class MachineFacts(_Model):
+class MachineFacts(StrictModel):
     host: str
     os: str | None
     kernel: str | None
@@ -74,20 +71,20 @@ class MachineFacts(_Model):
     torch: str | None
 
 
-class DeviceFacts(_Model):
+class DeviceFacts(StrictModel):
     uuid: str
     kind: str | None
     name: str | None
 
 
-class FindingFacts(_Model):
+class FindingFacts(StrictModel):
     kind: str
     message: str
     cases: int
     """How many cases it concerns."""
 
 
-class ManifestResults(_Model):
+class ManifestResults(StrictModel):
     """The totals of the verdicts."""
 
     verdict: str
@@ -99,7 +96,7 @@ class ManifestResults(_Model):
     findings: tuple[FindingFacts, ...]
 
 
-class ListFacts(_Model):
+class ListFacts(StrictModel):
     name: str
     hash: str
     cases: int
@@ -107,13 +104,13 @@ class ListFacts(_Model):
     """How many of its cases did not pass."""
 
 
-class UsedWaiver(_Model):
+class UsedWaiver(StrictModel):
     case: str
     source: str
     """File and line of the waiver or the mark."""
 
 
-class WaiverFacts(_Model):
+class WaiverFacts(StrictModel):
     hash: str
     """As in the identity of the run; ``none`` without waivers."""
     count: int
@@ -121,12 +118,12 @@ class WaiverFacts(_Model):
     """The cases that are waived."""
 
 
-class FileFacts(_Model):
+class FileFacts(StrictModel):
     size: int = Field(ge=0)
     sha256: Sha256
 
 
-class ManifestSummary(_Model):
+class ManifestSummary(StrictModel):
     """The facts that follow from the files of the run."""
 
     complete: bool

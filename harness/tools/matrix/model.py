@@ -10,8 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from harness.core.models import DocumentedModel
 from harness.core.outcome import Outcome
 from harness.tools.matrix.classing import CauseClass, Factor, Sure
 
@@ -33,13 +34,7 @@ class HoleKind(StrEnum):
     NOT_COLLECTED = "not_collected"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-
-class StatedLevel(_Model):
+class StatedLevel(DocumentedModel):
     """A level of conformance, as the run states it (`harness conformance --keep`)."""
 
     level: str
@@ -52,7 +47,7 @@ class StatedLevel(_Model):
     """The hash of its list of cases."""
 
 
-class MatrixRun(_Model):
+class MatrixRun(DocumentedModel):
     """A run directory."""
 
     name: str
@@ -74,7 +69,7 @@ class MatrixRun(_Model):
     """What the run states about levels of conformance; empty without a statement."""
 
 
-class Machine(_Model):
+class Machine(DocumentedModel):
     """A column: a host with its kind of device, driver and torch. Its runs count together."""
 
     host: str
@@ -92,7 +87,7 @@ class Machine(_Model):
     """How many cases it says nothing about."""
 
 
-class Cell(_Model):
+class Cell(DocumentedModel):
     """The result of a case on a machine. Equal cells are listed once."""
 
     outcomes: dict[Outcome, int]
@@ -101,14 +96,14 @@ class Cell(_Model):
     """Place in `holes` if no run of the machine says anything about the case."""
 
 
-class Cause(_Model):
+class Cause(DocumentedModel):
     """A value that the places of the red results have in common."""
 
     factor: Factor
     value: str
 
 
-class Message(_Model):
+class Message(DocumentedModel):
     """A message of a red or flaky case."""
 
     text: str
@@ -116,7 +111,7 @@ class Message(_Model):
     """How many runs said it."""
 
 
-class Failure(_Model):
+class Failure(DocumentedModel):
     """A case that is red or flaky somewhere, and its class."""
 
     kind: CauseClass
@@ -149,7 +144,7 @@ class Failure(_Model):
     """The command that runs it again, of one of the runs. Empty if none is recorded."""
 
 
-class MatrixCase(_Model):
+class MatrixCase(DocumentedModel):
     """A row."""
 
     case: str
@@ -160,7 +155,7 @@ class MatrixCase(_Model):
     """Null if it is red and flaky nowhere."""
 
 
-class Group(_Model):
+class Group(DocumentedModel):
     """Failures with the same class and causes."""
 
     kind: CauseClass
@@ -179,7 +174,7 @@ class Group(_Model):
     next: str
 
 
-class Finding(_Model):
+class Finding(DocumentedModel):
     """A problem that makes runs red and belongs to no single case. Its texts differ only in numbers."""
 
     kind: str
@@ -197,7 +192,7 @@ class Finding(_Model):
     """The command that reproduces it, of one of the runs. Empty if none is recorded."""
 
 
-class Hole(_Model):
+class Hole(DocumentedModel):
     """Cells without a result, for the same reason."""
 
     kind: HoleKind
@@ -212,7 +207,7 @@ class Hole(_Model):
     """How many cells. Less than cases times machines if some of these machines ran some of these cases."""
 
 
-class Value(_Model):
+class Value(DocumentedModel):
     """One value of a fact that differs."""
 
     value: str
@@ -222,7 +217,7 @@ class Value(_Model):
     """Places in `machines`."""
 
 
-class Difference(_Model):
+class Difference(DocumentedModel):
     """A fact that differs between runs, although it may change results."""
 
     name: str
@@ -230,7 +225,7 @@ class Difference(_Model):
     """Most runs first."""
 
 
-class Matrix(_Model):
+class Matrix(DocumentedModel):
     """Many runs on many machines."""
 
     schema_version: int = Field(default=SCHEMA, alias="schema", ge=1)

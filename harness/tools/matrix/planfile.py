@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from harness.backends.table import BACKENDS
+from harness.core.models import DocumentedModel
 from harness.gating import configfile, requirements
 from harness.gating.configfile import ConfigError, Loaded, Where, name_advice
 from harness.gating.hardware import Hardware, load_hardware
@@ -66,11 +67,7 @@ Python = Annotated[str, AfterValidator(_python)]
 Axis = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-
-class Slurm(_Model):
+class Slurm(DocumentedModel):
     """Options of ``sbatch``. A missing option has the cluster's default."""
 
     partition: SlurmText | None = None
@@ -80,7 +77,7 @@ class Slurm(_Model):
     memory: Size | None = None
 
 
-class Machine(_Model):
+class Machine(DocumentedModel):
     """A kind of machine, and how each system that runs jobs reaches one."""
 
     hardware: FileName
@@ -97,7 +94,7 @@ class Machine(_Model):
     """The options of ``sbatch`` for it."""
 
 
-class Exclude(_Model):
+class Exclude(DocumentedModel):
     """Jobs to leave out: those to which all of these values apply."""
 
     machine: Name | None = None
@@ -107,7 +104,7 @@ class Exclude(_Model):
     python: Python | None = None
 
 
-class Product(_Model):
+class Product(DocumentedModel):
     """One job for each machine, each of its drivers, each torch, profile and Python."""
 
     when: When
@@ -122,7 +119,7 @@ class Product(_Model):
     exclude: tuple[Exclude, ...] = ()
 
 
-class PlanFile(_Model):
+class PlanFile(DocumentedModel):
     """``configs/matrix.yaml``."""
 
     machines: Annotated[dict[Name, Machine], Field(min_length=1)]

@@ -8,8 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from harness.core.models import StrictModel
 from harness.gating import configfile
 from harness.gating.configfile import ConfigError, Loaded
 from harness.gating.patterns import matches_pattern
@@ -26,18 +27,14 @@ def _variable(name: str) -> str:
 Variable = Annotated[Text, AfterValidator(_variable)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Webhook(_Model):
+class Webhook(StrictModel):
     """A message to a URL, which an environment variable has."""
 
     kind: Literal["slack", "teams", "mattermost", "json"]
     url_env: Variable
 
 
-class Email(_Model):
+class Email(StrictModel):
     """A message through a server of SMTP, or through the program ``sendmail`` if no server is named."""
 
     kind: Literal["email"]
@@ -49,7 +46,7 @@ class Email(_Model):
     password_env: Variable | None = None
 
 
-class GitHub(_Model):
+class GitHub(StrictModel):
     """An issue per message, or a comment on the issue `comment_on`, through the program ``gh``."""
 
     kind: Literal["github"]
@@ -58,7 +55,7 @@ class GitHub(_Model):
     labels: tuple[Text, ...] = ()
 
 
-class Stdout(_Model):
+class Stdout(StrictModel):
     """Standard output."""
 
     kind: Literal["stdout"]
@@ -67,14 +64,14 @@ class Stdout(_Model):
 Channel = Annotated[Webhook | Email | GitHub | Stdout, Field(discriminator="kind")]
 
 
-class Owner(_Model):
+class Owner(StrictModel):
     """Who is responsible for the cases of a pattern. The first one that matches counts."""
 
     cases: Text
     owner: Text
 
 
-class Route(_Model):
+class Route(StrictModel):
     """Which channels hear of the cases of a pattern, in runs with a profile."""
 
     to: Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -82,7 +79,7 @@ class Route(_Model):
     profile: Text | None = None
 
 
-class Silence(_Model):
+class Silence(StrictModel):
     """What nobody hears of until a day: the cases of a pattern, or a group by its key."""
 
     until: date
@@ -97,7 +94,7 @@ class Silence(_Model):
         return self.cases is None or all(matches_pattern(self.cases, case) for case in cases)
 
 
-class Rules(_Model):
+class Rules(StrictModel):
     """The file. `remind`: after how many nights a group that is still red is reported again; 0: never. `again`: a group
     that comes back within so many nights is not new. `site`: the address of the exported pages, for links.
     """

@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from harness.core.models import StrictModel
 from harness.gating import configfile
 from harness.tools.mutation.generated.mutant import Mutant
 
@@ -28,10 +29,8 @@ _Text = Annotated[str, Field(min_length=1)]
 _Patterns = Annotated[tuple[_Text, ...], Field(min_length=1)]
 
 
-class ReasonEntry(BaseModel):
+class ReasonEntry(StrictModel):
     """One reason. Patterns. `path`: of files. `functions`: of qualified names. `changes`: of `Mutant.change`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     path: _Text
     functions: _Patterns
@@ -47,10 +46,8 @@ class ReasonEntry(BaseModel):
         )
 
 
-class Reasons(BaseModel):
+class Reasons(StrictModel):
     """The entries of a file, in order."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     mutants: tuple[ReasonEntry, ...] = ()
 
