@@ -40,7 +40,7 @@ _SHARED = frozenset({"timeout"})
 #: How alike two words are, from 0 to 1, if one is a misspelt form of the other: `serialize` is not one of `serial`.
 _ALIKE = 0.85
 #: The marks of the harness, and those of others, each by the number of lines that were declared then.
-_KNOWN = pytest.StashKey[tuple[int, frozenset[str], frozenset[str]]]()
+_DECLARED = pytest.StashKey[tuple[int, frozenset[str], frozenset[str]]]()
 #: Whether marks can belong to the project: a foreign suite was not written for the harness.
 _FOREIGN = pytest.StashKey[bool]()
 
@@ -64,7 +64,7 @@ def declared_by_others(lines: Iterable[str]) -> frozenset[str]:
 
 def marks_of_project(config: pytest.Config) -> frozenset[str]:
     """Return the names of marks that the harness does not read: the foreign suite, or a plugin, declares its own."""
-    return _known(config)[1] - _SHARED if config.stash.get(_FOREIGN, False) else frozenset()
+    return _declared(config)[1] - _SHARED if config.stash.get(_FOREIGN, False) else frozenset()
 
 
 def format_marks_of_project(names: Iterable[str]) -> str:
@@ -91,16 +91,16 @@ def nearest_mark(item: pytest.Item, name: str) -> pytest.Mark | None:
 
 def misspelt_marks(item: pytest.Item) -> list[str]:
     """Return a sentence for each mark on a case that nobody has declared, and whose name is nearly one of ours."""
-    declared = _known(item.config)[0]
+    declared = _declared(item.config)[0]
     unknown = dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name not in declared)
     pairs = [(name, get_close_matches(name, NAMES, 1, _ALIKE)) for name in unknown]
     return [f"unknown mark {name!r}; did you mean {near[0]!r}?" for name, near in pairs if near]
 
 
-def _known(config: pytest.Config) -> tuple[frozenset[str], frozenset[str]]:
+def _declared(config: pytest.Config) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of all declared marks, and those that others declare otherwise. Conftests add lines later."""
     lines = config.getini("markers")
-    cached = config.stash.get(_KNOWN, None)
+    cached = config.stash.get(_DECLARED, None)
     if cached is None or cached[0] != len(lines):
-        cached = config.stash[_KNOWN] = len(lines), frozenset(map(_name, lines)), declared_by_others(lines)
+        cached = config.stash[_DECLARED] = len(lines), frozenset(map(_name, lines)), declared_by_others(lines)
     return cached[1:]

@@ -61,7 +61,7 @@ class Prober:
         self._cache = cache
         self._program = tuple(program)
         self._limit = limit
-        self._known: dict[Question, Answers] = {}
+        self._answers: dict[Question, Answers] = {}
 
     def ask(self, question: Question) -> Answers:
         """Return a finding for each capability of the question. If the probe failed: absent, with the reason.
@@ -69,9 +69,11 @@ class Prober:
         Starts a process, unless this object or another process with the same `cache` already did. Errors of the probe
         or the cache are not raised.
         """
-        if question not in self._known:
-            self._known[question] = self._run(question) if self._cache is None else self._cached(question, self._cache)
-        return self._known[question]
+        if question not in self._answers:
+            self._answers[question] = (
+                self._run(question) if self._cache is None else self._cached(question, self._cache)
+            )
+        return self._answers[question]
 
     def first_reading(self, name: str, read: Callable[[], Detected]) -> Detected:
         """Return what the first process with the same `cache` has read under `name`; read it if this is the first.

@@ -30,7 +30,7 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
 
     The outer mask applies, since the census has the same environment.
     """
-    answer = _known(backend, environ) or _ask(backend, environ)
+    answer = _kept_answer(backend, environ) or _ask(backend, environ)
     if (wrong := answer.get("error")) is not None:
         raise DeviceError(f"--device={backend.kind}: {wrong}")
     count = len(answer["devices"])
@@ -81,7 +81,7 @@ def _key(backend: Backend, environ: Mapping[str, str]) -> list[str | None]:
     return [backend.kind, *(environ.get(name) for name in (backend.mask, *backend.variables) if name is not None)]
 
 
-def _known(backend: Backend, environ: Mapping[str, str]) -> dict[str, Any] | None:
+def _kept_answer(backend: Backend, environ: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the census that an earlier process of this run has made; None without one."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         kept = json.loads(environ.get(VARIABLE, ""))

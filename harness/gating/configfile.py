@@ -259,7 +259,7 @@ class _Document:
             if kind == "missing":
                 texts.append(f"the key {detail['loc'][-1]!r} is missing")
             elif kind == "extra_forbidden":
-                texts.append(f"there is no such key; {name_advice(str(where[-1]), _known(model, where[:-1]))}")
+                texts.append(f"there is no such key; {name_advice(str(where[-1]), _allowed_keys(model, where[:-1]))}")
             elif kind in ("too_short", "string_too_short"):
                 least = detail["ctx"]["min_length"]
                 text = kind.startswith("string")
@@ -273,7 +273,7 @@ class _Document:
             # A problem deeper in the file replaces this one. For a union: the deeper branch is the one the user meant.
             # For a list: an invalid item also makes the list too short.
             if wanted and not any(len(other) > len(where) and other[: len(where)] == where for other in places):
-                texts.append(f"wanted {' or '.join(dict.fromkeys(wanted))}, found {self._found(where, wanted)}")
+                texts.append(f"wanted {' or '.join(dict.fromkeys(wanted))}, found {self._actual(where, wanted)}")
             line = self._keys.get(where) or self.lines[where]
             problems += [(line, _problem(self.path, line, where, text)) for text in dict.fromkeys(texts)]
         return [text for _, text in sorted(problems)]
@@ -305,7 +305,7 @@ class _Document:
                 where = (*where, step)
         return where
 
-    def _found(self, where: Where, wanted: Collection[str]) -> str:
+    def _actual(self, where: Where, wanted: Collection[str]) -> str:
         node = self._nodes[where]
         if isinstance(node, yaml.MappingNode):
             return "a mapping"
@@ -382,7 +382,7 @@ def _scalar(node: yaml.ScalarNode) -> str | int | float | bool | None:
     return text
 
 
-def _known(model: type[BaseModel], where: Where) -> list[str]:
+def _allowed_keys(model: type[BaseModel], where: Where) -> list[str]:
     """Return the keys that `model` allows at this place of a file."""
     models = {model}
     for step in where:

@@ -184,12 +184,12 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
                 return None
             unmet = [failure for failure in failures if failure is not None]
             names = tuple(dict.fromkeys(name for failure in unmet for name in failure.names))
-            return Unmet("any", str(condition), _found(names, capabilities), names)
+            return Unmet("any", str(condition), _described(names, capabilities), names)
         case Not(conditions):
             if first_unmet(conditions, capabilities) is not None:
                 return None
             names = tuple(dict.fromkeys(name for inner in conditions for name in mentioned_capabilities(inner)))
-            return Unmet("not", str(condition), _found(names, capabilities), names)
+            return Unmet("not", str(condition), _described(names, capabilities), names)
 
 
 def mentioned_capabilities(condition: Condition) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def mentioned_capabilities(condition: Condition) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in inner for name in mentioned_capabilities(part)))
 
 
-def _found(names: Iterable[str], capabilities: Capabilities) -> str:
+def _described(names: Iterable[str], capabilities: Capabilities) -> str:
     return "; ".join(f"{name} {capabilities.describe(name)}" for name in names)
 
 

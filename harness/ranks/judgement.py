@@ -101,7 +101,7 @@ def breakage(ends: Sequence[RankEnd], limit: float) -> Breakage | None:
         return None
     first = _first(broken)
     alike = [end for end in broken if end.how is first.how and (first.how is How.HUNG) and _waits(end) == _waits(first)]
-    line = f"{_names([end.number for end in alike or [first]])} of {len(ends)} {_what(first, limit)}"
+    line = f"{_names([end.number for end in alike or [first]])} of {len(ends)} {_ending(first, limit)}"
     others = [end for end in broken if end is not first and end not in alike]
     line += "".join(f"; {text}" for text in _consequences(others))
     outcome = {How.DIED: "crashed", How.HUNG: "timeout", How.STOPPED: "timeout"}.get(first.how or How.RAISED, "failed")
@@ -123,7 +123,7 @@ def _first(broken: Sequence[RankEnd]) -> RankEnd:
     return next((end for end in broken if not _waits(end)), broken[0])
 
 
-def _what(end: RankEnd, limit: float) -> str:
+def _ending(end: RankEnd, limit: float) -> str:
     match end.how:
         case How.DIED if end.status >= 0:
             return f"ended with {format_exit_code(end.status)} before its body returned"
@@ -171,7 +171,7 @@ def _names(numbers: Sequence[int]) -> str:
 
 
 def _detail(end: RankEnd, limit: float) -> str:
-    ending = _what(end, limit) if end.how is not None else ("died as expected" if end.report is None else "returned")
+    ending = _ending(end, limit) if end.how is not None else ("died as expected" if end.report is None else "returned")
     parts = [f"rank {end.number} (process {end.pid}) {ending}"]
     if end.report is not None and end.report.traceback:
         parts.append(end.report.traceback)

@@ -66,7 +66,7 @@ def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], 
 
 def find_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     """Find all leaking cases of a batch, also those that leak in the company of others only."""
-    return _confirmed(_found(cases, trial), trial)
+    return _confirmed(_all_culprits(cases, trial), trial)
 
 
 def _confirmed(candidates: Sequence[Culprits], trial: Trial) -> list[Culprits]:
@@ -95,7 +95,7 @@ def _grows_in(members: Sequence[str], place: int | None, trial: Trial) -> list[L
     return leaks_of_case(rounds, place, everyone)
 
 
-def _found(cases: Sequence[str], trial: Trial) -> list[Culprits]:
+def _all_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     rest = list(range(len(cases)))
 
     def growing(rounds: CountedRounds) -> dict[int, tuple[Leak, ...]]:

@@ -39,7 +39,7 @@ class LeakSuspicion:
 class SearchResult:
     """The result of a search. `failure`: what remains unknown, and why."""
 
-    found: list[Culprits] = field(default_factory=list)
+    culprits: list[Culprits] = field(default_factory=list)
     tried: int = 0
     trials: int = 0
     seconds: float = 0.0
@@ -114,8 +114,8 @@ class LeakSearch:
             try:
                 if missing := self._runner.obstacle(len(suspicion.handle.binding.devices)):
                     raise NoDeviceError(missing)
-                result.found = self._search(suspicion, cases, trials)
-                for culprits in result.found:
+                result.culprits = self._search(suspicion, cases, trials)
+                for culprits in result.culprits:
                     if culprits.certain:
                         self._accuse(culprits, trials.origins(culprits), suspicion)
             except (NoDeviceError, StoppedError) as error:
@@ -167,8 +167,8 @@ class LeakSearch:
                 suspicion.handle.name,
                 cases,
                 suspicions=suspicion.suspected,
-                leaks=[leak_trials.describe(culprits) for culprits in result.found if culprits.certain],
-                unproven=[leak_trials.describe(culprits) for culprits in result.found if not culprits.certain],
+                leaks=[leak_trials.describe(culprits) for culprits in result.culprits if culprits.certain],
+                unproven=[leak_trials.describe(culprits) for culprits in result.culprits if not culprits.certain],
                 tried=result.tried,
                 trials=result.trials,
                 seconds=result.seconds,

@@ -36,7 +36,7 @@ class OrphanSweep:
     """The processes that one executor left running: all of them by process id, and those that have not ended yet."""
 
     done: Callable[[list[str], list[str]], None]
-    found: dict[int, str] = field(default_factory=dict)
+    commands: dict[int, str] = field(default_factory=dict)
     dying: set[int] = field(default_factory=set)
     over: bool = False
 
@@ -56,7 +56,7 @@ class OrphanKiller:
         self._processes = processes
         self._loop = loop
         self._ours = ours
-        self._known: dict[int, _Orphan] = {}
+        self._orphans: dict[int, _Orphan] = {}
         self._sweeps = 0
 
     @property
@@ -82,7 +82,7 @@ class OrphanKiller:
 
     def close_descriptors(self) -> None:
         """Close the pidfds. For a fork of the zygote, which must not keep the zygote's descriptors."""
-        for orphan in self._known.values():
+        for orphan in self._orphans.values():
             if orphan.pidfd >= 0:
                 os.close(orphan.pidfd)
 
@@ -99,14 +99,14 @@ class OrphanKiller:
                     ended = self._kill(pid, sweep) or ended
 
     def _is_new_orphan(self, pid: int) -> bool:
-        is_known = pid in self._ours or pid in self._known
+        is_known = pid in self._ours or pid in self._orphans
         return not is_known and self._processes.session(pid) not in self._ours
 
     def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
         """Kill one orphan. Return whether it has ended already."""
         state, command = self._processes.describe(pid) or ("X", "")
         if state not in "ZX" and not _has(command, KEPT_HELPERS):
-            sweep.found[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
+            sweep.commands[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
         cleans_up = _has(command, CLEANUP_HELPERS)
         if not cleans_up:
             self._processes.kill(pid)
@@ -118,7 +118,7 @@ class OrphanKiller:
             # The orphan stays unknown, so a later sweep handles it.
             print(f"harness zygote: cannot watch for the end of process {pid}: {error}", file=sys.stderr)
             return False
-        orphan = self._known[pid] = _Orphan(pid, pidfd, sweep)
+        orphan = self._orphans[pid] = _Orphan(pid, pidfd, sweep)
         sweep.dying.add(pid)
         self._loop.watch(pidfd, lambda: self._ended(orphan))
         if cleans_up:
@@ -126,7 +126,7 @@ class OrphanKiller:
         return False
 
     def _kill_late(self, orphan: _Orphan) -> None:
-        if self._known.get(orphan.pid) is orphan:
+        if self._orphans.get(orphan.pid) is orphan:
             self._processes.kill(orphan.pid)
 
     def _ended(self, orphan: _Orphan) -> None:
@@ -139,7 +139,7 @@ class OrphanKiller:
         if self._processes.reap(orphan.pid) is None:
             self._loop.after(REAP_PAUSE, lambda: self._reap(orphan))
             return
-        del self._known[orphan.pid]
+        del self._orphans[orphan.pid]
         sweep = orphan.sweep
         sweep.dying.discard(orphan.pid)
         if sweep.over:
@@ -153,7 +153,7 @@ class OrphanKiller:
             return
         sweep.over = True
         self._sweeps -= 1
-        swept = [command for pid, command in sweep.found.items() if pid not in sweep.dying]
+        swept = [command for pid, command in sweep.commands.items() if pid not in sweep.dying]
         sweep.done(swept, [self._processes.describe_stuck(pid) for pid in sorted(sweep.dying)])
 
 

@@ -84,7 +84,7 @@ class StateGuard:
         #: By position, why a section cannot be read on this machine.
         self.unreadable: dict[int, str] = {}
         self._before: list[SectionValues] = []
-        self._found: list[tuple[int, StateChange]] = []
+        self._state_changes: list[tuple[int, StateChange]] = []
         self._fixture_texts: list[str] = []
         self._held: dict[Hashable, FixtureChanges] = {}
         #: Fixtures whose set-up is running, outermost first.
@@ -96,7 +96,7 @@ class StateGuard:
     def capture(self) -> None:
         """Take the present state as the one that the next case must not change."""
         self._before = self._read()
-        self._found = []
+        self._state_changes = []
 
     def compare(self) -> list[StateProblem]:
         """Return what has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
@@ -107,7 +107,7 @@ class StateGuard:
             raise RuntimeError("there is no state to compare with: call capture() first")
         try:
             after = self._read()
-            self._found = self._changes(self._before, after)
+            self._state_changes = self._changes(self._before, after)
         except Exception as error:  # noqa: BLE001 - the case may have replaced anything, the built-ins included
             return [
                 StateProblem(
@@ -115,7 +115,7 @@ class StateGuard:
                 )
             ]
         self._before = after
-        texts = self._fixture_texts + [describe_change(change) for _, change in self._found]
+        texts = self._fixture_texts + [describe_change(change) for _, change in self._state_changes]
         self._fixture_texts = []
         return [StateProblem(Outcome.CONTAMINATED, text) for text in texts]
 
@@ -125,15 +125,15 @@ class StateGuard:
         This is for a process that must still report before it ends. Run no more cases in it: more may have changed than
         is known.
         """
-        for position, change in reversed(self._found):
+        for position, change in reversed(self._state_changes):
             self._undo(position, change)
         self._before = self._read()
         left = [
             f"could not restore {change.name}"
-            for position, change in self._found
+            for position, change in self._state_changes
             if not are_values_equal(self._sections[position].value(self._before[position], change.name), change.old)
         ]
-        self._found = []
+        self._state_changes = []
         return left
 
     @contextmanager

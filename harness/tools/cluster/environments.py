@@ -24,7 +24,7 @@ class Environments:
         self._run_dir = run_dir
         self._command = [escape_invalid_xml(word) for word in argv]
         self.leading = ""
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._facts: dict[str, Mapping[str, Any]] = {}
 
     def keep_earlier(self, part: int) -> None:
         """Keep the file of the earlier part."""
@@ -40,9 +40,9 @@ class Environments:
             return
         if not isinstance(facts, dict):
             return
-        self._known[node] = facts
-        first = self._known.get(self.leading, next(iter(self._known.values())))
-        devices = [device for facts_of_node in self._known.values() for device in environment.devices_of(facts_of_node)]
+        self._facts[node] = facts
+        first = self._facts.get(self.leading, next(iter(self._facts.values())))
+        devices = [device for facts_of_node in self._facts.values() for device in environment.devices_of(facts_of_node)]
         by_uuid = {str(device.get("uuid")): device for device in devices}
         own = {"command": self._command, "host": escape_invalid_xml(platform.node()), "devices": [*by_uuid.values()]}
-        environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._known)})
+        environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._facts)})

@@ -99,7 +99,7 @@ class Head:
         self._say = say
         self._earlier = earlier
         resumption = Resumption() if earlier is None else earlier.resumption
-        self._known = resumption
+        self._resumption = resumption
         self._record: ClusterRecord | None = None
         self._queue = CaseQueue(
             [host.name for host in hosts],
@@ -431,19 +431,19 @@ class Head:
         self._ids = reference.ids
         self._positions = {case: position for position, case in enumerate(self._ids)}
         devices = dict.fromkeys(uuid for member in there if member.ready is not None for uuid in member.ready.devices)
-        self._record = ClusterRecord(self._wanted.run_dir, self._known.part, self._known.findings)
+        self._record = ClusterRecord(self._wanted.run_dir, self._resumption.part, self._resumption.findings)
         if self._earlier is not None:
-            self._environments.keep_earlier(self._known.part)
+            self._environments.keep_earlier(self._resumption.part)
         self._record.begin(
             reference,
             run_id=self._wanted.run_id if self._earlier is None else self._earlier.run_id,
             argv=self._wanted.argv,
             devices=[*devices],
             forced=() if self._earlier is None else self._changes(self._earlier, reference, anyway=True),
-            attempts=self._known.attempts,
+            attempts=self._resumption.attempts,
             resumed=() if self._earlier is None else self._earlier.lines,
         )
-        finished = frozenset(self._positions[case] for case in self._known.finished if case in self._positions)
+        finished = frozenset(self._positions[case] for case in self._resumption.finished if case in self._positions)
         seconds = next(
             member.ready.seconds for member in there if member.lines is reference and member.ready is not None
         )

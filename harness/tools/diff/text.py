@@ -41,7 +41,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     for heading, findings in comparison.findings.items():
         if findings:
             rows = "\n".join(
-                f"| {_escaped(finding.kind)} | {_escaped(_what(finding))} | {_escaped(finding.text)} |"
+                f"| {_escaped(finding.kind)} | {_escaped(_finding_text(finding))} | {_escaped(finding.text)} |"
                 for finding in findings[:_MOST_ROWS]
             )
             more = len(findings) - _MOST_ROWS
@@ -104,12 +104,12 @@ def _unexplained(comparison: Comparison) -> list[str]:
 
 
 def _finding(word: str, finding: FindingChange) -> Iterator[str]:
-    yield f"{word} {escape_invalid_xml(finding.kind)}: {_what(finding)} - {finding.text}"
+    yield f"{word} {escape_invalid_xml(finding.kind)}: {_finding_text(finding)} - {finding.text}"
     if finding.reproduce and word == _FINDING_WORDS["new findings"]:
         yield f"    {escape_invalid_xml(finding.reproduce)}"
 
 
-def _what(finding: FindingChange) -> str:
+def _finding_text(finding: FindingChange) -> str:
     cases = f" [{format_count(len(finding.cases), 'case')}: {list_first(finding.cases)}]" if finding.cases else ""
     return f"{single_line(finding.message)}{cases}"
 

@@ -128,13 +128,13 @@ class FolderStore:
         not. Return what it has then.
         """
         database.execute("CREATE TABLE IF NOT EXISTS copied_file (name TEXT, changed BIGINT, size BIGINT, run_id TEXT)")
-        gone = [name for name, stat in _known(database).items() if there.get(name) != stat]
+        gone = [name for name, stat in _entered_files(database).items() if there.get(name) != stat]
         if gone:
             with databases.transaction(database):
                 _remove(database, gone)
-        if new := sorted(there.items() - _known(database).items())[:BATCH]:
+        if new := sorted(there.items() - _entered_files(database).items())[:BATCH]:
             self._enter(database, dict(new))
-        return _known(database)
+        return _entered_files(database)
 
     def _enter(self, database: DuckDBPyConnection, files: Mapping[str, _Stat]) -> None:
         """Enter the runs of these files in one transaction."""
@@ -192,7 +192,7 @@ class FolderStore:
         return rows
 
 
-def _known(database: DuckDBPyConnection) -> dict[str, _Stat]:
+def _entered_files(database: DuckDBPyConnection) -> dict[str, _Stat]:
     """Return the files that the database has the runs of."""
     rows = database.execute("SELECT name, changed, size FROM copied_file").fetchall()
     return {name: (changed, size) for name, changed, size in rows}
@@ -202,7 +202,7 @@ def _copied(copy: FileStore) -> dict[str, _Stat]:
     """Return the files that a copy has; none if there is no copy, or it cannot be read."""
     if copy.path.exists():
         with contextlib.suppress(HistoryError, duckdb().Error), copy.reading() as database:
-            return _known(database)
+            return _entered_files(database)
     return {}
 
 

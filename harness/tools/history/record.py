@@ -191,7 +191,7 @@ class _Maker:
     def __init__(self, contents: JournalContents, facts: Mapping[str, Any] | None) -> None:
         self._events = contents.events
         self._ledger = Ledger.from_journal(contents)
-        self._known: Mapping[str, Any] = facts or {}
+        self._recorded: Mapping[str, Any] = facts or {}
         assert self._ledger.run is not None  # the readers of journals have checked this
         self._run: RunStarted = self._ledger.run
         self._places = Places(self._ledger.runs, self._ledger.shards, facts)
@@ -229,7 +229,7 @@ class _Maker:
     # ---- the run ----
 
     def _run_facts(self, path: Path, page: Path | None) -> dict[str, Any]:
-        run, end, facts = self._run, self._ledger.end, self._known
+        run, end, facts = self._run, self._ledger.end, self._recorded
         hosts = list(dict.fromkeys([shard.host for shard in self._ledger.shards] or [run.host]))
         names = list(dict.fromkeys(device.name for device in self._devices.values()))
         places = list(self._facts.values()) or [{}]
@@ -324,7 +324,7 @@ class _Maker:
         unique = backend is not None and backend.nvml
         key = _line(uuid if unique else f"{uuid} on {host}", 300)
         if key not in self._devices:
-            rows = {str(row.get("uuid")): row for row in environment.devices_of(self._known)}
+            rows = {str(row.get("uuid")): row for row in environment.devices_of(self._recorded)}
             label = backend.label if backend is not None and not backend.nvml else ""
             name = rows.get(uuid, {}).get("name") or label or self._run.identity.get("device") or UNKNOWN
             kind = UNKNOWN if backend is None else backend.kind

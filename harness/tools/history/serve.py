@@ -154,7 +154,7 @@ def render_page(reader: Reader, name: str, words: str = "", since: str = "", wan
             "cases.html": lambda: made.cases(answers.recent_failures(_since(state))),
             "devices.html": made.devices,
             "runs.html": made.runs,
-            "search.html": lambda: made.found(words, _found(answers, words)),
+            "search.html": lambda: made.found(words, _search_rows(answers, words)),
         }
         if name in lists:
             return lists[name]()
@@ -169,7 +169,7 @@ def _since(state: _State) -> date:
     return state.front.night - timedelta(days=NIGHTS)
 
 
-def _found(answers: Answers, words: str) -> list[tuple[str, str, Any]]:
+def _search_rows(answers: Answers, words: str) -> list[tuple[str, str, Any]]:
     rows: list[tuple[str, str, Any]] = []
     for kind, name, title in search_names(answers.database, words) if words else ():
         value: Any = (name, title) if kind == "group" else int(name) if kind == "run" else name

@@ -484,13 +484,13 @@ def place_of(summary: RunSummary, uuids: Sequence[str]) -> ResultPlace:
     return ResultPlace(
         host=escape_invalid_xml(summary.host),
         devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or summary.devices})),
-        driver=_known(summary.driver),
-        torch=_known(summary.torch),
+        driver=_version(summary.driver),
+        torch=_version(summary.torch),
         uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
     )
 
 
-def _known(version: str) -> str:
+def _version(version: str) -> str:
     """Return a version for a place: a machine without a driver has none that could explain anything."""
     return "" if version == NONE else escape_invalid_xml(version)
 

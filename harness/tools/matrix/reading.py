@@ -205,7 +205,7 @@ class _Reader:
         self._unread: dict[str, None] = {}
         self._started: set[str] = set()
         self._attempts: dict[str, list[_Attempt]] = {}
-        self._known: dict[object, _Attempt] = {}
+        self._equal_attempts: dict[object, _Attempt] = {}
         self._lines: set[int] = set()
         self._doubled = 0
         self._damaged: list[Damaged] = []
@@ -269,7 +269,7 @@ class _Reader:
     def _attempt(self, finish: Finish) -> _Attempt:
         passed = finish.outcome is Outcome.PASSED and finish.ruling is None
         key: object = (finish.devices, finish.final) if passed else None
-        if passed and (same := self._known.get(key)) is not None:
+        if passed and (same := self._equal_attempts.get(key)) is not None:
             return same
         ruling = finish.ruling
         made = _Attempt(
@@ -281,9 +281,9 @@ class _Reader:
             reproduce="" if passed or len(finish.reproduce or "") > MOST_OF_COMMAND else finish.reproduce or "",
             found="" if finish.gate is None else single_line(finish.gate.found, MOST_OF_MESSAGE),
         )
-        if not passed and len(self._known) > MOST_MESSAGES:
+        if not passed and len(self._equal_attempts) > MOST_MESSAGES:
             made = replace(made, message="", reproduce="")
-        return self._known.setdefault(key if passed else made, made)
+        return self._equal_attempts.setdefault(key if passed else made, made)
 
     def summary(self, name: str, facts: Mapping[str, Any] | None) -> RunSummary:
         run = self.run

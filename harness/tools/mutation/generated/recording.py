@@ -40,7 +40,7 @@ class Watch:
         self._root = root.rstrip("/") + "/"
         self._patterns = patterns
         #: By code: the file below the root and the first line of each instruction; None for other code.
-        self._known: dict[CodeType, tuple[str, frozenset[int]] | None] = {}
+        self._places: dict[CodeType, tuple[str, frozenset[int]] | None] = {}
         self._seen: dict[CodeType, set[int]] = {}
         self._calls: dict[CodeType, int] = {}
         self.arguments: dict[str, dict[str, set[str]]] = {}
@@ -58,7 +58,7 @@ class Watch:
         """Return the lines that ran, by file."""
         by_file: dict[str, set[int]] = {}
         for code, lines in self._seen.items():
-            place = self._known[code]
+            place = self._places[code]
             assert place is not None
             by_file.setdefault(place[0], set()).update(lines)
         return {name: sorted(lines) for name, lines in sorted(by_file.items())}
@@ -66,9 +66,9 @@ class Watch:
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG002
         code = frame.f_code
         try:
-            place = self._known[code]
+            place = self._places[code]
         except KeyError:
-            place = self._known[code] = self._place(code)
+            place = self._places[code] = self._place(code)
         if place is None:
             return None
         seen = self._seen.get(code)
@@ -150,7 +150,7 @@ class MonitoringWatch(Watch):
             return monitoring.DISABLE
         self._calls[code] = count + 1
         frame = sys._getframe(1)
-        place = self._known[code]
+        place = self._places[code]
         if place is not None and frame.f_code is code:
             self._note_arguments(place[0], code, frame)
         return None
@@ -162,9 +162,9 @@ class MonitoringWatch(Watch):
         return monitoring.DISABLE
 
     def _is_known(self, code: CodeType) -> bool:
-        if code not in self._known:
-            self._known[code] = self._place(code)
-        return self._known[code] is not None
+        if code not in self._places:
+            self._places[code] = self._place(code)
+        return self._places[code] is not None
 
 
 def make_watch(root: str, patterns: tuple[str, ...]) -> Watch:

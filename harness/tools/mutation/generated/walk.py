@@ -20,7 +20,7 @@ def mutants_of(path: str, source: bytes) -> tuple[list[Mutant], Counter[str]]:
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     walk = _Walk(path, source)
     wrapper.visit(walk)
-    return walk.found, walk.excluded
+    return walk.mutants, walk.excluded
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Walk(cst.CSTVisitor):
 
     def __init__(self, path: str, source: bytes) -> None:
         super().__init__()
-        self.found: list[Mutant] = []
+        self.mutants: list[Mutant] = []
         self.excluded: Counter[str] = Counter()
         self._path = path
         self._source = source
@@ -184,7 +184,7 @@ class _Walk(cst.CSTVisitor):
             old = self._source[start : self._source.find(b"\n", start)].decode()
         key = (function, operator, old, new)
         first, last = self._lines
-        self.found.append(
+        self.mutants.append(
             Mutant(self._path, function, first, last, operator, start, end, old, new, self._numbers[key], parameter)
         )
         self._numbers[key] += 1
