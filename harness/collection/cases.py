@@ -65,13 +65,14 @@ def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Po
 
 
 def _apart(cases: Sequence[pytest.Item]) -> frozenset[int]:
-    """Return the positions of the cases of several ranks, and of those that ask for a process of their own."""
-    return frozenset(
-        position
-        for position, case in enumerate(cases)
-        if marks.nearest_mark(case, "own_process")
-        or any(RANKS in mark.kwargs for mark in marks.marks_of(case, "requires"))
-    )
+    return frozenset(position for position, case in enumerate(cases) if is_apart(case))
+
+
+def is_apart(case: pytest.Item) -> bool:
+    """Return whether a case has several ranks, or asks for a process of its own."""
+    if marks.nearest_mark(case, "own_process"):
+        return True
+    return any(RANKS in mark.kwargs for mark in marks.marks_of(case, "requires"))
 
 
 def _names(argument: tuple[str, str], case: pytest.Item) -> bool:

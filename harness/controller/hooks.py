@@ -180,7 +180,12 @@ class ControllerHooks:
 
         handed_out = HandedOut(Path(self._run.context.temp_dir))
         return LongestFirstScheduling(
-            config, self._run.expected, self._run.widths, handed_out, devices=len(self._run.devices)
+            config,
+            self._run.expected,
+            self._run.widths,
+            self._run.apart,
+            handed_out,
+            devices=len(self._run.devices),
         )
 
     def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:

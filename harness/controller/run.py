@@ -342,6 +342,11 @@ class Run:
         most = len(self.devices)
         return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
 
+    def apart(self, ids: Sequence[str]) -> list[int]:
+        """The positions of the cases that run in a process of their own."""
+        apart = frozenset(CaseFacts.read(Path(self.context.temp_dir)).apart)
+        return [position for position, case in enumerate(ids) if case in apart]
+
     def described(self, ids: Sequence[str]) -> dict[str, Any]:
         """What the head of a cluster run needs of this session: its list, expected seconds, gates by position."""
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated

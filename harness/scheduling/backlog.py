@@ -4,6 +4,10 @@ A case is wide if it takes more than its worker's slot: several devices, or a de
 If each worker could begin one at any time, devices would wait for each other again and again. Therefore a few workers,
 the leaders, run all wide cases, one at a time. The other workers on these devices, the lenders, get no case until no
 wide one is left.
+
+A case is apart if it runs in a process of its own. The process of the cases around it ends before it, and after it
+another one loads and initialises what they use, which takes seconds on a GPU. Therefore a worker gets cases that are
+apart one after the other.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 #: A case is long if it takes more than this share of each worker's work, and more than most cases. Only long cases
 #: leave their place. The others stay with the cases of their file, whose fixtures they share. The rest at the end is
@@ -22,6 +26,8 @@ LONG = 1 / 128
 SHARE = 1 / 4
 #: A worker needs to know its next case before it begins one, so it has two.
 _LEAST = 2
+#: A long case of the same kind as the one before it is preferred if it takes at least this part of the longest one.
+_NEARLY = 1 / 2
 
 
 #: The part of the run within which all wide cases should be done.
@@ -35,14 +41,20 @@ class Backlog:
     """
 
     def __init__(
-        self, seconds: Sequence[float], workers: int, widths: Sequence[int] = (), devices: int | None = None
+        self,
+        seconds: Sequence[float],
+        workers: int,
+        widths: Sequence[int] = (),
+        devices: int | None = None,
+        apart: Collection[int] = (),
     ) -> None:
         """`seconds`: the estimate per case. `widths`: the number of devices of a wide case, 0 for others.
 
         `devices`: how many devices the workers use; None for one per worker. The worker at position N uses device N
-        modulo `devices`.
+        modulo `devices`. `apart`: the cases that run in a process of their own.
         """
         self._seconds = seconds
+        self._apart = frozenset(apart)
         self._devices = workers if devices is None else max(1, min(devices, workers))
         wide = [position for position, width in enumerate(widths) if width] if workers > 1 else []
         self._is_wide = frozenset(wide)
@@ -60,11 +72,18 @@ class Backlog:
         self._is_long = [second > limit for second in seconds]
         narrow = [position for position in range(len(seconds)) if position not in self._is_wide]
         by_length = sorted(narrow, key=lambda position: (-seconds[position], position))
-        self._long = deque(position for position in by_length if self._is_long[position])
-        self._short = deque(position for position in narrow if not self._is_long[position])
+        #: Without and with the cases that are apart: the longest first.
+        self._long = tuple(
+            deque(case for case in by_length if self._is_long[case] and (case in self._apart) is apart_ones)
+            for apart_ones in (False, True)
+        )
+        #: Those that are apart come last.
+        self._short = deque(
+            sorted((case for case in narrow if not self._is_long[case]), key=lambda case: case in self._apart)
+        )
 
     def __len__(self) -> int:
-        return len(self._wide) + len(self._long) + len(self._short)
+        return len(self._wide) + sum(map(len, self._long)) + len(self._short)
 
     def finish(self, position: int) -> bool:
         """Record that a worker has finished a case. Return whether workers without cases may get some now."""
@@ -79,8 +98,12 @@ class Backlog:
             if position in self._is_wide:
                 self._given.discard(position)
                 self._wide.appendleft(position)
+            elif self._is_long[position]:
+                self._long[position in self._apart].appendleft(position)
+            elif position in self._apart:
+                self._short.append(position)
             else:
-                (self._long if self._is_long[position] else self._short).appendleft(position)
+                self._short.appendleft(position)
 
     def first(self, place: int) -> list[int]:
         """Return the first case of a worker; empty if none is left for it."""
@@ -88,8 +111,7 @@ class Backlog:
             return []
         if self._wide and self._leads(place):
             return self._more_wide((), 1)
-        narrow = self._long or self._short
-        return [self._pop(narrow)] if narrow else []
+        return [self._next(None)] if any(self._long) or self._short else []
 
     def seconds(self, position: int) -> float:
         """Return the expected seconds of a case."""
@@ -115,11 +137,11 @@ class Backlog:
 
     def _more_narrow(self, queue: Sequence[int], waits: float, goal: float) -> list[int]:
         """Return cases for one device, until this many seconds wait behind the first case."""
-        if len(queue) >= _LEAST and (self._long or waits >= goal / 2):
+        if len(queue) >= _LEAST and (any(self._long) or waits >= goal / 2):
             return []
         have = list(queue)
-        while (self._long or self._short) and (len(have) < _LEAST or (not self._long and waits < goal)):
-            position = self._next(behind_long=bool(have) and self._is_long[have[-1]])
+        while (any(self._long) or self._short) and (len(have) < _LEAST or (not any(self._long) and waits < goal)):
+            position = self._next(have[-1] if have else None)
             waits += self._seconds[position] if have else 0.0
             have.append(position)
         return have[len(queue) :]
@@ -144,15 +166,23 @@ class Backlog:
             self._given.add(positions[-1])
         return positions
 
-    def _next(self, *, behind_long: bool) -> int:
-        if behind_long and self._short:
-            return self._pop(self._short)
-        if behind_long and self._seconds[self._long[-1]] < self._seconds[self._long[0]]:
-            self._long.rotate(1)  # only long cases are left: the shortest of them
-        return self._pop(self._long or self._short)
+    def _next(self, before: int | None) -> int:
+        """Take a case to run behind the case `before`."""
+        behind_long = before is not None and self._is_long[before]
+        is_apart = before in self._apart
+        if self._short and (behind_long or not any(self._long)):
+            return self._pop(self._short, from_end=is_apart and self._short[-1] in self._apart)
+        alike, others = self._long[is_apart], self._long[not is_apart]
+        if not alike or not others:
+            return self._pop(alike or others, from_end=behind_long)
+        if behind_long:  # only long cases are left: the shortest of them
+            longer = self._seconds[alike[-1]] * _NEARLY > self._seconds[others[-1]]
+            return self._pop(others if longer else alike, from_end=True)
+        shorter = self._seconds[alike[0]] < self._seconds[others[0]] * _NEARLY
+        return self._pop(others if shorter else alike)
 
-    def _pop(self, cases: deque[int]) -> int:
-        position = cases.popleft()
+    def _pop(self, cases: deque[int], *, from_end: bool = False) -> int:
+        position = cases.pop() if from_end else cases.popleft()
         self._left -= self._seconds[position]
         return position
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,12 +16,14 @@ _FILE = "case-facts.json"
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
     """Facts about cases, by id. `limits`: seconds, for each case with a time limit of its own. `devices`: the number of
-    devices, for each case that takes several, or that takes one alone where several cases may share it. `gated`: why a
-    case cannot run on this node, for a session of a cluster run.
+    devices, for each case that takes several, or that takes one alone where several cases may share it. `apart`: the
+    cases that run in a process of their own. `gated`: why a case cannot run on this node, for a session of a cluster
+    run.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)
+    apart: Sequence[str] = ()
     gated: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

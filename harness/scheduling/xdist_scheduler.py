@@ -24,14 +24,18 @@ class LongestFirstScheduling(WorkerScheduling):
         config: pytest.Config,
         expected: Callable[[Sequence[str]], Sequence[float]],
         widths: Callable[[Sequence[str]], Sequence[int]],
+        apart: Callable[[Sequence[str]], Sequence[int]],
         handed_out: HandedOut,
         *,
         devices: int,
     ) -> None:
-        """`expected` returns the expected seconds of each of the given cases. `widths`, `devices`: see `Backlog`."""
+        """`expected` returns the expected seconds of each of the given cases. `widths`, `apart`, `devices`: see
+        `Backlog`.
+        """
         super().__init__(config, handed_out)
         self._expected = expected
         self._widths = widths
+        self._apart = apart
         self._devices = devices
         #: Expected seconds of the cases behind the first one of each queue. Adding them up anew per case would be
         #: quadratic.
@@ -56,7 +60,11 @@ class LongestFirstScheduling(WorkerScheduling):
             if self._ids is None:
                 return
             self._backlog = Backlog(
-                self._expected(self._ids), len(self._queues), self._widths(self._ids), self._devices
+                self._expected(self._ids),
+                len(self._queues),
+                self._widths(self._ids),
+                self._devices,
+                self._apart(self._ids),
             )
             for place, node in enumerate(self._by_number()):
                 self._send(node, self._backlog.first(place))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness import marks
-from harness.collection.cases import CASE_ID, is_case
+from harness.collection.cases import CASE_ID, is_apart, is_case
 from harness.collection.description import CollectionDescription
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_time_limit
@@ -236,8 +236,9 @@ class Worker:
         # Other devices are not leased: each process has its own.
         leased = items if self._pool.device.backend.hardware else ()
         devices = {item.stash[CASE_ID]: count for item in leased if (count := self._preparation.whole_devices(item))}
+        apart = [item.stash[CASE_ID] for item in items if is_apart(item)]
         with self._recording():
-            CaseFacts(limits, devices, self._gated(items) if self.context.node else {}).write(folder)
+            CaseFacts(limits, devices, apart, self._gated(items) if self.context.node else {}).write(folder)
 
     def _gated(self, items: Sequence[pytest.Item]) -> dict[str, str]:
         """Why each case that this node cannot run is gated here."""

@@ -72,6 +72,7 @@ def test_the_wheel_has_every_file_of_the_package_and_the_suites(wheel: Path) -> 
     assert packed == wanted
 
 
+@pytest.mark.nightly
 def test_an_installed_wheel_runs_suites_and_its_reproduce_lines_name_them(harness: Harness) -> None:
     reported = harness(
         "run", "suites/streams/test_on_cpu.py", "suites/autograd/test_grad_modes.py", "-n0", "--results-dir=run"

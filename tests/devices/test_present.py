@@ -12,7 +12,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.devices.capabilities import VOCABULARY, detect_capabilities
+from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.present import capabilities_page, capability_tables, inventory_json, inventory_tables
 
@@ -37,7 +37,19 @@ BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared L
 
 
 def _shown(inventory: Inventory, device: Device) -> str:
-    return _printed(inventory_tables(inventory, detect_capabilities(inventory, device)))
+    return _printed(inventory_tables(inventory, _capabilities(inventory, device)))
+
+
+_BY_DEVICE: dict[tuple[int, str], Capabilities] = {}
+
+
+def _capabilities(inventory: Inventory, device: Device) -> Capabilities:
+    """The capabilities of a device. They are detected once for all tests: each detection imports torch in a child."""
+    return _BY_DEVICE.setdefault((id(inventory), device.uuid), detect_capabilities(inventory, device))
+
+
+def _of_usable(inventory: Inventory) -> dict[str, Capabilities]:
+    return {device.uuid: _capabilities(inventory, device) for device in inventory.usable}
 
 
 def _printed(tables: list[Table], width: int = 300) -> str:
@@ -49,7 +61,7 @@ def _printed(tables: list[Table], width: int = 300) -> str:
 
 
 def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
-    values = inventory_json(MACHINE, {"GPU-a": detect_capabilities(MACHINE, GPU)})
+    values = inventory_json(MACHINE, {"GPU-a": _capabilities(MACHINE, GPU)})
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert values["devices"][0] == {
         "uuid": "GPU-a",
@@ -76,7 +88,7 @@ def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
 
 
 def test_json_says_why_something_is_absent() -> None:
-    values = inventory_json(BARE, {"cpu": detect_capabilities(BARE, CPU)})
+    values = inventory_json(BARE, {"cpu": _capabilities(BARE, CPU)})
     assert values["nvml_error"] == "nvml does not answer: NVML Shared Library Not Found"
     assert values["capabilities"]["compute_capability"] == {
         "value": None,
@@ -98,12 +110,12 @@ def test_tables_show_every_device_and_do_not_parse_markup() -> None:
 def test_tables_of_a_machine_without_nvml() -> None:
     shown = _shown(BARE, CPU)
     assert "nvml does not answer: NVML Shared Library Not Found" in shown
-    assert len(inventory_tables(BARE, detect_capabilities(BARE, CPU))) == 3
+    assert len(inventory_tables(BARE, _capabilities(BARE, CPU))) == 3
 
 
 def test_no_table_of_notes_without_notes() -> None:
     machine = Inventory(devices=(GPU,), driver="570.86.15")
-    assert [table.title for table in inventory_tables(machine, detect_capabilities(machine, GPU))] == [
+    assert [table.title for table in inventory_tables(machine, _capabilities(machine, GPU))] == [
         "devices",
         "capabilities",
     ]
@@ -114,7 +126,7 @@ PAIR = Inventory(devices=(GPU, LOST, SECOND), driver="570.86.15", cuda_driver="1
 
 
 def test_json_has_the_capabilities_of_every_usable_device() -> None:
-    values = inventory_json(PAIR, {device.uuid: detect_capabilities(PAIR, device) for device in PAIR.usable})
+    values = inventory_json(PAIR, _of_usable(PAIR))
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert list(values["device_capabilities"]) == ["GPU-a", "GPU-c"]
     assert values["capabilities"] == values["device_capabilities"]["GPU-a"]
@@ -138,7 +150,7 @@ def test_in_a_pipe_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [80, 300])
 def test_every_capability_of_every_usable_device_is_shown(width: int) -> None:
-    tables = capability_tables(PAIR, {device.uuid: detect_capabilities(PAIR, device) for device in PAIR.usable})
+    tables = capability_tables(PAIR, _of_usable(PAIR))
     assert [str(table.title) for table in tables] == ["GPU-a: Fake [red]GPU", "GPU-c: Fake [red]GPU"]
     for table in tables:
         shown = _printed([table], width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 from hypothesis import given
@@ -24,13 +24,15 @@ def simulate(
     dies: int = -1,
     widths: Sequence[int] = (),
     devices: int | None = None,
+    apart: Collection[int] = (),
+    queued: Callable[[int, int], None] = lambda _worker, _case: None,
 ) -> tuple[float, list[int]]:
     """When the last worker ends, and the cases in the order of their begin.
 
     A worker begins a case once it has the next one, or knows that there is none. `dies`: after so many ends a worker
-    dies with all that it had, and another one takes its place.
+    dies with all that it had, and another one takes its place. `queued` is called for each case that a worker begins.
     """
-    backlog = Backlog(expected, workers, widths, devices)
+    backlog = Backlog(expected, workers, widths, devices, apart)
     queues: list[list[int]] = [backlog.first(place) for place in range(workers)]
     closed = [False] * workers
     begun: list[int] = []
@@ -49,6 +51,7 @@ def simulate(
         if not busy[worker] and queue and (len(queue) > 1 or closed[worker]):
             busy[worker] = True
             begun.append(queue[0])
+            queued(worker, queue[0])
             heapq.heappush(running, (now + taken[queue[0]], worker))
 
     for worker in range(workers):
@@ -120,6 +123,32 @@ def test_if_only_slow_files_are_known_workers_end_nearly_together(workers: int, 
     expected = [slow.files.get(str(file), slow.other) for file, here in enumerate(files) for _ in here]
     end, _ = simulate(taken, expected, workers)
     assert end <= 1.15 * bound(taken, workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_cases_in_processes_of_their_own_come_one_after_the_other(workers: int, seed: int) -> None:
+    """A worker changes between the two kinds a few times per run, and the workers still end together."""
+    taken, draw = like_suites(3000, seed), random.Random(seed)
+    apart = frozenset(case for case in range(len(taken)) if draw.random() < 0.2)
+    last: dict[int, bool] = {}
+    changes: list[int] = []
+
+    def count(worker: int, case: int) -> None:
+        if last.setdefault(worker, case in apart) is not (case in apart):
+            changes.append(case)
+        last[worker] = case in apart
+
+    end, begun = simulate(taken, taken, workers, apart=apart, queued=count)
+    assert sorted(begun) == list(range(len(taken)))
+    assert end <= 1.05 * bound(taken, workers)
+    assert len(changes) <= 12 * workers
+
+
+@given(SECONDS, st.sets(st.integers(0, 59)), st.integers(1, 9), st.integers(-1, 40))
+def test_each_case_runs_once_if_some_are_apart(seconds: list[float], apart: set[int], workers: int, dies: int) -> None:
+    _, begun = simulate(seconds, seconds, workers, dies=dies, apart={case for case in apart if case < len(seconds)})
+    assert sorted(begun) == list(range(len(seconds)))
 
 
 @pytest.mark.parametrize("workers", [2, 8, 64])

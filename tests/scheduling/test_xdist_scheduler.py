@@ -59,7 +59,7 @@ def begun(folder: Path, seconds: Sequence[float]) -> tuple[LongestFirstSchedulin
     """A run of so many cases with two workers that have their first cases."""
     config = cast("pytest.Config", FakeConfig())
     scheduler = LongestFirstScheduling(
-        config, lambda _: seconds, lambda ids: [0] * len(ids), HandedOut(folder), devices=2
+        config, lambda _: seconds, lambda ids: [0] * len(ids), lambda _: [], HandedOut(folder), devices=2
     )
     nodes = [FakeNode("gw0"), FakeNode("gw1")]
     for node in nodes:

@@ -24,12 +24,14 @@ from suites.operators import (
     uncalled,
     variants,
 )
+from tests.warm import client
 
 ROOT = Path(__file__).parents[2]
 NAMES = {each.name for each in catalogue.entries()}
 
 
 @pytest.mark.acceptance
+@pytest.mark.nightly  # it changes with torch and with the generator
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the table is that of torch 2.13")
 def test_the_table_is_up_to_date() -> None:
     program = "from suites.operators import generate; print(generate.table(), end='')"
@@ -72,6 +74,7 @@ def test_collection_does_not_import_the_catalogue_of_torch() -> None:
     assert found.stdout.strip() == "False"
 
 
+@pytest.mark.nightly
 def test_the_catalogue_of_torch_leaves_the_process_as_it_was() -> None:
     """It is imported before executors are forked, so what it changes is changed for the cases of all suites."""
     program = (
@@ -94,7 +97,7 @@ def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
         "-n0",
         f"--results-dir={tmp_path}",
     ]
-    found = subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, capture_output=True, text=True)
+    found = client.run(["-m", "pytest", *arguments], ROOT)
 
     assert found.returncode == 4
     assert re.search(

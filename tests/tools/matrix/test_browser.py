@@ -164,21 +164,22 @@ def test_keys_are_enough(browser: Browser, path: Path) -> None:
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Enter")
         expect(suite).to_have_attribute("aria-expanded", "false")
-        assert rows(page) == []
+        expect(page.locator("#grid .case .row")).to_have_count(0)
         page.keyboard.press("/")
         page.keyboard.press("Escape")
         expect(page.locator("#hits")).to_have_text("4 of 254 cases")
         assert seen.errors == []
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_is_wider_than_the_window(browser: Browser, path: Path, width: int, dark: bool) -> None:
-    with opened(browser, path, width=width, dark=dark) as (page, seen):
+def test_nothing_is_wider_than_the_window(browser: Browser, path: Path, dark: bool) -> None:
+    with opened(browser, path, width=360, dark=dark) as (page, seen):
         page.get_by_role("button", name="Fold all suites").click()
         page.get_by_role("button", name="Open all suites").click()
         page.locator("#grid .case .row").first.click()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for width in (360, 768, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert seen.errors == []
 
 
