@@ -26,6 +26,9 @@ LONG = 1 / 128
 SHARE = 1 / 4
 #: A worker needs to know its next case before it begins one, so it has two.
 _LEAST = 2
+#: A long case that is apart may wait behind another one while it takes less than this share of the remaining work per
+#: worker: the workers have enough to do until then.
+_EARLY = 1 / 8
 #: A long case of the same kind as the one before it is preferred if it takes at least this part of the longest one.
 _NEARLY = 1 / 2
 
@@ -68,6 +71,7 @@ class Backlog:
         #: The devices of leaders and lenders are those below this number.
         self._grouped = most * _leaders(seconds, shares, self._is_wide, workers, self._devices // most) if wide else 0
         self._left = sum(seconds)
+        self._early = _EARLY / max(workers, 1)
         limit = longest_short(seconds, workers)
         self._is_long = [second > limit for second in seconds]
         narrow = [position for position in range(len(seconds)) if position not in self._is_wide]
@@ -170,9 +174,12 @@ class Backlog:
         """Take a case to run behind the case `before`."""
         behind_long = before is not None and self._is_long[before]
         is_apart = before in self._apart
-        if self._short and (behind_long or not any(self._long)):
-            return self._pop(self._short, from_end=is_apart and self._short[-1] in self._apart)
         alike, others = self._long[is_apart], self._long[not is_apart]
+        if self._short and (behind_long or not any(self._long)):
+            alike_short = is_apart and self._short[-1] in self._apart
+            if is_apart and not alike_short and alike and self._seconds[alike[-1]] < self._early * self._left:
+                return self._pop(alike, from_end=True)
+            return self._pop(self._short, from_end=alike_short)
         if not alike or not others:
             return self._pop(alike or others, from_end=behind_long)
         if behind_long:  # only long cases are left: the shortest of them
