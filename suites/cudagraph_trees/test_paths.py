@@ -70,6 +70,36 @@ def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: s
         assert seen == [warm_up, recording, *[replay] * 3, recording, *[replay] * 3]
 
 
+@pytest.mark.xfail(
+    torch.__version__ < (2, 15),
+    raises=AssertionError,
+    reason="an output that only autograd holds counts as dead, and the gradient is wrong: "
+    "https://github.com/pytorch/pytorch/pull/194124",
+    strict=True,
+)
+@both_compilers
+def test_output_that_autograd_saved_is_alive(compiler: str, device: torch.device) -> None:
+    """An output that code between two graphs has saved for its backward keeps its values until then.
+
+    No name of the program holds the output then, as none did when the second graph was recorded into its memory.
+    """
+    weight = torch.ones(64, device=device, requires_grad=True)
+    with watched() as watch:
+        first = compiled(lambda x: x + 1, compiler)
+        second = compiled(lambda x: (x * 2, x * 3, x * 5), compiler)
+        for step in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(64, device=device, start=step)
+            loss = (first(x) * weight).sum() if step == 3 else first(x).sum()
+            found = second(x)
+            trees.assert_same(trees.values(found), [x * 2, x * 3, x * 5], f"step {step}")
+            del found
+        assert watch.counts().recordings == 2
+        loss.backward()
+        assert weight.grad is not None
+        trees.assert_same([weight.grad], [x + 1], "gradient")
+
+
 @both_compilers
 def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: torch.device) -> None:
     """An output of the trees is recognised as one, also if an output before it has no memory."""
