@@ -145,10 +145,10 @@ def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: 
     """Warm-up and recording run on the trees' own stream, ordered after the caller's earlier work and before its later
     work.
 
-    Late writes to the input are visible, and results are ready.
+    Late writes to the input are visible, and results are ready, also where the work itself takes long.
     """
     with watched():
-        fast = compiled(lambda x: x * 2 + 1, compiler)
+        fast = compiled(lambda x: operators.slow(x * 2) - 1, compiler)
         calibrate(device)
         stream = torch.cuda.Stream(device)
         late = torch.zeros(1 << 16, device=device)
