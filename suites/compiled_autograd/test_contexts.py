@@ -176,17 +176,6 @@ def test_compiler_reset_frees_what_a_captured_pass_refers_to(device: torch.devic
     assert kept() is None
 
 
-def test_compiler_reset_ends_captures(device: torch.device) -> None:
-    """After `torch.compiler.reset`, no pass is captured, as in a new process, and a later block captures again."""
-    for _ in range(2):
-        with compiled_backward(backend="eager"):
-            assert a_pass(device) == 1
-            torch.compiler.reset()
-            assert not private.enabled()
-            assert a_pass(device) == 0
-        assert not private.enabled()
-
-
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_dynamo_flaky_segfault")
 @pytest.mark.timeout(400)
 def test_compiler_reset_between_passes_exits_with_status_0() -> None:

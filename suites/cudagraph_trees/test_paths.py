@@ -123,6 +123,32 @@ def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: t
 
 
 @both_compilers
+def test_mutated_input_of_the_program_after_an_output_of_the_trees(compiler: str, device: torch.device) -> None:
+    """A function that mutated an output of the trees in a warm-up is not recorded with a tensor of the program.
+
+    The recording would mutate a copy of that tensor.
+    """
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        x.add_(2)
+        return x * 5
+
+    keep = {"cudagraph_backend_keep_input_mutation": True, "cudagraph_backend_support_input_mutation": True}
+    with private.dynamo_config(**keep), watched(triton__cudagraph_support_input_mutation=True) as watch:
+        first, second = compiled(lambda x: x + 1, compiler), compiled(lambda x: x * 3, compiler)
+        fast = compiled(change, compiler)
+        for step in range(3):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(8, device=device, start=step)
+            y = first(x)
+            given, wanted = (second(y), (x + 1) * 3) if step == 0 else (x.clone(), x)
+            z = fast(given)
+            trees.assert_same(trees.values([y, given, z]), [x + 1, wanted + 2, (wanted + 2) * 5], f"step {step}")
+            del y, given, z
+        assert watch.reasons()
+
+
+@both_compilers
 def test_pending_backward_is_warned_of_at_the_third_forward(compiler: str, device: torch.device) -> None:
     """The warning comes when two forwards wait for their backward already, once, and not before."""
     with watched():

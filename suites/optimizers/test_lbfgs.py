@@ -407,6 +407,7 @@ def at(point: float, script: list[tuple[float | None, float]], seen: list[float]
     return (-SUFFICIENT_DECREASE * abs(point) if value is None else value), gradient
 
 
+@pytest.mark.requires(sparse=True)
 @pytest.mark.types("float64")
 def test_lbfgs_takes_a_missing_gradient_as_zeros_and_a_sparse_one_as_dense(device: torch.device) -> None:
     """A weight without a gradient stays, real or complex, and one with a sparse gradient moves as with a dense one."""
