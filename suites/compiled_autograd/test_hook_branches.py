@@ -34,14 +34,17 @@ ORDER = ("before", "after")
 
 
 def test_hooks_of_two_branches_run_branch_by_branch(device: torch.device) -> None:
-    """All hooks of the branch that was computed last run before those of the other, though both gradients are there."""
+    """All hooks of the branch that was computed last run before those of the other, though both gradients are there.
+
+    The result of one function is used twice, so that its hooks wait for the sum of two gradients.
+    """
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
         first = hooked("first", x.sin(), diary)
         second = hooked("second", x.exp(), diary)
         third = hooked("third", second.tanh(), diary)
-        (first + third).sum().backward()
+        (first + third + second).sum().backward()
         yield x.grad
 
     assert compare_diaries(work) == [f"{when} {name}" for name in ("third", "second", "first") for when in ORDER]
