@@ -6,11 +6,12 @@ import re
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity
 
 from suites import children
 
 from .node import Kind, Node, names
-from .trees import HOST_AND_CUDA, record, warm_up
+from .trees import HOST_AND_CUDA, profiler, quiet_collector, record, warm_up
 from .workloads import STREAMS, Work, side_streams, training_step
 
 pytestmark = pytest.mark.requires(device="cuda")
@@ -181,6 +182,18 @@ def test_activities_cpu_only_records_no_device_events(device: torch.device) -> N
 
     assert len(tree.all("aten::tanh")) == STREAMS
     assert not tree.of_kind(Kind.DEVICE)
+
+
+def test_activities_cuda_only_records_no_operators(device: torch.device) -> None:
+    """Without the CPU activity, kernels are recorded, and the operators that launched them are not."""
+    work = warm(side_streams(device))
+    with quiet_collector(), profiler(activities=[ProfilerActivity.CUDA]) as prof:
+        work()
+        torch.cuda.synchronize(device)
+
+    events = prof.events()
+    assert sum(event.device_type.name == "CUDA" for event in events) >= 2 * STREAMS
+    assert [event.name for event in events if event.name.startswith("aten::")] == []
 
 
 HOST_THEN_DEVICE = """
