@@ -5,6 +5,7 @@ All backward passes here run in the eager engine.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -475,3 +476,38 @@ def test_checkpoint_warns_of_arguments_on_devices_of_two_types(reentrant: bool, 
     assert x.grad is not None
     torch.testing.assert_close(x.grad, gradient)
     assert result.device == x.device
+
+
+@pytest.mark.requires(device="cuda")  # torch asks the module of a device for `_initialized`
+@KINDS
+def test_checkpoint_draws_again_on_the_device_of_its_arguments(reentrant: bool, x: Tensor) -> None:
+    """The second run draws the numbers of the first on the device of the arguments, and its generator stays afterwards.
+
+    The default type of devices does not matter then. Of arguments of two types, CUDA's comes first.
+    """
+    module = torch.get_device_module(x.device)
+
+    def noisy(*given: Tensor) -> Tensor:
+        return given[-1] * torch.rand_like(given[-1])
+
+    forms = [[x], [torch.ones(2), x], [torch.ones(2, device="meta"), x]]
+    of_the_host = torch.ones(2, requires_grad=True)
+    before = DefaultDeviceType.get_device_type()
+    DefaultDeviceType.set_device_type("meta")
+    try:
+        for number, form in enumerate(forms):
+            x.grad = None
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".*at least two types of devices", UserWarning)
+                result = checkpoint(noisy, *form, use_reentrant=reentrant)
+            torch.rand(3, device=x.device)
+            state = module.get_rng_state(x.device)
+            result.sum().backward()
+            assert torch.equal(module.get_rng_state(x.device), state), number
+            assert x.grad is not None
+            torch.testing.assert_close(x.grad, result.detach() / x.detach(), msg=f"form {number}")
+        checkpoint(torch.sin, of_the_host, use_reentrant=reentrant).sum().backward()
+    finally:
+        DefaultDeviceType.set_device_type(before)
+    assert of_the_host.grad is not None
+    torch.testing.assert_close(of_the_host.grad, of_the_host.detach().cos())

@@ -76,13 +76,14 @@ def test_increment_version_counts_as_a_change_in_place(x: torch.Tensor, device: 
 def test_save_on_cpu_copies_a_host_tensor_only_to_pin_it(pinned: bool) -> None:
     """A host tensor is saved as it is, and with `pin_memory=True` as a copy; the gradient is the same.
 
-    So it is with sparse tensors, which cannot be pinned.
+    So it is with sparse tensors, which cannot be pinned. The copy is in pinned memory if there is CUDA.
     """
     x = torch.tensor([0.1, 0.2], dtype=torch.float64, requires_grad=True)
     with save_on_cpu(pin_memory=True) if pinned else save_on_cpu():
         y = x * x
     saved = private.saved(y.grad_fn, "self")
     assert (saved.data_ptr() != x.data_ptr()) == pinned
+    assert saved.is_pinned() == (pinned and torch.cuda.is_available())
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0.2, 0.4]

@@ -87,12 +87,12 @@ def test_cudagraphs_skip_a_pass_on_the_cpu_once() -> None:
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_division")
 @pytest.mark.timeout(600)
 def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
-    """The CPU scalar that a mean divides by does not prevent recording.
+    """The CPU scalar that a mean divides by does not prevent recording, also of a graph that is not partitioned.
 
     Replays with other inputs have correct gradients.
     """
     model = torch.nn.Linear(10, 10, dtype=torch.float16).to(device)
-    with recorded() as since:
+    with recorded(graph_partition=False) as since:
         for _ in range(3):
             x = torch.randn(10, 10).to(device, torch.float16)
             with private.disable():

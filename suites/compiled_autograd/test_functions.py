@@ -267,3 +267,30 @@ def test_function_backward_that_returns_none_gives_no_gradient(device: torch.dev
         yield [x.grad, y.grad]
 
     assert compare(work, backend="eager") == Counts(1, 1)
+
+
+@pytest.mark.requires(torch=">=2.13")  # earlier releases have no `boxed_grads_call`
+def test_boxed_grads_call_is_refused(device: torch.device) -> None:
+    """A function whose `backward` gets its gradients as one list cannot be captured: an error names it."""
+
+    class Boxed(torch.autograd.Function):
+        boxed_grads_call = True
+
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(_: Any, gradients: list[torch.Tensor]) -> torch.Tensor:  # type: ignore[override]
+            return gradients[0] * 2
+
+    x = torch.ones(3, device=device, requires_grad=True)
+    with (
+        compiled_backward(backend="eager"),
+        pytest.raises(RuntimeError, match="boxed_grads_call=True on Boxed is not supported with compiled autograd"),
+    ):
+        Boxed.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+    assert x.grad is None
+    Boxed.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0] * 3

@@ -34,14 +34,17 @@ ORDER = ("before", "after")
 
 
 def test_hooks_of_two_branches_run_branch_by_branch(device: torch.device) -> None:
-    """All hooks of the branch that was computed last run before those of the other, though both gradients are there."""
+    """All hooks of the branch that was computed last run before those of the other, though both gradients are there.
+
+    The result of one function is used twice, so that its hooks wait for the sum of two gradients.
+    """
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
         first = hooked("first", x.sin(), diary)
         second = hooked("second", x.exp(), diary)
         third = hooked("third", second.tanh(), diary)
-        (first + third).sum().backward()
+        (first + third + second).sum().backward()
         yield x.grad
 
     assert compare_diaries(work) == [f"{when} {name}" for name in ("third", "second", "first") for when in ORDER]
@@ -61,7 +64,7 @@ def test_hooks_of_two_roots_run_when_their_functions_do(device: torch.device) ->
     assert compare_diaries(work) == [f"{when} {name}" for name in ("late", "inner", "early") for when in ORDER]
 
 
-@pytest.mark.parametrize("hook", ["tensor", "pre", "post", "accumulated"])
+@pytest.mark.parametrize("hook", ["tensor", "pre", "post", "accumulated", "accumulated_post"])
 def test_hooks_of_layers_compiled_as_one_run_layer_by_layer(device: torch.device, hook: str) -> None:
     """The captured graph calls the hooks of a layer's parameters before it processes the previous layer.
 
@@ -74,18 +77,18 @@ def test_hooks_of_layers_compiled_as_one_run_layer_by_layer(device: torch.device
             parameter.register_hook(lambda gradient: gradient * 2)
         elif hook == "pre":
             node.register_prehook(lambda inputs: (inputs[0] * 2,))
-        elif hook == "post":
+        if hook.endswith("post"):
             node.register_hook(lambda *_: None)
-        else:
+        if hook.startswith("accumulated"):
             parameter.register_post_accumulate_grad_hook(lambda _: None)
     with compiled_backward(backend="eager") as recording:
         torch.compile(model, backend="aot_eager", fullgraph=True)(x).sum().backward()
 
     (graph,) = recording.graphs
     order = "".join("H" if private.is_hook(node) else kind(node) for node in graph.graph.nodes)
-    pair = "HA" if hook in {"tensor", "pre"} else "AH"
-    assert order.count("H") == len(list(gradients(model)))
-    assert re.fullmatch(f"P+({pair}){{2}}P+({pair}){{2}}[PAH]*", order), order
+    each = {"tensor": "HA", "pre": "HA", "accumulated_post": "AHH"}.get(hook, "AH")
+    assert order.count("H") == len(list(gradients(model))) * each.count("H")
+    assert re.fullmatch(f"P+({each}){{2}}P+({each}){{2}}[PAH]*", order), order
 
 
 @pytest.mark.parametrize("hook", ["tensor", "pre", "post"])

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from suites.streams.busy import sleep_on
+
 from . import _torch_private as private
 
 LIBRARY = "conformance_trees"
@@ -78,6 +80,18 @@ def beside(x: Tensor) -> Tensor:
 
 
 @beside.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@custom_op(f"{LIBRARY}::slow", mutates_args=())
+def slow(x: Tensor) -> Tensor:
+    """`x + 2`, some time later: the device sleeps first. For CUDA."""
+    sleep_on(torch.cuda.current_stream(x.device), 20)
+    return x + 2
+
+
+@slow.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 

@@ -205,6 +205,39 @@ def test_recorded_grad_that_was_overwritten_is_an_error(compiler: str, device: t
         gc.collect()
 
 
+class SavedIsGradient(torch.autograd.Function):
+    """The sum of two tensors. The gradient of the first is a tensor that the forward has saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x * x)
+        return x + y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The saved tensor itself, and a new one."""
+        (saved,) = ctx.saved_tensors
+        return saved, gradients[0] * 3
+
+
+@both_compilers
+def test_gradient_that_is_a_saved_tensor(compiler: str, device: torch.device) -> None:
+    """A recorded backward may return a tensor that the forward has saved: each step has its own values.
+
+    Only the inputs of the backward hold the tensor then, and the replay must keep it for its output
+    (`preserved_aliased_inputs` of torch/_inductor/cudagraph_trees.py).
+    """
+    with watched() as watch:
+        fast = compiled(SavedIsGradient.apply, compiler)
+        for step in range(6):
+            x, y = (whole_numbers(16, device=device, start=step + more).requires_grad_() for more in (0, 5))
+            fast(x, y).sum().backward()
+            assert x.grad is not None
+            assert y.grad is not None
+            trees.assert_same([x.grad, y.grad], [(x * x).detach(), torch.full_like(y, 3)], f"step {step}")
+        assert watch.counts() == Counts(warm_ups=2, recordings=2, replays=8)
+
+
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_backward")
 def test_recordings_of_gradients_of_any_size(device: torch.device) -> None:

@@ -120,16 +120,35 @@ def test_tree_manager_of_each_device_is_its_own(compiler: str, device: torch.dev
         assert both[0] is not both[1]
 
 
+@pytest.mark.requires(device="cuda", devices=2)
+def test_compiler_reset_ends_the_recordings_of_each_device(device: torch.device) -> None:
+    """A pending backward raises after a reset, since its recordings are gone, also where another device has none."""
+    with watched():
+        for where in (torch.device(device.type, 1), device):
+            assert private.manager(device) is None
+            fast = compiled(lambda x: x * x, trees.CUDAGRAPHS, dynamic=False)
+            for step in range(4):
+                torch.compiler.cudagraph_mark_step_begin()
+                x = whole_numbers(16, device=where, start=step).requires_grad_()
+                loss = fast(x).sum()
+                if step < 3:
+                    loss.backward()
+            torch.compiler.reset()
+            with pytest.raises(AssertionError, match="after shutdown"):
+                loss.backward()
+            assert x.grad is None
+
+
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_single_stream_use", f"{ROW}test_warmup_stream_sync")
 def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: str, device: torch.device) -> None:
     """Warm-up and recording run on the trees' own stream, ordered after the caller's earlier work and before its later
     work.
 
-    Late writes to the input are visible, and results are ready.
+    Late writes to the input are visible, and results are ready, also where the work itself takes long.
     """
     with watched():
-        fast = compiled(lambda x: x * 2 + 1, compiler)
+        fast = compiled(lambda x: operators.slow(x * 2) - 1, compiler)
         calibrate(device)
         stream = torch.cuda.Stream(device)
         late = torch.zeros(1 << 16, device=device)

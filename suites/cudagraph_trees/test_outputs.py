@@ -228,27 +228,49 @@ def test_overwritten_output_is_an_error(in_recording: bool, compiler: str, devic
 def test_overwritten_output_error_names_the_line_that_made_it(
     training: bool, compiler: str, device: torch.device
 ) -> None:
-    """The error for an overwritten output names the source line of that output and no other, in inference and in
-    training."""
+    """The error for an overwritten output of a warm-up or a recording names its source line and no other.
 
-    def work(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    In inference and in training, also behind an output without memory, which is never overwritten.
+    """
+
+    def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        nothing = x[:0] * 2
         tripled = x * 3
         raised = x + 7
-        return tripled, raised
+        return nothing, tripled, raised
 
     with watched():
         fast = compiled(work, compiler)
         x = whole_numbers(16, device=device).requires_grad_(training)
+        lines = ["tripled = x * 3", "raised = x + 7"]
         torch.compiler.cudagraph_mark_step_begin()
         kept = fast(x)
-        torch.compiler.cudagraph_mark_step_begin()
-        fast(x)
-        lines = ["tripled = x * 3", "raised = x + 7"]
-        for gone, line in zip(kept, lines, strict=True):
-            with pytest.raises(RuntimeError, match=OVERWRITTEN) as caught:
-                gone + 1
-            assert [one in str(caught.value) for one in lines] == [one == line for one in lines]
-        del kept, gone, caught
+        for _ in ("warmed up", "recorded"):
+            torch.compiler.cudagraph_mark_step_begin()
+            following = fast(x)
+            for gone, line in zip(kept[1:], lines, strict=True):
+                with pytest.raises(RuntimeError, match=OVERWRITTEN) as caught:
+                    gone + 1
+                assert [one in str(caught.value) for one in lines] == [one == line for one in lines]
+            kept = following
+        del kept, following, gone, caught
+        gc.collect()
+
+
+def test_cudagraph_mark_step_begin_begins_a_generation_however_often_it_is_called(device: torch.device) -> None:
+    """After any number of marks a new generation begins, also after as many as there were generations before."""
+    with watched():
+        fast = compiled(lambda x: x * x + 1, CUDAGRAPHS)
+        x = whole_numbers(64, device=device)
+        kept = fast(x)
+        earlier = private.generation()
+        for _ in range(earlier):
+            torch.compiler.cudagraph_mark_step_begin()
+        fast(x + 1)
+        assert earlier > 0
+        with pytest.raises(RuntimeError, match=OVERWRITTEN):
+            kept + 1
+        del kept
         gc.collect()
 
 

@@ -70,6 +70,36 @@ def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: s
         assert seen == [warm_up, recording, *[replay] * 3, recording, *[replay] * 3]
 
 
+@pytest.mark.xfail(
+    torch.__version__ < (2, 15),
+    raises=AssertionError,
+    reason="an output that only autograd holds counts as dead, and the gradient is wrong: "
+    "https://github.com/pytorch/pytorch/pull/194124",
+    strict=True,
+)
+@both_compilers
+def test_output_that_autograd_saved_is_alive(compiler: str, device: torch.device) -> None:
+    """An output that code between two graphs has saved for its backward keeps its values until then.
+
+    No name of the program holds the output then, as none did when the second graph was recorded into its memory.
+    """
+    weight = torch.ones(64, device=device, requires_grad=True)
+    with watched() as watch:
+        first = compiled(lambda x: x + 1, compiler)
+        second = compiled(lambda x: (x * 2, x * 3, x * 5), compiler)
+        for step in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(64, device=device, start=step)
+            loss = (first(x) * weight).sum() if step == 3 else first(x).sum()
+            found = second(x)
+            trees.assert_same(trees.values(found), [x * 2, x * 3, x * 5], f"step {step}")
+            del found
+        assert watch.counts().recordings == 2
+        loss.backward()
+        assert weight.grad is not None
+        trees.assert_same([weight.grad], [x + 1], "gradient")
+
+
 @both_compilers
 def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: torch.device) -> None:
     """An output of the trees is recognised as one, also if an output before it has no memory."""
@@ -90,6 +120,32 @@ def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: t
             del empty, y, z
         counts = watch.counts()
         assert (counts.recordings, counts.skips, watch.reasons()) == (2, 0, [])
+
+
+@both_compilers
+def test_mutated_input_of_the_program_after_an_output_of_the_trees(compiler: str, device: torch.device) -> None:
+    """A function that mutated an output of the trees in a warm-up is not recorded with a tensor of the program.
+
+    The recording would mutate a copy of that tensor.
+    """
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        x.add_(2)
+        return x * 5
+
+    keep = {"cudagraph_backend_keep_input_mutation": True, "cudagraph_backend_support_input_mutation": True}
+    with private.dynamo_config(**keep), watched(triton__cudagraph_support_input_mutation=True) as watch:
+        first, second = compiled(lambda x: x + 1, compiler), compiled(lambda x: x * 3, compiler)
+        fast = compiled(change, compiler)
+        for step in range(3):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(8, device=device, start=step)
+            y = first(x)
+            given, wanted = (second(y), (x + 1) * 3) if step == 0 else (x.clone(), x)
+            z = fast(given)
+            trees.assert_same(trees.values([y, given, z]), [x + 1, wanted + 2, (wanted + 2) * 5], f"step {step}")
+            del y, given, z
+        assert watch.reasons()
 
 
 @both_compilers

@@ -6,11 +6,16 @@ the strong Wolfe conditions (3.7).
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+
+from .minfunc import Lbfgs
 
 #: Constants of the strong Wolfe conditions that torch uses.
 SUFFICIENT_DECREASE, CURVATURE = 1e-4, 0.9
@@ -298,3 +303,139 @@ def test_lbfgs_moves_complex_weights_as_pairs(device: torch.device) -> None:
 
         optimizer.step(closure)
     torch.testing.assert_close(torch.view_as_real(whole.detach().cpu()), pairs.detach().cpu(), rtol=1e-10, atol=1e-10)
+
+
+#: The settings of L-BFGS, and the values and gradients of one evaluation after the other. A value of None is at the
+#: bound of the sufficient decrease, if the first value is 0 and the first gradient 1 or -1.
+Script = tuple[dict[str, Any], list[tuple[float | None, float]]]
+
+#: Gradients of the first evaluation: common ones, and some whose brackets are as short as a search divides.
+FIRST_GRADIENTS = (1.0, -1.0, 1.0, -4.0, 0.5, -0.25, 1e-9, -1.5e-9, 3e-9)
+GRADIENTS = (1.0, -1.0, 0.9, -0.9, 0.5, -0.5, 0.25, -0.25, 2.0, -2.0, 4.0, -4.0, 1.0, 0.0)
+VALUES = (None, None, 0.0, 0.0, -1e-3, 1e-4, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, -1.25, 2.0, -2.0)
+
+LONG = {"lr": 1.0, "max_iter": 2, "max_eval": 40, "tolerance_grad": 0.0, "tolerance_change": 0.0, "history_size": 2}
+#: Where two sides of a comparison are equal, which no draw finds.
+TIES: list[Script] = [
+    # The second guess is at the tenth of the bracket that is too near to its end; the third is nearer.
+    ({**LONG, "lr": 10.0}, [(0.0, 1.0), (40.0, -9.0), (40.0, -40.0), *[(-0.5, -0.5)] * 60]),
+    # The cubic has no slope at its only turn.
+    (LONG, [(0.0, 1.0), (-1.0, 4.0), *[(-2.0, -0.5)] * 60]),
+    # The third guess has the value of the second.
+    (LONG, [(0.0, 1.0), (-1.0, 1.0), (-2.0, 2.0), (-2.0, 2.0), *[(-3.0, -0.5)] * 60]),
+    # The product of the step and the change of the gradient is 1e-10.
+    ({**LONG, "lr": 2.0**-34, "max_iter": 4}, [(0.0, 1.0), *[(-1.0, 1 - 1e-10 * 2.0**34)] * 60]),
+]
+
+
+def draw(numbers: random.Random) -> Script:
+    """Return a script that fits no function. Each branch of the search is taken within a few hundred."""
+    max_iter = numbers.choice((0, 1, 2, 3, 5))
+    settings = {
+        "lr": numbers.choice((1.0, 1.0, 0.5, 2.0, 8.0)),
+        "max_iter": max_iter,
+        "max_eval": numbers.choice((max_iter * 5 // 4, 1, 3, 6, 12, 40)),
+        "tolerance_grad": numbers.choice((0.0, 0.0, 1e-12, 0.25)),
+        "tolerance_change": numbers.choice((0.0, 0.0, 1e-20, 0.25)),
+        "history_size": numbers.choice((1, 2, 10)),
+    }
+    size = numbers.choice((1.0, 1.0, 1.0, 1e-9))
+    found: list[tuple[float | None, float]] = [(numbers.choice((0.0, 0.0, 1.0)), numbers.choice(FIRST_GRADIENTS))]
+    for _ in range(120):
+        value = numbers.choice(VALUES)
+        if numbers.random() < 0.3 and (last := found[-1][0]) is not None:
+            value = last + numbers.choice((0.0, -0.25, -0.5))
+        found.append((value, numbers.choice(GRADIENTS) * size))
+    return settings, found
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+@pytest.mark.types("float64")
+def test_lbfgs_evaluates_where_minfunc_does(device: torch.device, search: str | None) -> None:
+    """Each evaluation of two steps is at the point of minFunc's, for any values and gradients that the closure returns.
+
+    The docstring of L-BFGS names minFunc as its model. The closure may return the same tensors each time.
+    """
+    numbers = random.Random(11)
+    draws = 400 if device.type == "cpu" else 60  # an accelerator takes long for so small work
+    compared = 0
+    for number, (settings, script) in enumerate(itertools.chain(TIES, (draw(numbers) for _ in range(draws)))):
+        reference = Lbfgs(**settings, searching=search is not None)
+        weight = torch.zeros(1, dtype=torch.float64, device=device, requires_grad=True)
+        weight.grad = torch.zeros_like(weight)
+        loss = torch.zeros((), dtype=torch.float64, device=device)
+        found: list[float] = []
+        wanted: list[float] = []
+
+        def closure(
+            weight: torch.Tensor = weight,
+            loss: torch.Tensor = loss,
+            script: list[tuple[float | None, float]] = script,
+            found: list[float] = found,
+        ) -> torch.Tensor:
+            value, gradient = at(weight.item(), script, found)
+            assert weight.grad is not None
+            weight.grad.fill_(gradient)
+            return loss.fill_(value)
+
+        def evaluate(
+            point: float, script: list[tuple[float | None, float]] = script, wanted: list[float] = wanted
+        ) -> tuple[float, float]:
+            return at(point, script, wanted)
+
+        x, steps = 0.0, 0
+        try:
+            while steps < 2 and reference.moved:
+                x, steps = reference.step(x, evaluate), steps + 1
+        except ZeroDivisionError:
+            continue  # the cubic is a line
+        optimizer = torch.optim.LBFGS([weight], **settings, line_search_fn=search)
+        for _ in range(steps):
+            optimizer.step(closure)
+        compared += 1
+        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-20), (number, settings)
+        assert weight.item() == pytest.approx(x, rel=1e-9, abs=1e-20), (number, settings)
+        state = optimizer.state[weight]
+        assert (state["n_iter"], state["func_evals"]) == (reference.iterations, reference.evaluations)
+    assert compared > draws * 3 / 4
+
+
+def at(point: float, script: list[tuple[float | None, float]], seen: list[float]) -> tuple[float, float]:
+    """Return value and gradient of the next evaluation, and note its point."""
+    value, gradient = script[len(seen)]
+    seen.append(point)
+    return (-SUFFICIENT_DECREASE * abs(point) if value is None else value), gradient
+
+
+@pytest.mark.requires(sparse=True)
+@pytest.mark.types("float64")
+def test_lbfgs_takes_a_missing_gradient_as_zeros_and_a_sparse_one_as_dense(device: torch.device) -> None:
+    """A weight without a gradient stays, real or complex, and one with a sparse gradient moves as with a dense one."""
+    for search in (None, "strong_wolfe"):
+        moved = []
+        for sparse in (False, True):
+            still = [torch.ones(2, 3, dtype=dtype, device=device) for dtype in (torch.float64, torch.complex128)]
+            table = torch.arange(8.0, dtype=torch.float64, device=device).reshape(4, 2).requires_grad_()
+            last = torch.ones(3, dtype=torch.float64, device=device, requires_grad=True)
+            optimizer = torch.optim.LBFGS([still[0], table, still[1], last], lr=0.3, max_iter=4, line_search_fn=search)
+
+            def closure(
+                table: torch.Tensor = table,
+                last: torch.Tensor = last,
+                optimizer: torch.optim.LBFGS = optimizer,
+                sparse: bool = sparse,
+            ) -> torch.Tensor:
+                optimizer.zero_grad()
+                rows = torch.nn.functional.embedding(torch.tensor([1, 3, 1], device=device), table, sparse=sparse)
+                value = ((rows - 1) ** 2).sum() + ((last - 3) ** 4).sum()
+                value.backward()  # type: ignore[no-untyped-call]
+                assert table.grad is not None
+                assert table.grad.is_sparse is sparse
+                return value
+
+            optimizer.step(closure)
+            assert all(torch.equal(each, torch.ones_like(each)) for each in still)
+            assert table[::2].tolist() == [[0.0, 1.0], [4.0, 5.0]]
+            moved.append((table.detach().cpu(), last.detach().cpu()))
+        assert (moved[0][0][1::2] != torch.tensor([[2.0, 3.0], [6.0, 7.0]], dtype=torch.float64)).all()
+        torch.testing.assert_close(moved[1], moved[0], rtol=1e-10, atol=1e-10)

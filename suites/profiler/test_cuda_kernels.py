@@ -6,11 +6,12 @@ import re
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity
 
 from suites import children
 
 from .node import Kind, Node, names
-from .trees import HOST_AND_CUDA, record, warm_up
+from .trees import HOST_AND_CUDA, profiler, quiet_collector, record, warm_up
 from .workloads import STREAMS, Work, side_streams, training_step
 
 pytestmark = pytest.mark.requires(device="cuda")
@@ -181,6 +182,57 @@ def test_activities_cpu_only_records_no_device_events(device: torch.device) -> N
 
     assert len(tree.all("aten::tanh")) == STREAMS
     assert not tree.of_kind(Kind.DEVICE)
+
+
+def test_functionevent_kernels_are_those_that_it_launched(device: torch.device) -> None:
+    """The event of an operator has the kernels that it launched, with name, device and time, which is its own time.
+
+    The call that launched a kernel is below the operator, and has none itself.
+    """
+    x = torch.ones(8, device=device)
+    warm(lambda: (x.sin(), x.cos()))
+    with quiet_collector(), profiler(activities=HOST_AND_CUDA) as prof:
+        x.sin()
+        x.cos()
+        torch.cuda.synchronize(device)
+
+    events = prof.events()
+    kernels = sorted(
+        (event for event in events if event.device_type.name == "CUDA"), key=lambda event: event.time_range.start
+    )
+    operators = [event for name in ("aten::sin", "aten::cos") for event in events if event.name == name]
+    assert len(kernels) == len(operators) == 2
+    for operator, kernel in zip(operators, kernels, strict=True):
+        (found,) = operator.kernels
+        duration = kernel.time_range.end - kernel.time_range.start
+        assert (found.name, found.device, found.duration) == (kernel.name, kernel.device_index, duration)
+        assert operator.self_device_time_total == duration > 0
+        launches = [child for child in operator.cpu_children if LAUNCH.match(child.name)]
+        assert [launch.kernels for launch in launches] == [[]]
+
+
+def test_device_memory_usage_of_an_operator_is_what_it_allocates(device: torch.device) -> None:
+    """With `profile_memory`, the event of an operator has the bytes that it allocates on the device, and none of the
+    host's."""
+    with quiet_collector(), profiler(activities=HOST_AND_CUDA, profile_memory=True) as prof:
+        kept = torch.empty(1000, device=device)
+
+    (event,) = [event for event in prof.events() if event.name == "aten::empty"]
+    assert kept.nbytes <= event.device_memory_usage < kept.nbytes + 512
+    assert event.self_device_memory_usage == event.device_memory_usage
+    assert event.cpu_memory_usage == 0
+
+
+def test_activities_cuda_only_records_no_operators(device: torch.device) -> None:
+    """Without the CPU activity, kernels are recorded, and the operators that launched them are not."""
+    work = warm(side_streams(device))
+    with quiet_collector(), profiler(activities=[ProfilerActivity.CUDA]) as prof:
+        work()
+        torch.cuda.synchronize(device)
+
+    events = prof.events()
+    assert sum(event.device_type.name == "CUDA" for event in events) >= 2 * STREAMS
+    assert [event.name for event in events if event.name.startswith("aten::")] == []
 
 
 HOST_THEN_DEVICE = """

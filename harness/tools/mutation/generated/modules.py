@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
+import re
+from collections.abc import Callable, Iterable
+from fnmatch import translate
 from pathlib import Path
 
 #: Patterns of files below the folder that has torch, with forward slashes.
@@ -61,9 +62,21 @@ def is_wanted(path: str, patterns: Iterable[str] = MODULES) -> bool:
 
     A star also stands for folders.
     """
-    return any(fnmatchcase(path, pattern) for pattern in patterns) and not any(
-        fnmatchcase(path, pattern) for pattern in EXCLUDED
-    )
+    return chooser(patterns)(path)
+
+
+def chooser(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Return `is_wanted` for these patterns.
+
+    It runs no generator and compiles no pattern when it is called: a case may have torch's compiler active then, which
+    takes each function of Python for one of the case.
+    """
+    wanted, excluded = (re.compile("|".join(map(translate, names)) or "(?!)") for names in (patterns, EXCLUDED))
+
+    def is_chosen(path: str) -> bool:
+        return wanted.match(path) is not None and excluded.match(path) is None
+
+    return is_chosen
 
 
 def wanted_files(root: Path, patterns: Iterable[str] = MODULES) -> list[str]:
@@ -71,4 +84,4 @@ def wanted_files(root: Path, patterns: Iterable[str] = MODULES) -> list[str]:
     patterns = tuple(patterns)
     tops = sorted({pattern.partition("/")[0] for pattern in patterns})
     files = [path.relative_to(root).as_posix() for top in tops for path in sorted((root / top).rglob("*.py"))]
-    return [path for path in files if is_wanted(path, patterns)]
+    return list(filter(chooser(patterns), files))

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness.tools.mutation.generated.modules import is_wanted
+from harness.tools.mutation.generated.modules import chooser
 
 VARIABLE = "HARNESS_MUTATION_RECORDING"
 #: So many calls of a function by one case are looked at for their arguments.
@@ -38,7 +38,7 @@ class Watch:
 
     def __init__(self, root: str, patterns: tuple[str, ...]) -> None:
         self._root = root.rstrip("/") + "/"
-        self._patterns = patterns
+        self._is_wanted = chooser(patterns)
         #: By code: the file below the root and the first line of each instruction; None for other code.
         self._places: dict[CodeType, tuple[str, frozenset[int]] | None] = {}
         self._seen: dict[CodeType, set[int]] = {}
@@ -92,7 +92,7 @@ class Watch:
         if not code.co_filename.startswith(self._root) or code.co_name == "<module>":
             return None
         path = code.co_filename[len(self._root) :]
-        if not is_wanted(path, self._patterns):
+        if not self._is_wanted(path):
             return None
         return path, frozenset(lines_of(code)) | {code.co_firstlineno}
 
@@ -106,11 +106,9 @@ class Watch:
                 values.add(value_text(local[name]))
 
 
-def lines_of(code: CodeType) -> Iterator[int]:
-    """Yield the lines that have instructions of a code object."""
-    for _, _, line in code.co_lines():
-        if line is not None:
-            yield line
+def lines_of(code: CodeType) -> list[int]:
+    """Return the lines that have instructions of a code object."""
+    return [line for _, _, line in code.co_lines() if line is not None]
 
 
 def value_text(value: object) -> str:

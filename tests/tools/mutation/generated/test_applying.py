@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import pytest
 
 pytest.importorskip("libcst")
 
 from harness.tools.mutation.generated.applying import UnfitError, apply, living_functions
-from harness.tools.mutation.generated.recording import make_watch, value_text
+from harness.tools.mutation.generated.modules import chooser, is_wanted
+from harness.tools.mutation.generated.recording import Watch, lines_of, make_watch, value_text
 from harness.tools.mutation.generated.walk import mutants_of
 
 SOURCE = """\
@@ -149,6 +151,37 @@ def test_a_watch_sees_lines_and_arguments(module: ModuleType) -> None:
     assert "return x < n" not in seen
     assert watch.arguments[f"{file.name}:add"] == {"a": {"5"}, "b": {"True"}}
     assert watch.arguments[f"{file.name}:Box.make"]["many"] == {"module"}
+
+
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_of(constant)
+
+
+def test_a_watch_calls_no_generator() -> None:
+    """With `fullgraph=True`, torch's compiler refuses a generator, also one of the watch that runs beside a case."""
+    called = (Watch._on_call, Watch._place, Watch._note_arguments, lines_of, value_text, chooser(("torch/random.py",)))
+    for function in called:
+        for code in codes_of(function.__code__):
+            assert not code.co_flags & inspect.CO_GENERATOR, code.co_qualname
+
+
+@pytest.mark.parametrize(
+    ("path", "patterns", "wanted"),
+    [
+        ("torch/random.py", ("torch/*.py",), True),
+        ("torch/optim/adam.py", ("torch/random.py", "torch/optim/*"), True),
+        ("torch/random.pyc", ("torch/random.py",), False),
+        ("a/torch/random.py", ("torch/random.py",), False),
+        ("torch/backends/mps/__init__.py", ("torch/backends/*.py",), False),
+        ("torch/random.py", (), False),
+    ],
+)
+def test_wanted_files_by_patterns(path: str, patterns: tuple[str, ...], wanted: bool) -> None:
+    assert is_wanted(path, patterns) is wanted
 
 
 @pytest.mark.parametrize(
