@@ -42,6 +42,11 @@ class CollectionRecorder:
         self._odd_id = ""
         self._importing = ""
 
+    @property
+    def errors(self) -> int:
+        """How many test modules and classes could not be collected. Supervisors show their errors."""
+        return sum(report.failed for _, report in self._collected.values())
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session

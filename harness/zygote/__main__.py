@@ -23,6 +23,7 @@ from harness.configuration.rootdir import RootError
 from harness.configuration.under import WrapperError
 from harness.core import linux
 from harness.core.errors import WriteError
+from harness.core.text import format_count
 from harness.devices import guard
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
@@ -75,8 +76,10 @@ def main() -> None:
     except (RootError, WriteError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
     # The description has the result of the collection, errors included.
-    unfit = f"the cases could not be collected: pytest's exit status was {status}, and {LOG_FOLLOWS}"
-    ForkServer(_refuse, listener, unfit=unfit).serve()
+    why = f"pytest's exit status was {status}, and {LOG_FOLLOWS}"
+    if recorder.errors:
+        why = f"{format_count(recorder.errors, 'error')} during collection"
+    ForkServer(_refuse, listener, unfit=f"the cases could not be collected: {why}").serve()
 
 
 def _unfit() -> str:

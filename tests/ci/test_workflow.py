@@ -45,7 +45,7 @@ def test_green_from_the_plan_to_the_page(tmp_path: Path) -> None:
     assert night.run(), "\n".join(each.log for each in night.results)
     plan, one, two, soft, last = night.results
     assert [each.name for each in night.results] == ["plan", ONE, TWO, SOFT, "page"]
-    assert "3 jobs on 2 machines" in plan.log
+    assert "3 jobs in 2 runs on 2 machines" in plan.log
     assert all("passed" in each.summary.lower() for each in (one, two, soft))
     assert [each.annotations for each in night.results] == [[]] * 5
     assert "## Hardware matrix" in last.summary

@@ -131,7 +131,12 @@ def test_every_known_deviation_is_still_one(tmp_path: Path) -> None:
     )
 
     passed = [case.name for suite in JUnitXml.fromfile(str(report)) for case in suite if not case.result]
-    assert passed == [], "torch computes this as documented: remove its line from suites/operators/known.py"
+    varying = tuple(
+        f"test_values_known_to_deviate[{name}-" for name, entry in known.VALUES.items() if not entry.everywhere
+    )
+    assert [name for name in passed if not name.startswith(varying)] == [], (
+        "torch computes this as documented: remove its line from suites/operators/known.py"
+    )
 
 
 @pytest.mark.parametrize(
