@@ -8,7 +8,8 @@ The run is one on the simulated CUDA, so its times are those of the host: Python
 that the processor computes in place of a GPU. Assumptions, all of which are options or can be checked against a run:
 
 - A case takes as long as in the run. A GPU computes its kernels in less time than the simulation, and `--device-factor`
-  says how much of a case is left. Cases that only a real GPU runs are not in the estimate.
+  says how much of a case is left. Cases that only a real GPU runs, and those of several devices, are not in the
+  estimate.
 - The first use of a GPU in a process takes `--context` seconds more than in the simulation, one process after another
   (the driver initialises the device under a lock).
 - A case of `--alone` has the device to itself. All others share it, one per worker, and no worker is idle before the
@@ -52,6 +53,8 @@ def recorded(run_dir: Path) -> Recorded:
     seconds: dict[str, float] = {}
     processes = 0
     for event in reader.read_run_journal(run_dir / journal.FILE_NAME).events:
+        if isinstance(event, Finish | Executor) and len(event.devices) > 1:
+            continue  # one GPU is not enough for them
         if isinstance(event, Finish):
             seconds[event.case] = seconds.get(event.case, 0.0) + event.duration
         elif isinstance(event, Executor) and event.state == "started":
