@@ -86,14 +86,21 @@ def test_one(number): pass
 """
 
 
-@pytest.mark.parametrize(("options", "shared"), [((), [{0, 1}, {3, 4}]), (("--shuffle", "--seed=1"), [{0, 1, 3, 4}])])
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        (("-n0",), [{0, 1}, {3, 4}]),
+        (("-n0", "--shuffle", "--seed=1"), [{0, 1, 3, 4}]),
+        (("-n1",), [{0, 1, 3, 4}]),
+    ],
+)
 def test_own_process_keeps_others_out(
     make_project: MakeProject, options: tuple[str, ...], shared: list[set[int]]
 ) -> None:
-    """In a random order such cases come last, so that the others keep their process."""
+    """In a random order, and with workers, such cases come last, so that the others keep their process."""
     project = make_project()
     project.write("suites/test_own.py", _OWN_PROCESS)
-    result = project.run("-n0", *options)
+    result = project.run(*options)
     assert result.status == 0, result.tail()
     processes: dict[int, set[int]] = {}
     for line in journal_lines(result.run_dir):

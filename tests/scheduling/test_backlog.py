@@ -145,6 +145,14 @@ def test_cases_in_processes_of_their_own_come_one_after_the_other(workers: int, 
     assert len(changes) <= 12 * workers
 
 
+def test_a_long_case_that_is_apart_waits_behind_another_one_only_while_much_is_left() -> None:
+    """Otherwise a short case comes between them, as between other long ones."""
+    for short, second in ((400, 3), (40, 4)):
+        backlog = Backlog([10.0] * 4 + [1.0] * short, 2, apart=range(4))
+        assert backlog.first(0) == [0]
+        assert backlog.more(0, [0], 2) == [second]
+
+
 @given(SECONDS, st.sets(st.integers(0, 59)), st.integers(1, 9), st.integers(-1, 40))
 def test_each_case_runs_once_if_some_are_apart(seconds: list[float], apart: set[int], workers: int, dies: int) -> None:
     _, begun = simulate(seconds, seconds, workers, dies=dies, apart={case for case in apart if case < len(seconds)})
