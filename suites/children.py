@@ -100,7 +100,7 @@ def fork(
     """
     # What has read settings in the environment, at an import or later, differs by setting and release.
     has_settings = settings is not None and any(os.environ.get(name) for name in SETTINGS)
-    if has_settings or not _can_be_forked(device or torch.accelerator.current_accelerator()):
+    if has_settings or not can_be_forked(device or torch.accelerator.current_accelerator()):
         given = {} if settings is None else dict.fromkeys(SETTINGS, settings)
         return run(script, device, environ={**given, **(environ or {})}, limit=limit)
     if settings:
@@ -118,7 +118,7 @@ def fork(
         return Ended(status, _text(out), _text(err))
 
 
-def _can_be_forked(device: torch.device | None) -> bool:
+def can_be_forked(device: torch.device | None) -> bool:
     """Whether a fork of this process can compute and use the device, as far as the kernel, torch and the driver say."""
     if len(os.listdir("/proc/self/task")) > 1:  # threads of a pool, for which a fork would wait
         return False

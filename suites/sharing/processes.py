@@ -33,9 +33,7 @@ def play(scene: Callable[[str], Any], device: torch.device, **environ: str) -> A
     # The end is without Python's finalization: a killed consumer leaves threads of queues.
     script = f"{begin}\nprint(json.dumps(scene(DEVICE)))\nremove_counters(){children.AT_ONCE}"
     with tempfile.TemporaryDirectory() as folder:  # the sockets of queues stay there
-        # multiprocessing starts interpreters for consumers that use a device, which begin as this one did.
-        start = children.fork if device.type == "cpu" else children.run
-        ended = start(script, device, environ={"TMPDIR": folder, **environ})
+        ended = children.fork(script, device, environ={"TMPDIR": folder, **environ})
     return json.loads(ended.lines()[-1])
 
 
@@ -51,10 +49,15 @@ def remove_counters() -> None:
 
 
 class Consumer:
-    """A process that is given tensors. It is a fork on the CPU, and a new interpreter where a device was used."""
+    """A process that is given tensors: a fork where that can use the device, and else a new interpreter.
 
-    def __init__(self, device: str) -> None:
-        context = multiprocessing.get_context("fork" if device == "cpu" else "spawn")
+    A scene makes its consumers first, since a process that has used an accelerator cannot be forked, or asks for new
+    interpreters, as the documentation of torch advises.
+    """
+
+    def __init__(self, device: str, *, interpreter: bool = False) -> None:
+        is_forked = device == "cpu" or (not interpreter and children.can_be_forked(torch.device(device)))
+        context = multiprocessing.get_context("fork" if is_forked else "spawn")
         self._to, self._back = context.Queue(), context.Queue()
         self.process = context.Process(target=_serve, args=(self._to, self._back), daemon=True)
         self.process.start()

@@ -23,7 +23,7 @@ def values(device: str) -> Any:
         "scalar": torch.tensor(7, device=device),
         "empty": torch.empty(0, 3, device=device),
     }
-    consumer = Consumer(device)
+    consumer = Consumer(device, interpreter=True)
     seen = consumer.ask("take", given)
     base.fill_(5)
     later = consumer.ask("read", "view")
@@ -34,8 +34,8 @@ def values(device: str) -> Any:
 
 def leaves(device: str) -> Any:
     """Parameters and leaves, with their types and gradient flags, and a tensor with a graph."""
-    parameter = torch.nn.Parameter(torch.ones(3, device=device))
     consumer = Consumer(device)
+    parameter = torch.nn.Parameter(torch.ones(3, device=device))
     seen = consumer.ask("take", {"parameter": parameter})
     others = {
         "frozen": torch.nn.Parameter(torch.ones(2, device=device), requires_grad=False),
@@ -55,9 +55,9 @@ def leaves(device: str) -> Any:
 
 def many_of_one_storage(device: str) -> Any:
     """Many messages with views of one storage; the consumer drops them, and then the producer."""
+    consumer = Consumer(device)
     before = held(device)
     base = torch.zeros(64, device=device)
-    consumer = Consumer(device)
     for number in range(64):
         consumer.tell("hold", {f"view {number}": base[number:]})
     answers = [consumer.answer() for _ in range(64)]
@@ -74,9 +74,9 @@ def many_of_one_storage(device: str) -> Any:
 
 def one_after_another(device: str) -> Any:
     """Many rounds in which one storage is shared again after the consumer has dropped it; then it is freed."""
+    consumer = Consumer(device)
     before = held(device)
     base = torch.zeros(256, device=device)
-    consumer = Consumer(device)
     read = []
     for number in range(20):
         base.fill_(number)
@@ -89,9 +89,9 @@ def one_after_another(device: str) -> Any:
 
 def producer_drops_first(device: str) -> Any:
     """The consumer holds what the producer has dropped, while the producer makes new tensors of this size."""
+    consumer = Consumer(device)
     before = held(device)
     shared = torch.full((MIB,), 3, dtype=torch.uint8, device=device)
-    consumer = Consumer(device)
     consumer.ask("hold", {"it": shared})
     del shared
     others = [torch.full((MIB,), 8, dtype=torch.uint8, device=device) for _ in range(8)]
@@ -105,13 +105,12 @@ def producer_drops_first(device: str) -> Any:
 
 def consumer_ends_first(device: str) -> Any:
     """The consumer ends with a tensor in its hands; the producer goes on with it, and drops it."""
+    first, second = Consumer(device), Consumer(device)
     before = held(device)
     shared = torch.full((MIB,), 3, dtype=torch.uint8, device=device)
-    first = Consumer(device)
     first.ask("hold", {"it": shared})
     first.ask("drop")
     status = first.end()
-    second = Consumer(device)
     second.ask("hold", {"it": shared})
     second.ask("fill", "it", 4.0)
     seen = shared.unique().tolist()
@@ -122,12 +121,11 @@ def consumer_ends_first(device: str) -> Any:
 
 def killed_consumer(device: str) -> Any:
     """A consumer is killed with a tensor in its hands; another one gets the same tensor."""
+    victim, other = Consumer(device), Consumer(device)
     shared = torch.full((MIB,), 3, dtype=torch.uint8, device=device)
-    victim = Consumer(device)
     victim.ask("hold", {"it": shared})
     victim.kill()
     shared.fill_(6)
-    other = Consumer(device)
     other.ask("hold", {"it": shared, "new": torch.full((4,), 2.0, device=device)})
     seen = [sorted(set(other.ask("read", "it"))), other.ask("read", "new")]
     other.ask("fill", "it", 7.0)
@@ -143,9 +141,9 @@ def sent_on(device: str) -> Any:
 
 def two_consumers(device: str) -> Any:
     """Two consumers of one tensor, which drop it at different times."""
+    consumers = [Consumer(device), Consumer(device)]
     before = held(device)
     shared = torch.full((MIB,), 1, dtype=torch.uint8, device=device)
-    consumers = [Consumer(device), Consumer(device)]
     for consumer in consumers:
         consumer.ask("hold", {"it": shared})
     consumers[0].ask("fill", "it", 5.0)
@@ -160,8 +158,8 @@ def two_consumers(device: str) -> Any:
 
 def two_devices(device: str) -> Any:
     """One message with tensors of two devices; each is filled by the consumer."""
-    given = {f"of {index}": torch.full((4,), index + 1.0, device=f"cuda:{index}") for index in range(2)}
     consumer = Consumer(device)
+    given = {f"of {index}": torch.full((4,), index + 1.0, device=f"cuda:{index}") for index in range(2)}
     seen = consumer.ask("take", given)
     for name in given:
         consumer.ask("fill", name, 9.0 if name == "of 0" else 8.0)
@@ -177,9 +175,9 @@ def event_orders(device: str) -> Any:
     """Sums that a consumer reads while the producer's stream sleeps before it writes: without an event, and with."""
     from suites.streams.busy import calibrate, sleep_on
 
+    consumer = Consumer(device)
     calibrate(torch.device(device))
     shared = torch.zeros(1024, device=device)
-    consumer = Consumer(device)
     consumer.ask("hold", {"it": shared})
     consumer.ask("read_after", "it", None)  # so that its first use is over
     stream = torch.cuda.Stream(device)
