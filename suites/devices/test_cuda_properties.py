@@ -107,16 +107,18 @@ def test_can_device_access_peer_is_the_same_both_ways(device: torch.device) -> N
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_hip_device_count")
+@pytest.mark.own_process
 def test_device_count_honours_cuda_visible_devices() -> None:
     """`device_count` follows the environment variable: unchanged, all devices that this process sees, or none."""
     from .. import children
 
     script = "import torch\nprint(torch.cuda.device_count())"
-    assert children.run(script).lines() == [str(torch.cuda.device_count())]
+    every = children.fork(script).lines()
     names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if torch.version.hip else ("CUDA_VISIBLE_DEVICES",)
     for name in names:
-        assert children.run(script, environ={name: ""}).lines() == ["0"]
-        assert children.run(script, environ={name: "-1"}).lines() == ["0"]
+        assert children.fork(script, environ={name: ""}).lines() == ["0"]
+        assert children.fork(script, environ={name: "-1"}).lines() == ["0"]
+    assert every == [str(torch.cuda.device_count())]
 
 
 def test_get_gencode_flags_names_each_architecture_of_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

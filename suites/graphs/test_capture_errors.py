@@ -15,10 +15,13 @@ from .capturing import Api, apis, apis_in_this_process, apis_that_refuse, on_cud
 ROW = "test_cuda::TestCuda::"
 
 
-def reported_in_a_child(device: torch.device, script: str) -> str:
-    """The error that a script ends with, after which its process must still exit normally.
+def reported_in_a_child(
+    device: torch.device, script: str, start: Callable[[str, torch.device], children.Ended] = children.fork
+) -> str:
+    """The error that a script ends with, after which its process must still exit with status 0.
 
-    A child that dies by a signal, or reports nothing, fails the case.
+    A child that dies by a signal, or reports nothing, fails the case. It is a fork in cases with the mark
+    ``own_process``; `children.run` starts an interpreter, which ends with Python's finalization.
     """
     lines = [
         "import torch",
@@ -31,7 +34,7 @@ def reported_in_a_child(device: torch.device, script: str) -> str:
         "else:",
         "    print('nothing was told')",
     ]
-    ended = children.run("\n".join(lines), device)
+    ended = start("\n".join(lines), device)
     (reported,) = (line for line in ended.lines() if line.startswith(("told:", "nothing")))
     return reported
 
@@ -40,7 +43,7 @@ def reported_in_a_child(device: torch.device, script: str) -> str:
 @pytest.mark.covers(f"{ROW}test_graph_error")
 def test_capture_begin_on_the_default_stream_exits_normally(device: torch.device) -> None:
     """A capture on the default stream raises and names the requirement, and the process exits normally."""
-    reported = reported_in_a_child(device, "torch.cuda.CUDAGraph().capture_begin()")
+    reported = reported_in_a_child(device, "torch.cuda.CUDAGraph().capture_begin()", children.run)
     assert "non-default stream" in reported
 
 
@@ -77,6 +80,7 @@ READINGS: dict[str, Callable[[torch.Tensor, torch.Stream], object]] = {
     ],
 )
 @pytest.mark.covers(f"{ROW}test_cuda_graph_tensor_item_not_allowed")
+@pytest.mark.own_process
 def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: torch.device) -> None:
     """Each call that synchronizes raises during a capture and mentions the capture."""
     begin = "x = torch.ones(8, device=DEVICE)\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n    x.add_(1)"
@@ -110,6 +114,7 @@ def test_item_and_other_reads_in_a_capture_leave_a_device_that_works(
 @on_cuda
 @pytest.mark.parametrize(("mode", "fails"), [("global", True), ("thread_local", False), ("relaxed", False)])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
+@pytest.mark.own_process
 def test_capture_error_mode_and_allocations_of_other_threads(mode: str, fails: bool, device: torch.device) -> None:
     """In mode "global", another thread's unsafe runtime call invalidates the capture with an error.
 

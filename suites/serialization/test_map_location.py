@@ -96,6 +96,7 @@ def test_map_location_past_the_last_device_is_refused(device: torch.device) -> N
 
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
+@pytest.mark.own_process
 def test_map_location_is_needed_where_there_is_no_device(tmp_path: Any) -> None:
     """Loading GPU tensors without a GPU raises and names `map_location`, with which they are loaded to the CPU.
 
@@ -107,7 +108,7 @@ import torch
 torch.serialization.register_package(1, lambda storage: "cuda:0", lambda storage, place: None)
 torch.save(torch.arange(4.0), {str(path)!r})
 """
-    children.run(script).lines()
+    children.fork(script).lines()
     script = f"""
 import torch
 try:
@@ -117,7 +118,7 @@ except RuntimeError as error:
 print(torch.load({str(path)!r}, weights_only=True, map_location="cpu").tolist())
 """
 
-    said = children.run(script, environ={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}).lines()
+    said = children.fork(script, environ={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}).lines()
 
     assert said == ["True", "[0.0, 1.0, 2.0, 3.0]"]
 

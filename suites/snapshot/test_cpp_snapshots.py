@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from suites import cpp_builds
 
 from . import _torch_private as private
 from . import pages, plain, scripts
@@ -17,38 +20,49 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SOURCE = """
-#include <torch/csrc/cuda/memory_snapshot.h>
+SOURCE = Path(__file__).with_name("from_cpp.cpp")
 
-py::bytes taken() {
-  return py::bytes(torch::cuda::_memory_snapshot_pickled());
-}
-
-void recording(bool on, bool with_stacks) {
-  torch::cuda::_record_memory_history(on, with_stacks, /*trace_alloc_max_entries=*/10, with_stacks, with_stacks);
-}
-"""
+#: Gets the address of bytes, and how many they are.
+_GIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 ROWS, COLUMNS = 311, 411
 
 
+class Native:
+    """The functions of `from_cpp.cpp`. They run with Python's lock, since torch records frames of Python."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.PyDLL(str(cpp_builds.build(SOURCE, "torch_cuda")))
+        self._library.conformance_record.argtypes = [ctypes.c_bool, ctypes.c_bool]
+        self._library.conformance_take_snapshot.argtypes = [_GIVE]
+        for function in (self._library.conformance_record, self._library.conformance_take_snapshot):
+            function.restype = None
+
+    def record(self, on: bool, with_stacks: bool) -> None:
+        """Begin or end to record the last ten events, with stacks or without."""
+        self._library.conformance_record(on, with_stacks)
+
+    def take(self) -> bytes:
+        """Return a snapshot, pickled."""
+        taken: list[bytes] = []
+        self._library.conformance_take_snapshot(
+            _GIVE(lambda start, count: taken.append(ctypes.string_at(start, count)))
+        )
+        return taken[0]
+
+
 @pytest.fixture(scope="module")
-def native() -> ModuleType:
-    """The compiled C++ functions. The source is the same for every case and run, so that a cached build is used."""
-    from torch.utils.cpp_extension import load_inline
-
-    built: ModuleType = load_inline(
-        name="harness_memory_snapshot", cpp_sources=[SOURCE], functions=["taken", "recording"], with_cuda=False
-    )
-    return built
+def native() -> Native:
+    """The compiled functions."""
+    return Native()
 
 
-def test_cpp_snapshot_is_a_plain_pickle(native: ModuleType) -> None:
+def test_cpp_snapshot_is_a_plain_pickle(native: Native) -> None:
     """A C++ snapshot is a pickle of plain values with the same parts as a Python snapshot.
 
     It needs a build for CUDA; without a GPU there are no segments.
     """
-    snapshot = plain.load(native.taken())
+    snapshot = plain.load(native.take())
 
     assert {"segments", "device_traces"} <= set(snapshot)
     assert pages.plot(private.trace_plot(snapshot)).files == {"snapshot.pickle": snapshot}
@@ -60,20 +74,20 @@ def test_cpp_snapshot_is_a_plain_pickle(native: ModuleType) -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_cpp_memory_snapshot_pickle")
 @pytest.mark.parametrize("with_stacks", [False, True])
-def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch.device, with_stacks: bool) -> None:
+def test_cpp_snapshot_recording_has_the_stacks(native: Native, device: torch.device, with_stacks: bool) -> None:
     """A recording from C++ has a live block's bytes, and its allocation as the last event.
 
     If stacks are enabled, they contain the operator, then the calling Python function, and TorchScript. The number of
     entries is limited as requested.
     """
     compiled = torch.jit.script(scripts.filled_by_a_script)
-    native.recording(True, with_stacks)
+    native.record(True, with_stacks)
     try:
         others = [torch.empty(512 * (number + 1), device=device) for number in range(12)]
         tensor = compiled(ROWS, COLUMNS, device)
-        snapshot: dict[str, Any] = plain.load(native.taken())
+        snapshot: dict[str, Any] = plain.load(native.take())
     finally:
-        native.recording(False, False)
+        native.record(False, False)
         private.record(None)
 
     block = block_at(snapshot["segments"], tensor.untyped_storage().data_ptr())
@@ -95,7 +109,7 @@ def test_cpp_snapshot_recording_has_the_stacks(native: ModuleType, device: torch
 
 
 @pytest.mark.requires(device="cuda")
-def test_cpp_snapshot_equals_python_snapshot(native: ModuleType, device: torch.device) -> None:
+def test_cpp_snapshot_equals_python_snapshot(native: Native, device: torch.device) -> None:
     """Consecutive C++ and Python snapshots have the same segments and blocks, including a side stream and a pool."""
     tensors = [torch.empty(size, device=device) for size in (10, 100_000, 5_000_000)]
     side = torch.cuda.Stream(device)
@@ -105,7 +119,7 @@ def test_cpp_snapshot_equals_python_snapshot(native: ModuleType, device: torch.d
     with torch.cuda.use_mem_pool(pool, device):
         tensors.append(torch.empty(1000, device=device))
 
-    ours, theirs = private.snapshot()["segments"], plain.load(native.taken())["segments"]
+    ours, theirs = private.snapshot()["segments"], plain.load(native.take())["segments"]
 
     def reported(segments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return sorted((each.address, each.size, each.requested, each.state) for each in blocks(segments))
