@@ -1,10 +1,10 @@
 // The functions of torch that record and take snapshots without Python. Without pybind11 and torch/extension.h, whose
 // headers take a compiler half a minute.
 
+#include <torch/csrc/cuda/memory_snapshot.h>
+
 #include <cstddef>
 #include <string>
-
-#include <torch/csrc/cuda/memory_snapshot.h>
 
 extern "C" {
 
