@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 from filelock import FileLock
@@ -75,6 +76,16 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     nightly = config.getoption("--run-nightly", False)
     return None if nightly else "tests marked nightly are left out: --run-nightly runs them"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without searches for garbage, which would take two seconds, and find little."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks

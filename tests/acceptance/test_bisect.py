@@ -54,6 +54,7 @@ def _bisect(project: Project, run: Result, case: str) -> tuple[int, str]:
     return status, output.read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly  # the next test finds one that it takes
 def test_the_fewest_cases_that_it_takes_are_found_and_recorded(tmp_path: Path) -> None:
     project, run = _run(tmp_path)
     status, printed = _bisect(project, run, "test_fails_after_two")

@@ -155,12 +155,12 @@ def there(store: FileStore | FolderStore) -> bool:
 @pytest.mark.acceptance
 @pytest.mark.long
 def test_a_killed_writer_leaves_whole_runs_only(store: FileStore | FolderStore, tmp_path: Path) -> None:
-    """Twenty kills, each some milliseconds later than the one before: nothing is lost, nothing is there twice."""
+    """Ten kills, each some milliseconds later than the one before: nothing is lost, nothing is there twice."""
     cases = {f"suites/a/test_a.py::case{i}": Outcome.FAILED if i % 3 else Outcome.PASSED for i in range(300)}
     paths = [nights.night(tmp_path, number, cases) for number in range(6)]
-    for attempt in range(20):
+    for attempt in range(10):
         adding = Adding(store, paths)
-        time.sleep(0.012 * attempt)
+        time.sleep(0.024 * attempt)
         adding.process.kill()
         said = adding.end()
         found = []
