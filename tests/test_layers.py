@@ -26,6 +26,7 @@ FLOORS = (
     ("controller",),
     ("plugin", "tools"),
     ("cli", "entry"),
+    ("__main__",),
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from harness import __version__
 from harness.backends.table import BACKENDS, is_kind, known_kinds
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
@@ -110,6 +113,36 @@ app.command()(package)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
 app.command()(verify)
 app.add_typer(report, name="report")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        versions = {name: _version(name) for name in ("torch", "pytest", "pytest-xdist")}
+        others = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+        print(f"harness {__version__} ({others}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@app.callback()
+def harness(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Print the versions of the harness, torch, pytest and Python, and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Name the options of the command itself."""
 
 
 def main() -> None:

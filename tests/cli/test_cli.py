@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import __version__
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import format_bytes
 from harness.journal import journal
@@ -93,6 +95,15 @@ def run_directory(folder: Path, *lines: build.Line) -> Path:
         for line in lines:
             writer.append(line)
     return folder
+
+
+def test_version_names_the_harness_and_what_it_runs_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    torch, pytest_ = (importlib.metadata.version(name) for name in ("torch", "pytest"))
+    assert done.stdout.startswith(f"harness {__version__} (torch {torch}, pytest {pytest_}, ")
+    assert done.stderr == ""
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
