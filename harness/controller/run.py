@@ -415,8 +415,13 @@ class Run:
             self._tail = JournalTail(self.context.journal)
         self.progress.enter(self._tail.read())
         own = os.getpid()
-        stopped = {worker: pid for worker, pid in self.progress.pids.items() if linux.is_stopped_child(pid, own)}
-        return self.progress.snapshot(clock.now(), stopped)
+        workers = {
+            worker: (pid, state)
+            for worker, pid in self.progress.pids.items()
+            if (state := linux.child_state(pid, own)) not in ("", "Z")
+        }
+        stopped = {worker: pid for worker, (pid, state) in workers.items() if state in "Tt"}
+        return self.progress.snapshot(clock.now(), stopped, {worker: pid for worker, (pid, _) in workers.items()})
 
     def report(self, status: int) -> int:
         """Write the end of the journal, junit.xml and report.html; returns the run's exit status, given pytest's own.

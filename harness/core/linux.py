@@ -133,16 +133,16 @@ def ancestor_pids(pid: int) -> list[int]:
     return line
 
 
-def is_stopped_child(pid: int, parent: int) -> bool:
-    """Return whether a process is a child of `parent`, and does not run because a signal or a debugger has stopped
-    it.
+def child_state(pid: int, parent: int) -> str:
+    """Return the state of a process as /proc shows it, one letter: "T" and "t" are stopped by a signal or a debugger,
+    "Z" has ended. Empty if the process is no child of `parent`.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             state, parent_now = file.read().rpartition(")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state in "Tt" and int(parent_now) == parent
+        return ""
+    return state if int(parent_now) == parent else ""
 
 
 def kernel_wait_channel(pid: int) -> str:

@@ -38,6 +38,7 @@ class Snapshot:
     - `summary`: these numbers and the remaining time, in words. `elapsed`: seconds since the run or its part began.
     - `doing`: activities of busy workers, longest first. `idle`: other workers. `stopped`: by a signal, with pids.
     - `last_red`: the case that became red last, with its outcome; empty if there is none.
+    - `running`: workers whose processes run, with pids; none if the controller is the only worker.
     """
 
     now: float
@@ -50,6 +51,7 @@ class Snapshot:
     idle: tuple[str, ...]
     stopped: Mapping[str, int]
     last_red: str
+    running: Mapping[str, int]
 
     @property
     def line(self) -> str:
@@ -58,7 +60,7 @@ class Snapshot:
         more = [f"{len(texts) - SHOWN} more workers are busy"] if len(texts) > SHOWN else []
         workers = [*texts[:SHOWN], *more, *stopped_texts(self.stopped)]
         if self.total is not None and not workers:
-            workers = ["no case runs"]
+            workers = [ending_text(self.running)] if self.running and self.done == self.total else ["no case runs"]
         return "; ".join([self.summary, *workers])
 
 
@@ -66,6 +68,11 @@ def doing_text(doing: Doing) -> str:
     """Return for example ``gw0 runs suites/a.py::test_b on GPU-1``."""
     on = f" on {', '.join(doing.devices)}" if doing.devices else ""
     return f"{doing.worker} {doing.what}{on}"
+
+
+def ending_text(running: Mapping[str, int]) -> str:
+    """Return what a run waits for whose cases are all done: its workers, with their process ids."""
+    return f"waiting for {', '.join(f'{worker} (process {pid})' for worker, pid in sorted(running.items()))} to end"
 
 
 def stopped_texts(stopped: Mapping[str, int]) -> list[str]:
@@ -151,8 +158,12 @@ class Progress:
         self._activities.pop(worker, None)
         self.pids.pop(worker, None)
 
-    def snapshot(self, now: float, stopped: Mapping[str, int] | None = None) -> Snapshot:
-        """Return the progress. `now`: seconds since 1970. `stopped`: pids of workers that a signal stopped."""
+    def snapshot(
+        self, now: float, stopped: Mapping[str, int] | None = None, running: Mapping[str, int] | None = None
+    ) -> Snapshot:
+        """Return the progress. `now`: seconds since 1970. `stopped`: pids of workers that a signal stopped. `running`:
+        pids of all workers that have not ended.
+        """
         started = now if self._started is None else self._started
         doing = self._doing()
         busy = {entry.worker for entry in doing}
@@ -172,6 +183,7 @@ class Progress:
             idle=tuple(sorted(self.pids.keys() - busy)),
             stopped=stopped or {},
             last_red=self._last_red,
+            running=running or {},
         )
 
     def _summary(self, now: float, done: int, counts: Mapping[str, int]) -> str:

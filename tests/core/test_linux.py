@@ -175,11 +175,13 @@ def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
 
 def test_a_stopped_child_is_distinguished_from_one_that_runs_and_from_another_s() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
-        assert not linux.is_stopped_child(child.pid, os.getpid())
+        assert linux.child_state(child.pid, os.getpid()) in tuple("RSD")
         child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-        assert linux.is_stopped_child(child.pid, os.getpid())
-        assert not linux.is_stopped_child(child.pid, os.getppid())
+        assert linux.child_state(child.pid, os.getpid()) == "T"
+        assert linux.child_state(child.pid, os.getppid()) == ""
         child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert linux.child_state(child.pid, os.getpid()) == "Z"
         child.wait()
-    assert not linux.is_stopped_child(child.pid, os.getpid())
+    assert linux.child_state(child.pid, os.getpid()) == ""

@@ -237,3 +237,13 @@ def test_a_resumed_run_goes_on_at_its_own_pace() -> None:
     later = [build.finish(f"c{number}", t=T + 9060, duration=60.0) for number in range(20, 30)]
     progress.enter(build.events(*later))
     assert progress.snapshot(T + 9060).line == "30 of 40 cases done (30 passed); 10 left (about 1 min); no case runs"
+
+
+def test_a_run_whose_cases_are_done_names_the_workers_that_it_waits_for() -> None:
+    progress = Progress()
+    progress.enter(build.events(RUN, CASES, *(build.finish(f"c{number}", t=T + 20) for number in range(39))))
+    assert progress.snapshot(T + 30, running={"gw0": 11}).line.endswith("1 left (less than a minute); no case runs")
+    progress.enter(build.events(build.finish("c39", t=T + 30)))
+    assert progress.snapshot(T + 60).line == "40 of 40 cases done (40 passed); no case runs"
+    line = progress.snapshot(T + 60, running={"gw1": 12, "gw0": 11}).line
+    assert line == "40 of 40 cases done (40 passed); waiting for gw0 (process 11), gw1 (process 12) to end"
