@@ -37,6 +37,18 @@ def shown(profile: torch.profiler.profile) -> Snapshot:
     return snapshot
 
 
+def live_blocks(snapshot: Snapshot, device: torch.device) -> dict[int, int]:
+    """The bytes of each block that is in use on the device, by its address."""
+    blocks = {}
+    for segment in snapshot["segments"]:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated" and segment["device"] == on(device):
+                blocks[address] = block["size"]
+            address += block["size"]
+    return blocks
+
+
 def on(device: torch.device) -> int:
     """The index of a device's trace: GPUs by number, the host after all GPUs."""
     return device.index if device.type == "cuda" and device.index is not None else torch.cuda.device_count()
@@ -52,7 +64,8 @@ def test_profile_plot_has_a_trace_of_each_device(device: torch.device) -> None:
 def test_profile_plot_has_stack_and_category_of_every_tensor(device: torch.device) -> None:
     """Each allocation of the workload's size has a category and a stack that includes this case's function.
 
-    The category is "unknown" if nothing determines it, and "gradient" for a gradient.
+    The stack has calls of Python only, which have no lines. The category is "unknown" if nothing determines it, and
+    "gradient" for a gradient.
     """
     profile, _ = profiled(device)
 
@@ -64,6 +77,9 @@ def test_profile_plot_has_stack_and_category_of_every_tensor(device: torch.devic
     inside = [entry for entry in made if any("multiplied_and_added" in each["name"] for each in entry["frames"])]
     assert len(inside) == 3
     assert all(any("test_profile_plot.py" in each["name"] for each in entry["frames"]) for entry in made)
+    frames = [each for entry in made for each in entry["frames"]]
+    assert not [each for each in frames if each["name"].startswith("aten::")]
+    assert {each["line"] for each in frames} == {0}
     layer = torch.nn.Linear(16, 3, bias=False, device=device)
     with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
         layer(torch.ones(5, 16, device=device)).sum().backward()
@@ -72,6 +88,47 @@ def test_profile_plot_has_stack_and_category_of_every_tensor(device: torch.devic
     made = [entry for entry in shown(profile)["device_traces"][on(device)] if entry["action"] == "alloc"]
     assert [entry["category"] for entry in made if entry["addr"] == place][-1] == "gradient"
     assert {"input", "activation"} <= {entry["category"] for entry in made}
+
+
+def made_and_kept(kept: list[torch.Tensor], device: torch.device) -> None:
+    kept.append(torch.rand(128, 64, device=device))
+    kept[0].sum()
+
+
+def dropped(kept: list[torch.Tensor]) -> None:
+    kept.clear()
+
+
+def test_profile_plot_has_the_stack_of_the_allocation_and_not_of_the_free(device: torch.device) -> None:
+    """A tensor that one function makes and another one drops has the stack of the first, also where it is freed."""
+    kept: list[torch.Tensor] = []
+    with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
+        made_and_kept(kept, device)
+        dropped(kept)
+
+    entries = [entry for entry in shown(profile)["device_traces"][on(device)] if entry["size"] == 128 * 64 * 4]
+    assert [entry["action"] for entry in entries] == ["alloc", "free_requested", "free_completed"]
+    for entry in entries:
+        names = [each["name"] for each in entry["frames"]]
+        assert any("made_and_kept" in name for name in names), names
+        assert not any("dropped" in name for name in names)
+
+
+def test_profile_plot_has_tensors_from_before_as_blocks_only(device: torch.device) -> None:
+    """A tensor that is older than the profile, and used in it, is a block of a segment, and the trace has no allocation
+    of it."""
+    old = torch.rand(96, 97, device=device)
+    with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
+        made = old * 2
+        made.sum()
+
+    snapshot = shown(profile)
+    allocated = {entry["addr"] for entry in snapshot["device_traces"][on(device)] if entry["action"] == "alloc"}
+    blocks = live_blocks(snapshot, device)
+    for tensor in (old, made):
+        assert blocks[tensor.untyped_storage().data_ptr()] >= 96 * 97 * 4
+    assert made.untyped_storage().data_ptr() in allocated
+    assert old.untyped_storage().data_ptr() not in allocated
 
 
 def test_profile_plot_trace_replays_to_the_live_blocks(device: torch.device) -> None:
@@ -98,14 +155,10 @@ def test_profile_plot_trace_replays_to_the_live_blocks(device: torch.device) -> 
             assert entry["addr"] == requested["addr"]
             requested = None
     assert requested is None
-    blocks = {}
     for segment in snapshot["segments"]:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
-        address = segment["address"]
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated" and segment["device"] == on(device):
-                blocks[address] = block["size"]
-            address += block["size"]
+        assert all(block["size"] > 0 for block in segment["blocks"])
+    blocks = live_blocks(snapshot, device)
     assert live.items() <= blocks.items()
     assert blocks[result.untyped_storage().data_ptr()] == 128 * 128 * 4
 

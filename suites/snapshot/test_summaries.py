@@ -115,6 +115,18 @@ def test_segsum_picture_has_blocks_and_fill_levels() -> None:
     assert (empty["picture"], empty["free"]) == ("  ", "40.0MiB (0.0% internal)")
 
 
+def test_segsum_letters_begin_again_after_z() -> None:
+    """The 27th block of a segment is drawn as the first one is."""
+    paper = Paper()
+    paper.reserve(0x1000_0000, 28 * PAGE)
+    for _ in range(28):
+        paper.take(0x1000_0000, PAGE)
+
+    (found,) = pictures(private.segsum(paper.snapshot()))
+
+    assert found["picture"] == "abcdefghijklmnopqrstuvwxyzab"
+
+
 def test_segsum_has_no_picture_of_small_segments() -> None:
     """Control: a segment below 20 MiB is in the sums and has no picture."""
     paper = Paper()
@@ -177,14 +189,18 @@ def test_memory_viz_trace_names_a_released_segment() -> None:
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     paper.reserve(0x2000_0000, 20 * MIB)
-    paper.release(0x2000_0000)
+    paper.reserve(0x8000_0000, 4 * MIB)
+    paper.release(0x1000_0000)
+    paper.release(0x8000_0000)
 
     lines = private.trace(paper.snapshot()).splitlines()
 
-    assert lines[2:5] == [
+    assert lines[2:7] == [
         "a = cudaMalloc(268435456, 2.0MiB)",
         "b = cudaMalloc(536870912, 20.0MiB)",
-        "cudaFree(b) # 20.0MiB",
+        "c = cudaMalloc(2147483648, 4.0MiB)",
+        "cudaFree(a) # 2.0MiB",
+        "cudaFree(c) # 4.0MiB",
     ]
 
 
@@ -216,13 +232,16 @@ def test_memory_viz_trace_finds_the_segment_of_an_address_at_a_border() -> None:
 
 
 def test_memory_viz_trace_names_a_segment_from_before_by_its_number() -> None:
-    """An allocation in a segment without a recorded creation uses the segment's number in the snapshot."""
+    """An allocation in a segment without a recorded creation uses the segment's number in the snapshot, also where one
+    segment begins at the end of another."""
     paper = Paper()
-    paper.reserve(0x1000_0000, 2 * MIB, noted=False)
-    paper.reserve(0x2000_0000, 2 * MIB, noted=False)
-    paper.take(0x2000_0000, 512)
-
-    assert "a = seg_1[0:512.0B]" in private.trace(paper.snapshot()).splitlines()
+    for address in (0x1000_0000, 0x2000_0000, 0x2000_0000 + 2 * MIB):
+        paper.reserve(address, 2 * MIB, noted=False)
+        snapshot = paper.snapshot()
+    for segment, address in enumerate(each["address"] for each in snapshot["segments"]):
+        paper.take(address, 2 * MIB)
+        lines = private.trace(paper.snapshot()).splitlines()
+        assert lines[2 + segment].partition(" = ")[2] == f"seg_{segment}[0:2.0MiB]"
 
 
 def test_memory_viz_trace_has_a_part_for_each_device() -> None:
