@@ -69,6 +69,8 @@ class Watch:
             place = self._places[code]
         except KeyError:
             place = self._places[code] = self._place(code)
+        except TypeError:  # constants of code that Dynamo has written may have no hash
+            return None
         if place is None:
             return None
         seen = self._seen.get(code)
@@ -160,8 +162,11 @@ class MonitoringWatch(Watch):
         return monitoring.DISABLE
 
     def _is_known(self, code: CodeType) -> bool:
-        if code not in self._places:
-            self._places[code] = self._place(code)
+        try:
+            if code not in self._places:
+                self._places[code] = self._place(code)
+        except TypeError:  # constants of code that Dynamo has written may have no hash
+            return False
         return self._places[code] is not None
 
 

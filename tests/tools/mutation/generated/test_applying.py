@@ -153,6 +153,27 @@ def test_a_watch_sees_lines_and_arguments(module: ModuleType) -> None:
     assert watch.arguments[f"{file.name}:Box.make"]["many"] == {"module"}
 
 
+def test_a_watch_passes_over_code_whose_constants_have_no_hash(module: ModuleType) -> None:
+    """Dynamo writes such code."""
+    file = Path(str(module.__file__))
+
+    def unhashable(a: int) -> object:
+        return module.add(a)
+
+    unhashable.__code__ = unhashable.__code__.replace(co_consts=(*unhashable.__code__.co_consts, {}))
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(unhashable.__code__)
+    watch = make_watch(str(file.parent), (file.name,))
+    before = sys.gettrace()
+    watch.start()
+    try:
+        unhashable(5)
+    finally:
+        watch.stop()
+        sys.settrace(before)
+    assert watch.arguments[f"{file.name}:add"]["a"] == {"5"}
+
+
 def codes_of(code: CodeType) -> Iterator[CodeType]:
     """Yield a code object and those within it."""
     yield code
