@@ -15,10 +15,12 @@ from .capturing import Api, apis, apis_in_this_process, apis_that_refuse, on_cud
 ROW = "test_cuda::TestCuda::"
 
 
-def reported_in_a_child(device: torch.device, script: str) -> str:
+def reported_in_a_child(
+    device: torch.device, script: str, start: Callable[[str, torch.device], children.Ended] = children.run
+) -> str:
     """The error that a script ends with, after which its process must still exit normally.
 
-    A child that dies by a signal, or reports nothing, fails the case.
+    A child that dies by a signal, or reports nothing, fails the case. `start` starts the child.
     """
     lines = [
         "import torch",
@@ -31,7 +33,7 @@ def reported_in_a_child(device: torch.device, script: str) -> str:
         "else:",
         "    print('nothing was told')",
     ]
-    ended = children.run("\n".join(lines), device)
+    ended = start("\n".join(lines), device)
     (reported,) = (line for line in ended.lines() if line.startswith(("told:", "nothing")))
     return reported
 
@@ -108,6 +110,7 @@ def test_item_and_other_reads_in_a_capture_leave_a_device_that_works(
 
 
 @on_cuda
+@pytest.mark.own_process
 @pytest.mark.parametrize(("mode", "fails"), [("global", True), ("thread_local", False), ("relaxed", False)])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")
 def test_capture_error_mode_and_allocations_of_other_threads(mode: str, fails: bool, device: torch.device) -> None:
@@ -140,6 +143,7 @@ assert x.sum().item() == 8
 if problems:
     raise problems[0]
 """,
+        children.fork,
     )
     if fails:
         assert "captur" in reported.lower()
@@ -207,6 +211,7 @@ def test_capture_error_mode_global_sees_another_thread_wait(api: Api, device: to
 
 
 @on_cuda
+@pytest.mark.own_process
 def test_capture_error_mode_global_of_cudagraph_sees_another_thread_wait(device: torch.device) -> None:
     """The same for `torch.cuda.CUDAGraph`, where the other thread synchronizes the whole device.
 
@@ -238,6 +243,7 @@ assert torch.arange(100, device=DEVICE).sum().item() == 4950
 if problems:
     raise problems[0]
 """,
+        children.fork,
     )
     assert "captur" in reported.lower()
 
