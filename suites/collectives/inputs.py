@@ -56,6 +56,12 @@ def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tenso
     return (127 ^ one if most else one).to(dtype)
 
 
+def mixed(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers of seven bits, of which several ranks have the same bits set: else an exclusive or is an or."""
+    index = torch.arange(size)
+    return ((index * 37 + index // 64 + rank * rank * 29 + rank * 45 + 11) % 128).to(dtype)
+
+
 def averaged(rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
     """Numbers whose average over `world` ranks is exact."""
     return numbers(rank, size, dtype) * world
@@ -89,12 +95,16 @@ def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int
     """The input of a rank for a reduction."""
     if dtype is torch.bool:
         index = torch.arange(size)
+        if reduction == "BXOR":
+            return mixed(rank, size, torch.int64) % 2 == 0
         alone = (index + index // 64 + rank) % 8 == 0  # at each place, of one rank in eight
         return ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone
     if reduction == "AVG":
         return averaged(rank, size, dtype, world)
     if reduction == "PRODUCT":
         return factors(rank, size, dtype)
+    if reduction == "BXOR":
+        return mixed(rank, size, dtype)
     if reduction.startswith("B"):
         return bits(rank, size, dtype, most=reduction == "BAND")
     return numbers(rank, size, dtype)
