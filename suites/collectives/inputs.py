@@ -96,7 +96,7 @@ def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int
     if dtype is torch.bool:
         index = torch.arange(size)
         if reduction == "BXOR":
-            return mixed(rank, size, torch.int64) % 2 == 0
+            return numbers(rank, size, dtype)  # at many places, of several ranks
         alone = (index + index // 64 + rank) % 8 == 0  # at each place, of one rank in eight
         return ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone
     if reduction == "AVG":
