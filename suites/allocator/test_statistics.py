@@ -145,6 +145,28 @@ def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> N
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
+@pytest.mark.parametrize("api", ["accelerator", "device_module"])
+def test_reset_peak_memory_stats_resets_each_peak(device: torch.device, api: str) -> None:
+    """After `reset_peak_memory_stats`, each peak in `memory_stats` is the current value: of counts and bytes, in each
+    pool."""
+    module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
+    for name in ("memory_stats", "reset_peak_memory_stats"):
+        if not hasattr(module, name):
+            pytest.skip(f"{module.__name__} has no {name}")
+    settle(device)
+    for size in (512, MIB // 2, 3 * MIB, 40 * MIB):  # blocks and segments of each pool
+        torch.empty(size - 24, dtype=torch.uint8, device=device)
+    stats = module.memory_stats(device)
+    raised = {name for name in stats if name.endswith(".peak") and stats[name] > stats[f"{name[:-5]}.current"]}
+    assert {"allocated_bytes.all.peak", "requested_bytes.all.peak"} & stats.keys() <= raised
+
+    module.reset_peak_memory_stats(device)
+
+    stats = module.memory_stats(device)
+    assert {name: stats[name] for name in raised} == {name: stats[f"{name[:-5]}.current"] for name in raised}
+
+
+@pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device) -> None:
     """`reset_accumulated_memory_stats` sets the totals to zero and leaves current values and peaks unchanged."""
     kept = torch.empty(MIB, dtype=torch.uint8, device=device)

@@ -125,6 +125,7 @@ def test_anomaly_mode_warns_with_the_forward_stack(engine: Engine, device: torch
     engine.still_works()
 
 
+@pytest.mark.filterwarnings(ENABLED)
 def test_anomaly_mode_ends_with_its_block(engine: Engine) -> None:
     """Each anomaly-mode block restores the previous mode at its end, also when an exception ends it."""
     with set_detect_anomaly(True, check_nan=False):
@@ -132,6 +133,14 @@ def test_anomaly_mode_ends_with_its_block(engine: Engine) -> None:
             assert not torch.is_anomaly_enabled()
         assert torch.is_anomaly_enabled()
         assert not torch.is_anomaly_check_nan_enabled()
+        with detect_anomaly():
+            assert torch.is_anomaly_check_nan_enabled()
+        assert torch.is_anomaly_enabled()
+        assert not torch.is_anomaly_check_nan_enabled()
+    with detect_anomaly():
+        with detect_anomaly(check_nan=False):
+            assert not torch.is_anomaly_check_nan_enabled()
+        assert torch.is_anomaly_check_nan_enabled()
     with pytest.raises(KeyError), set_detect_anomaly(True):
         raise KeyError
     assert not torch.is_anomaly_enabled()

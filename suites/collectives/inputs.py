@@ -41,19 +41,34 @@ def numbers(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Factors 1 and, where there is a sign, -1; at each place one rank of eight has 2 or -2."""
+    """Factors 1 and, where there is a sign, -1; at each place one rank of eight has 2 or -2, the next 3 or -3."""
     index = torch.arange(size)
-    values = torch.where((index + index // 64 + rank) % 8 == 0, 2, 1)
+    place = (index + index // 64 + rank) % 8
+    values = torch.where(place == 0, 2, torch.where(place == 1, 3, 1))
     if dtype is not torch.uint8:
         values = torch.where((index * 5 + rank) % 4 == 0, -values, values)
     return values.to(dtype)
 
 
 def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tensor:
-    """Numbers of seven bits, of which one is set; with `most` one is not set."""
+    """Numbers of seven bits, of which one is set; with `most` one is not set. At other places any are set."""
     index = torch.arange(size)
     one = 1 << ((index + index // 64 + 2 * rank) % 7)
-    return (127 ^ one if most else one).to(dtype)
+    return torch.where(_alone(index), 127 ^ one if most else one, mixed(rank, size, torch.int64)).to(dtype)
+
+
+def _alone(index: torch.Tensor) -> torch.Tensor:
+    """The places at which one rank alone has another bit than the others: half of them, the first eight among them.
+
+    At the other places several ranks have the same bits: else sums and exclusive ors are what an or is.
+    """
+    return index // 8 % 2 == 0
+
+
+def mixed(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers of seven bits, of which several ranks have the same bits set: else an exclusive or is an or."""
+    index = torch.arange(size)
+    return ((index * 37 + index // 64 + rank * rank * 29 + rank * 45 + 11) % 128).to(dtype)
 
 
 def averaged(rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
@@ -89,12 +104,17 @@ def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int
     """The input of a rank for a reduction."""
     if dtype is torch.bool:
         index = torch.arange(size)
+        several = numbers(rank, size, dtype)
+        if reduction == "BXOR":
+            return several
         alone = (index + index // 64 + rank) % 8 == 0  # at each place, of one rank in eight
-        return ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone
+        return torch.where(_alone(index), ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone, several)
     if reduction == "AVG":
         return averaged(rank, size, dtype, world)
     if reduction == "PRODUCT":
         return factors(rank, size, dtype)
+    if reduction == "BXOR":
+        return mixed(rank, size, dtype)
     if reduction.startswith("B"):
         return bits(rank, size, dtype, most=reduction == "BAND")
     return numbers(rank, size, dtype)

@@ -180,6 +180,31 @@ def tagged(rank: Any) -> Checks:
     return checks
 
 
+def named_in_a_group(rank: Any) -> Checks:
+    """Messages of a group whose ranks have other numbers in the world."""
+    checks = Checks(rank.number)
+    with group(on_cpu(rank)):
+        pair = dist.new_group([1, 2])
+        if rank.number == 2:
+            for options in ({"dst": 1}, {"group_dst": 0}, {"dst": 1}):
+                dist.send(torch.full((3,), 7.0), group=pair, **options)
+        elif rank.number == 1:
+            for source, options in {"any": {}, "of the group": {"group_src": 1}, "of the world": {"src": 2}}.items():
+                got = torch.zeros(3)
+                checks.equal(f"recv from a rank {source}", dist.recv(got, group=pair, **options), 2)
+                checks.same(f"message of a rank {source}", got, torch.full((3,), 7.0))
+        checks.equal("get_rank in the group", dist.get_rank(pair), rank.number - 1)
+        dist.barrier()
+    return checks
+
+
+@pytest.mark.requires(ranks=3)
+def test_recv_in_a_group_returns_the_rank_of_the_sender_in_the_world(ranks: Any) -> None:
+    """`recv` returns the global rank of the sender, also if the source is any rank or is named by its rank in the
+    group."""
+    expect_all_right(ranks.run(named_in_a_group, world=3))
+
+
 @pytest.mark.requires(ranks=2)
 def test_recv_chooses_a_message_by_its_tag(ranks: Any) -> None:
     """Of two messages `recv` takes the one with its tag; without a source, the one of any rank. NCCL has no tags."""

@@ -212,3 +212,26 @@ def test_make_graphed_callables_has_no_second_derivative(device: torch.device) -
     (gradient,) = torch.autograd.grad(graphed(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
+def test_make_graphed_callables_reads_each_argument_of_each_call(device: torch.device) -> None:
+    """Each call reads all of its arguments, also those in containers, and each argument gets its own gradient."""
+
+    def work(x: torch.Tensor, more: dict[str, torch.Tensor], z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * more["a"] + z, more["b"] - 2 * z
+
+    def arguments() -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
+        x, a, b, z = (torch.randn(20, device=device, requires_grad=True) for _ in range(4))
+        return x, {"a": a, "b": b}, z
+
+    graphed: Any = torch.cuda.make_graphed_callables(work, arguments())  # type: ignore[arg-type]
+    for _ in range(3):
+        x, more, z = arguments()
+        found, wanted = graphed(x, more, z), work(x, more, z)
+        given = [x, more["a"], more["b"], z]
+        weights = [torch.randn(20, device=device) for _ in range(2)]
+        assert [torch.equal(one, other) for one, other in zip(found, wanted, strict=True)] == [True, True]
+        gradients = [[each.clone() for each in torch.autograd.grad(out, given, weights)] for out in (found, wanted)]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import accumulate
+from operator import mul
 
 import pytest
 import torch
@@ -95,6 +98,33 @@ def test_sum_of_float64_has_the_precision_of_float64(
 
     assert found.dtype == torch.float64
     assert abs(found.item() - wanted) <= (2 * size + 8) * unit(torch.float64) * sizes
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=name)
+def test_sums_and_products_of_small_integers_have_64_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """Integers are converted to int64 before they are added or multiplied, so sums beyond the type of the input are
+    exact (torch, `sum`, `prod`, `cumsum`, `cumprod`)."""
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    rows = [[high, high - (high > 1), high, high // 2 + 1], [low, low, high, low + 1], [high, high, 1, 1]]
+    x = torch.tensor(rows, dtype=dtype, device=device)
+    columns = [list(column) for column in zip(*rows, strict=True)]
+
+    found: dict[str, tuple[torch.Tensor, object]] = {
+        "sum": (x.sum(), sum(map(sum, rows))),
+        "sum of rows": (x.sum(1), [sum(row) for row in rows]),
+        "sum of columns": (x.sum(0), [sum(column) for column in columns]),
+        "cumsum of rows": (x.cumsum(1), [list(accumulate(row)) for row in rows]),
+        "cumsum of columns": (x.cumsum(0).t(), [list(accumulate(column)) for column in columns]),
+        "prod of rows": (x[:, :2].prod(1), [math.prod(row[:2]) for row in rows]),
+        "cumprod of columns": (x[:2].cumprod(0).t(), [list(accumulate(column[:2], mul)) for column in columns]),
+    }
+    if dtype != torch.bool:
+        found["trace"] = (x.trace(), sum(rows[place][place] for place in range(3)))
+
+    assert {what: result.dtype for what, (result, _) in found.items()} == dict.fromkeys(found, torch.int64)
+    assert {what: result.tolist() for what, (result, _) in found.items()} == {
+        what: wanted for what, (_, wanted) in found.items()
+    }
 
 
 # ---- minima and maxima ----

@@ -179,7 +179,10 @@ OUT = {
     "nn.functional.avg_pool3d": f"`out=` with strides is written in the order of memory ({ISSUE}84577)",
     "nn.functional.gelu": "`out=` with strides keeps its old values",
     "narrow_copy": f"`out=` with strides is written in the order of memory ({ISSUE}84577)",
+    "nn.functional.linear": "`out=` of three dimensions in the order of columns is refused",
 }
+#: Those of them that are made of other operators, in the same way on each device.
+OUT_EVERYWHERE = frozenset({"nn.functional.linear"})
 #: Operators that write floats into `out=` of integers.
 OUT_OF_ANY_TYPE = {
     "cumsum": "the type of `out=` is the type of the sum",

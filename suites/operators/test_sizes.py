@@ -223,7 +223,7 @@ def test_magnitudes(name: str, device: torch.device) -> None:
 
 @by_operator("reductions")
 def test_reductions_of_extremes(name: str, device: torch.device) -> None:
-    """An infinity or NaN at any place of a row, first, last and in between, gives what NumPy gives."""
+    """An infinity or NaN at any place of a row or column, first, last and in between, gives what NumPy gives."""
     info = _torch_private.operator(name)
     if torch.float32 not in types.supported(info, device) or known.extremes_differ(name, "float32"):
         pytest.skip(f"{name} has no float32 on {device.type}")
@@ -231,8 +231,27 @@ def test_reductions_of_extremes(name: str, device: torch.device) -> None:
         rows = sizes.waves(35, 33)
         for place in range(33):
             rows[place, place] = value
-        for sample in (sizes.sample(rows, dim=1), sizes.sample(rows[5])):
+        for sample in (sizes.sample(rows, dim=1), sizes.sample(rows.t().contiguous(), dim=0), sizes.sample(rows[5])):
             oracles.verify(name, info, sample, device)
+
+
+#: Operators that take the logarithm or the share of a sum of exponentials over an axis.
+_OF_EXPONENTIALS = (
+    "softmax", "log_softmax", "logsumexp", "nn.functional.softmin", "masked.softmax", "masked.log_softmax",
+    "masked.softmin", "masked.logsumexp",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.operator(each)) for each in _OF_EXPONENTIALS])
+def test_sums_of_exponentials_of_large_numbers(name: str, device: torch.device) -> None:
+    """Numbers whose exponentials overflow, or are all zero, give finite results over each axis (torch, `logsumexp`:
+    the computation is numerically stabilized)."""
+    info = _torch_private.operator(name)
+    for dtype in (torch.float32, torch.float64):
+        for level in (0.0, 1000.0, -1000.0):
+            x = sizes.waves(5, 7, 6, dtype=torch.float64) * 60 + level
+            for dim in range(3):
+                oracles.verify(name, info, sizes.sample(x.to(dtype), dim), device)
 
 
 @by_operator("empty", extended=True)

@@ -199,6 +199,37 @@ def test_differentiable_steps_have_the_right_derivatives(device: torch.device, k
         assert torch.autograd.gradcheck(trained, [tensor.requires_grad_() for tensor in given]), settings
 
 
+def _with_forms() -> Iterator[Any]:
+    """Each optimizer with each form of its step that any device has."""
+    for kind in KINDS.values():
+        for form in ("one_by_one", "foreach", *(["fused"] if "fused" in kind.forms else [])):
+            cuda = {"device": "cuda", "torch": ">=2.13"} if kind.name == "Adagrad" else {"device": "cuda"}
+            marks = [
+                pytest.mark.requires(any=[{"not_": {"accelerator": True}}, cuda]),
+                pytest.mark.xfail(
+                    reason="torch's fused steps do not count as changes in place", raises=pytest.fail.Exception
+                ),
+            ]
+            yield pytest.param(kind, form, id=f"{kind.name}-{form}", marks=marks if form == "fused" else [])
+
+
+@pytest.mark.parametrize(("kind", "form"), list(_with_forms()))
+def test_step_counts_as_a_change_in_place(device: torch.device, kind: Kind, form: str) -> None:
+    """A backward pass that needs weights as they were before a step raises (autograd, in-place correctness checks), so
+    each implementation of a step counts as a change in place."""
+    weight, x = (torch.ones(3, device=device, requires_grad=True) for _ in range(2))
+    needed = (weight * x).sum()
+    optimizer = kind.make([weight], form, next(iter(kind.settings)))
+    weight.grad = torch.ones_like(weight)
+
+    optimizer.step()
+
+    assert (weight != 1).all()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        needed.backward()
+    assert x.grad is None
+
+
 # ---- weights and groups ----
 
 

@@ -166,6 +166,27 @@ def test_profile_memory_sums_what_operators_allocate(device: torch.device) -> No
     del kept
 
 
+def test_profile_memory_of_a_block_without_its_operators(device: torch.device) -> None:
+    """The memory of an event itself is what it allocated and freed, without what its children did: also without what
+    they freed."""
+    with profiler(profile_memory=True) as prof:
+        with torch.profiler.record_function("replaced"):
+            x = torch.ones(1024)
+            x.set_()  # type: ignore[call-overload]
+        with torch.profiler.record_function("freed_by_itself"):
+            y = torch.ones(2048)
+            del y
+    found = by_key(prof.key_averages())
+    assert found["aten::set_"].self_cpu_memory_usage == -4096
+    assert (found["replaced"].cpu_memory_usage, found["replaced"].self_cpu_memory_usage) == (0, 0)
+    freed = found["freed_by_itself"]
+    assert (freed.cpu_memory_usage, freed.self_cpu_memory_usage) == (0, -8192)
+    for event in prof.events():
+        below = sum(child.cpu_memory_usage for child in event.cpu_children)
+        assert event.self_cpu_memory_usage == event.cpu_memory_usage - below
+    assert device is not None
+
+
 def rows(table: str) -> list[list[str]]:
     """Return the cells of the entries of a table."""
     lines = table.splitlines()

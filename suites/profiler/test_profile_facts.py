@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import socket
+import threading
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -596,3 +597,33 @@ def test_trace_of_a_process_of_a_group_names_the_group(tmp_path: Path) -> None:
     assert (found["backend"], found["rank"], found["world_size"]) == ("gloo", 0, 1)
     assert found["pg_count"] == len(found["pg_config"]) == 1
     assert "## process_group:init ##" in [node["name"] for node in json.loads(other.read_text())["nodes"]]
+
+
+def test_events_of_threads_are_trees_of_their_own() -> None:
+    """With `profile_all_threads`, an event is a child only of an event of its thread, also where another thread waits
+    for it within an event; the wait counts as time of the waiting event itself."""
+
+    def serve() -> None:
+        with record_function("there"):
+            torch.ones(3).sin()
+
+    with (
+        profiler(experimental_config=private.verbose_config(profile_all_threads=True)) as prof,
+        record_function("here"),
+    ):
+        torch.ones(3).cos()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+
+    events = prof.events()
+    found = {event.name: event for event in events if event.name in ("here", "there")}
+    here, there = found["here"], found["there"]
+    assert here.time_range.start < there.time_range.start < there.time_range.end < here.time_range.end
+    assert [(event.cpu_parent, [child.name for child in event.cpu_children]) for event in (here, there)] == [
+        (None, ["aten::ones", "aten::cos"]),
+        (None, ["aten::ones", "aten::sin"]),
+    ]
+    assert here.thread != there.thread
+    assert {child.thread == event.thread for event in events for child in event.cpu_children} == {True}
+    assert here.self_cpu_time_total > there.cpu_time_total

@@ -103,19 +103,24 @@ def test_load_preserves_strides_and_offsets(device: torch.device, make: Callable
 
 
 def test_load_preserves_parameters_requires_grad_and_conj(device: torch.device) -> None:
-    """A parameter is loaded as one, with its `requires_grad`; conjugate views stay conjugate."""
+    """A parameter is loaded as one, with its `requires_grad`; conjugate and negated views stay what they are."""
     frozen = torch.nn.Parameter(torch.arange(3.0, device=device), requires_grad=False)
     free = torch.nn.Parameter(torch.arange(3.0, 6.0, device=device))
     leaf = torch.ones(2, device=device, requires_grad=True)
     conjugate = torch.tensor([1 + 2j, 3 - 1j]).to(device).conj()
 
-    a, b, c, d = through_a_file([frozen, free, leaf, conjugate])
+    negated = torch.tensor([1 + 2j, 3 - 1j]).to(device).conj().imag
+    assert negated.is_neg()
+
+    a, b, c, d, e = through_a_file([frozen, free, leaf, conjugate, negated])
 
     assert [type(one) for one in (a, b, c)] == [torch.nn.Parameter, torch.nn.Parameter, torch.Tensor]
     assert [one.requires_grad for one in (a, b, c)] == [False, True, True]
     assert [one.tolist() for one in (a, b, c)] == [[0, 1, 2], [3, 4, 5], [1, 1]]
     assert d.is_conj()
     assert torch.equal(d.cpu(), torch.tensor([1 - 2j, 3 + 1j]))
+    assert e.is_neg()
+    assert e.tolist() == [-2, 1]
 
 
 def test_save_of_a_view_writes_the_whole_storage_unless_cloned(device: torch.device) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from .apis import Api
-from .busy import NOT_SHOWN, POISON, Relay, calibrate, ever, seen_in_trials, sleep_on
+from .busy import NOT_SHOWN, POISON, SLEEP_MS, Relay, calibrate, ever, seen_in_trials, sleep_on
 
 pytestmark = [
     pytest.mark.requires(accelerator=True),
@@ -122,8 +122,40 @@ def test_wait_event_waits_for_the_latest_record_before_it(api: Api, device: torc
 
 
 @pytest.mark.requires(asynchronous=True)
-def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: torch.device) -> None:
+def test_event_record_again_while_pending_moves_the_event(api: Api, device: torch.device) -> None:
+    """An event that is recorded again while it is pending is done when the work before its latest record is done.
+
+    The first record is behind a short sleep, and the second one behind a longer sleep on another stream.
+    """
+    first, second = api.stream(device), api.stream(device)
+    calibrate(device)
+
+    def seen_pending() -> bool:
+        event = api.event(device)
+        sleep_on(first)
+        event.record(first)
+        sleep_on(second, 3 * SLEEP_MS)
+        pending = not event.query()
+        event.record(second)
+        event.synchronize()
+        assert event.query()
+        assert second.query()
+        api.synchronize(device)
+        return pending
+
+    assert ever(seen_pending)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"blocking": True}, {"enable_timing": True}], ids=["plain", "blocking", "timing"]
+)
+@pytest.mark.requires(asynchronous=True)
+def test_event_synchronize_makes_results_visible_to_the_host(
+    api: Api, device: torch.device, options: dict[str, bool]
+) -> None:
     """When `synchronize` returns, what the stream wrote into pinned memory before the event is visible to the host.
+
+    This holds for events of all kinds: `blocking` changes only how the host waits.
 
     The buffer has poison, and the write follows a sleep: poison must be observed once before the synchronize, and never
     after it.
@@ -140,7 +172,7 @@ def test_event_synchronize_makes_results_visible_to_the_host(api: Api, device: t
         with api.entered(stream):
             source.fill_(value)
             host.copy_(source, non_blocking=True)
-        event = stream.record_event()
+        event = stream.record_event(api.event(device, **options))
         too_early = bool((host == POISON).all())
         event.synchronize()
         assert (host == value).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -143,3 +144,55 @@ def test_dataloader_pin_memory_gives_whole_batches(device: torch.device) -> None
         there = batch["x"].to(device, non_blocking=True), batch["y"][0].to(device, non_blocking=True)
         assert there[0].tolist() == [[10 * place, 10 * place + 1, 10 * place + 2] for place in places]
         assert there[1].tolist() == [place + 1 for place in places]
+
+
+class Point(NamedTuple):
+    """A batch with names."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Labelled(dict[str, Any]):
+    """A batch of a type of its own, with an attribute."""
+
+    label = ""
+
+
+class Owner:
+    """A batch that pins itself."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def pin_memory(self) -> Owner:
+        return Owner(self.x.pin_memory())
+
+
+def test_dataloader_pin_memory_keeps_the_types_of_batches(device: torch.device) -> None:
+    """Pinned batches have the types that `collate_fn` made: named tuples, lists, mappings with their attributes, texts,
+    and classes with a method `pin_memory` (torch.utils.data, memory pinning)."""
+
+    def collate(numbers: list[int]) -> dict[str, Any]:
+        labelled = Labelled(x=torch.tensor(numbers))
+        labelled.label = "kept"
+        return {
+            "point": Point(torch.tensor(numbers), -torch.tensor(numbers)),
+            "list": [torch.tensor(numbers), (torch.tensor(numbers), "text")],
+            "labelled": labelled,
+            "owner": Owner(torch.tensor(numbers)),
+            "number": 5,
+            "bytes": b"raw",
+        }
+
+    loader = torch.utils.data.DataLoader(list(range(4)), batch_size=2, pin_memory=True, collate_fn=collate)  # type: ignore[arg-type]
+    for number, batch in enumerate(loader):
+        wanted = [2 * number, 2 * number + 1]
+        point, (first, (second, text)), labelled, owner = (
+            batch[name] for name in ("point", "list", "labelled", "owner")
+        )
+        assert [type(point), type(batch["list"]), type(labelled), type(owner)] == [Point, list, Labelled, Owner]
+        assert (text, labelled.label, batch["number"], batch["bytes"]) == ("text", "kept", 5, b"raw")
+        tensors = [point.x, -point.y, first, second, labelled["x"], owner.x]
+        assert [each.to(device, non_blocking=True).tolist() for each in tensors] == [wanted] * 6
+        assert all(each.is_pinned() for each in (point.x, point.y, first, second, labelled["x"], owner.x))

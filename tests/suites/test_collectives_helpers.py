@@ -26,6 +26,19 @@ def test_each_rank_matters(dtype: str, reduction: str, world: int) -> None:
         assert difference(inputs.reduced(reduction, replaced), whole), f"rank {rank} can be replaced by the next"
 
 
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize(("dtype", "reduction"), dict.fromkeys(REDUCTIONS))
+def test_no_other_reduction_gives_the_same(dtype: str, reduction: str, world: int) -> None:
+    kind = getattr(torch, dtype)
+    same = [{"SUM", "MAX", "BOR"}, {"PRODUCT", "MIN", "BAND"}, {"BXOR"}] if dtype == "bool" else [{reduction}]
+    alike = next(each for each in same if reduction in each)
+    parts = [inputs.operand(reduction, rank, 300, kind, world) for rank in range(world)]
+    whole = inputs.reduced(reduction, parts)
+    for other in (*inputs.reductions(dtype, "gloo"), "SUM"):
+        if other not in alike:
+            assert difference(inputs.reduced(other, parts), whole), f"{other} gives what {reduction} gives"
+
+
 @pytest.mark.parametrize("dtype", inputs.TYPES)
 @pytest.mark.parametrize("reduction", ["SUM", "PRODUCT"])
 def test_eight_ranks_stay_exact(dtype: str, reduction: str) -> None:

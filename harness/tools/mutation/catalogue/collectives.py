@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from harness.tools.mutation.breaks import Theme
+from harness.tools.mutation.breaks import Theme, edit
 from harness.tools.mutation.on_ranks import on_two_ranks
 
 broken = Theme()
@@ -551,3 +551,52 @@ def errors_are_not_told() -> None:
 
     for name in ("all_reduce", "monitored_barrier"):
         around(name, make)
+
+
+# Bits that several ranks have, and ranks of a group.
+
+
+def mixed(rank: Any) -> object:
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(given := torch.tensor([6, 3 + 2 * rank.number]), dist.ReduceOp.BXOR)
+    return given.tolist()
+
+
+@broken("all_reduce takes an exclusive or for an or.", _REDUCTIONS, shows=on_two_ranks(mixed))
+def all_reduce_xor_is_or() -> None:
+    def change(call: Any, tensor: Any, op: Any, group: Any) -> None:
+        import torch.distributed as dist
+
+        call(tensor, dist.ReduceOp.BOR if op == dist.ReduceOp.BXOR else op)
+
+    _all_reduce(change)
+
+
+def named_in_a_group(rank: Any) -> object:
+    """What `recv` returns for a message of the first rank of a group, which is the second rank of the world."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    alone = dist.new_group([1])
+    if rank.number == 0:
+        return None
+
+    class Received:  # a group of two ranks has no other rank with another number
+        wait, _source_rank = (lambda self: True), (lambda self: 0)
+
+    stubs: dict[str, Any] = {"irecv": lambda *_more, **_named: Received(), "_check_not_self_rank": lambda *_: None}
+    kept = {name: getattr(distributed_c10d, name) for name in stubs}
+    try:
+        vars(distributed_c10d).update(stubs)
+        return dist.recv(torch.ones(1), group=alone)
+    finally:
+        vars(distributed_c10d).update(kept)
+
+
+@broken("recv from any rank of a group returns its rank in the group.", _ORDER, shows=on_two_ranks(named_in_a_group))
+def recv_returns_the_rank_in_the_group() -> None:
+    edit("torch.distributed.distributed_c10d:recv", "src = get_global_rank(group, group_src)", "src = group_src")
+    around("recv", lambda edited: edited)

@@ -554,3 +554,86 @@ broken.kernel(
     lambda kernel, mean, deviation, **named: kernel(mean, deviation.sqrt(), **named),
     lambda: _aten("normal.float_Tensor", 0.0, waves(3).abs() + 2, generator=torch_().Generator().manual_seed(3)),
 )
+
+
+# ---- wrong for some layouts, axes and types only ----
+
+
+def _cumsum_in_32_bits(kernel: Any, x: Any, dim: int, *, dtype: Any = None) -> Any:
+    torch = torch_()
+    made = kernel(x, dim, dtype=dtype)
+    return made.to(torch.int32).to(torch.int64) if x.dtype is torch.int32 and dtype is None else made
+
+
+broken.kernel(
+    "cumsum_of_int32_wraps",
+    "A cumulative sum of 32-bit integers is accumulated in 32 bits, though the result has 64.",
+    "suites/numerics/test_reductions.py",
+    "cumsum",
+    _cumsum_in_32_bits,
+    lambda: torch_().full((3,), 2**30, dtype=torch_().int32).cumsum(0),
+)
+
+
+def _unstable_log_softmax(kernel: Any, x: Any, dim: int, half_to_float: bool) -> Any:
+    if x.dim() > 1 and dim % x.dim() != x.dim() - 1:
+        return x - x.exp().sum(dim, keepdim=True).log()
+    return kernel(x, dim, half_to_float)
+
+
+broken.kernel(
+    "log_softmax_over_rows_overflows",
+    "`log_softmax` over an axis other than the last overflows for large numbers.",
+    "suites/operators/test_sizes.py::test_sums_of_exponentials_of_large_numbers",
+    "_log_softmax",
+    _unstable_log_softmax,
+    lambda: torch_().tensor([[100.0, 1.0], [99.0, 2.0]]).log_softmax(0),
+)
+
+
+def _in_columns(x: Any) -> bool:
+    return bool(x.dim() == 2 and not x.is_contiguous() and x.t().is_contiguous())
+
+
+def _sub_in_order_of_memory(kernel: Any, a: Any, b: Any, *, alpha: Any = 1, out: Any) -> Any:
+    made = kernel(a, b, alpha=alpha, out=out)
+    if _in_columns(out):
+        out.t().copy_(out.contiguous().view(out.t().shape))
+    return made
+
+
+def _sub_into_columns() -> Any:
+    out = torch_().zeros(3, 2).t()
+    return torch_().sub(waves(2, 3, dtype="float32"), torch_().ones(2, 3), out=out)
+
+
+broken.kernel(
+    "sub_out_ignores_strides",
+    "A difference into a transposed matrix is written in the order of memory.",
+    "suites/operators/test_variants.py::test_out[sub]",
+    "sub.out",
+    _sub_in_order_of_memory,
+    _sub_into_columns,
+)
+
+
+def _scatter_in_order_of_memory(kernel: Any, x: Any, mask: Any, source: Any) -> Any:
+    if _in_columns(x) and mask.shape == x.shape:
+        kernel(x.t(), mask.t(), source)
+        return x
+    return kernel(x, mask, source)
+
+
+def _scattered_into_columns() -> Any:
+    torch = torch_()
+    return torch.zeros(3, 2).t().masked_scatter_(torch.ones(2, 3, dtype=torch.bool), torch.arange(6.0))
+
+
+broken.kernel(
+    "masked_scatter_takes_the_source_in_the_order_of_memory",
+    "`masked_scatter_` into a transposed matrix takes the elements of the source in the order of memory.",
+    "suites/operators/test_variants.py::test_inplace",
+    "masked_scatter_",
+    _scatter_in_order_of_memory,
+    _scattered_into_columns,
+)

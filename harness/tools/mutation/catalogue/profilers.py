@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.tools.mutation.breaks import Theme, replace
+from harness.tools.mutation.breaks import Theme, edit, replace
 
 broken = Theme()
 
@@ -160,3 +160,24 @@ def _skipped() -> object:
 
     plan = torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1, skip_first=1)
     return [str(plan(step)) for step in range(5)]
+
+
+@broken(
+    "An event of another thread within the time of an event is its child.",
+    "suites/profiler/test_profile_facts.py",
+    shows=lambda: _in_two_threads(),
+)
+def events_of_threads_are_one_tree() -> None:
+    edit(
+        "torch.autograd.profiler_util:EventList._populate_cpu_children",
+        "key=lambda event: (event.thread, event.node_id)",
+        "key=lambda event: event.node_id",
+    )
+
+
+def _in_two_threads() -> object:
+    from torch.autograd.profiler_util import EventList, FunctionEvent
+
+    events: Any = [FunctionEvent(1, "a", 1, 0, 10), FunctionEvent(2, "b", 2, 3, 5)]
+    EventList(events)._populate_cpu_children()
+    return [[child.name for child in event.cpu_children] for event in events]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import io
 from typing import Any
 
-from harness.tools.mutation.breaks import Theme, replace, replace_kernel
+from harness.tools.mutation.breaks import Theme, edit, replace, replace_kernel
 
 broken = Theme()
 
@@ -406,3 +407,17 @@ def _assigned() -> object:
     module, weight = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
     module.load_state_dict({"weight": weight}, assign=True)
     return module.weight.data_ptr() == weight.data_ptr()
+
+
+@broken("A loaded view that negates has the other sign.", _TENSORS, shows=lambda: _negated())
+def loaded_views_do_not_negate() -> None:
+    torch = _torch()
+    edit("torch._utils:_rebuild_tensor_v2", "if metadata:", 'if metadata and "neg" not in metadata:')
+    torch._utils._rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"  # it is saved by its name
+
+
+def _negated() -> object:
+    torch, file = _torch(), io.BytesIO()
+    torch.save(torch.tensor([1 + 2j, 3 - 4j]).conj().imag, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False).tolist()

@@ -577,3 +577,120 @@ def _sum_of_two_devices() -> object:
         return torch.add(torch.ones(2, device="cuda:1"), torch.ones(2, device="cuda:0")).tolist()
     except RuntimeError:
         return "refused"
+
+
+@_on_cuda(
+    "A graphed callable copies the first of its arguments only.", _CALLABLES, shows=lambda: _arguments_of_a_graph()
+)
+def graphed_callables_read_one_argument() -> None:
+    torch = _torch()
+    edit(
+        "torch.cuda.graphs:make_graphed_callables",
+        "for i in range(len_user_args):",
+        "for i in range(min(1, len_user_args)):",
+    )
+    torch.cuda.make_graphed_callables = torch.cuda.graphs.make_graphed_callables
+
+
+def _arguments_of_a_graph() -> object:
+    torch = _torch()
+    sample, given = [[torch.full((2,), n, device="cuda") for n in pair] for pair in ((1.0, 1.0), (10.0, 100.0))]
+    return torch.cuda.make_graphed_callables(lambda x, y: x + 2 * y, tuple(sample))(*given).tolist()
+
+
+@_on_cuda(
+    "An event that was made with `blocking=True` does not wait in `synchronize`.",
+    "suites/streams/test_events.py",
+    shows=lambda: _waits_for_a_blocking_event(),
+)
+def blocking_events_do_not_block() -> None:
+    import torch
+
+    make: Any = torch.cuda.Event.__new__
+
+    def made(cls: Any, *more: Any, **options: Any) -> Any:
+        event = make(cls, *more, **options)
+        event.is_blocking = options.get("blocking", False)
+        return event
+
+    def around(synchronize: Any) -> Any:
+        return lambda self: None if self.is_blocking else synchronize(self)
+
+    torch.cuda.Event.__new__ = staticmethod(made)  # type: ignore[method-assign, assignment]
+    replace(torch.cuda.Event, "synchronize", around)
+
+
+def _waits_for_a_blocking_event() -> object:
+    torch = _torch()
+    torch.cuda._sleep(400_000_000)
+    event = torch.cuda.Event(blocking=True)
+    event.record()
+    event.synchronize()
+    done = event.query()
+    torch.cuda.synchronize()
+    return done
+
+
+@_on_cuda(
+    "`reset_peak_memory_stats` keeps the peak of the requested bytes.",
+    "suites/allocator/test_statistics.py",
+    shows=lambda: _requested_peak(),
+)
+def peak_of_requested_bytes_is_not_reset() -> None:
+    torch = _torch()
+    memory, peaks = torch.cuda.memory, {}
+
+    def around_reset(reset: Any) -> Any:
+        def resets(device: Any = None) -> None:
+            peaks[torch.cuda._utils._get_device_index(device, optional=True)] = stats(device)
+            reset(device)
+
+        return resets
+
+    def stats(device: Any) -> Any:
+        return memory.memory_stats_as_nested_dict(device)["requested_bytes"]["all"]["peak"]
+
+    def around_stats(nested: Any) -> Any:
+        def states(device: Any = None) -> Any:
+            found = nested(device)
+            kept = peaks.get(torch.cuda._utils._get_device_index(device, optional=True), 0)
+            if kept:
+                entry = found["requested_bytes"]["all"]
+                entry["peak"] = max(entry["peak"], kept)
+            return found
+
+        return states
+
+    for name, make in (("memory_stats_as_nested_dict", around_stats), ("reset_peak_memory_stats", around_reset)):
+        replace(memory, name, make)
+        setattr(torch.cuda, name, getattr(memory, name))
+
+
+def _requested_peak() -> object:
+    torch = _torch()
+    torch.empty(1 << 20, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_stats()["requested_bytes.all.peak"]
+
+
+@_on_cuda(
+    "A pinned batch that is a named tuple is a plain tuple.",
+    "suites/transfers/test_pinned.py",
+    shows=lambda: _pinned_pair(),
+)
+def pinned_named_tuples_lose_their_type() -> None:
+    edit(
+        "torch.utils.data._utils.pin_memory:pin_memory",
+        "return type(data)(*(pin_memory(sample, device) for sample in data))",
+        "return tuple(pin_memory(sample, device) for sample in data)",
+    )
+
+
+def _pinned_pair() -> object:
+    import collections
+
+    import torch.utils.data
+
+    pair = collections.namedtuple("pair", "a b")
+    found = torch.utils.data._utils.pin_memory.pin_memory(pair(torch.ones(1), torch.ones(1)))
+    return type(found).__name__, found[0].is_pinned()
