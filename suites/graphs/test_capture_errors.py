@@ -212,6 +212,7 @@ def test_capture_error_mode_global_sees_another_thread_wait(api: Api, device: to
 
 
 @on_cuda
+@pytest.mark.own_process
 def test_capture_error_mode_global_of_cudagraph_sees_another_thread_wait(device: torch.device) -> None:
     """The same for `torch.cuda.CUDAGraph`, where the other thread synchronizes the whole device.
 
