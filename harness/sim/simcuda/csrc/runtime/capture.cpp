@@ -8,6 +8,7 @@
 #include "../include/simcuda.h"
 #include "../include/simcuda_shared.h"
 #include "call.h"
+#include "context.h"
 #include "device.h"
 #include "nodes.h"
 #include "trace.h"

@@ -12,6 +12,7 @@
 #include "activity.h"
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "memory.h"
 
 namespace simcuda {
@@ -132,7 +133,7 @@ Fill fill_of(const cudaMemsetParamsV2& params, bool synchronous) {
 cudaError_t fill(Stream& stream, void* address, std::size_t pitch, int value, std::size_t width, std::size_t height,
                  bool synchronous) {
   if (width == 0 || height == 0) return cudaSuccess;
-  stream.device().wake();
+  wake(stream.device());
   if (synchronous) forbid_implicit(stream, "cudaMemset");
   // CUDA keeps the lowest byte.
   const cudaError_t error = submit(
@@ -185,7 +186,7 @@ Copy copy_of(const cudaMemcpy3DParms& params) {
 
 cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool synchronous) {
   if (copy.bytes() == 0) return cudaSuccess;
-  stream.device().wake();
+  wake(stream.device());
   const Place to = place_of(copy, copy.to), from = place_of(copy, copy.from);
   check_kind(kind, to, from);
   if (synchronous) forbid_implicit(stream, "cudaMemcpy");
@@ -260,14 +261,14 @@ Copy rows(void* to, std::size_t to_pitch, const void* from, std::size_t from_pit
 }
 
 Copy between_devices(void* to, int to_device, const void* from, int from_device, std::size_t bytes) {
-  device(to_device).wake();
-  device(from_device).wake();
+  wake(device(to_device));
+  wake(device(from_device));
   return copy_of(to, from, bytes);
 }
 
 Copy between_devices(const cudaMemcpy3DPeerParms& params) {
-  device(params.srcDevice).wake();
-  device(params.dstDevice).wake();
+  wake(device(params.srcDevice));
+  wake(device(params.dstDevice));
   cudaMemcpy3DParms plain{};
   plain.srcArray = params.srcArray;
   plain.srcPos = params.srcPos;

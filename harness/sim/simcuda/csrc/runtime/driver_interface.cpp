@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "copy.h"
 #include "memory.h"
 #include "process.h"

@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "device.h"
 #include "ipc_event.h"
 #include "pools.h"
@@ -174,7 +175,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned
     // "cudaEventInterprocess must be specified along with cudaEventDisableTiming."
     check(!(flags & cudaEventInterprocess) || (flags & cudaEventDisableTiming));
     Device& device = current_device();
-    device.wake();
+    wake(device);
     auto made = std::make_shared<Event>(device, flags);
     if (flags & cudaEventInterprocess) made->page = IpcEventPage::make();
     *event = made->handle();
@@ -260,7 +261,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEve
   SIMCUDA_CALL(device, {
     check(event != nullptr);
     Device& device = current_device();
-    device.wake();
+    wake(device);
     auto made = std::make_shared<Event>(device, cudaEventInterprocess | cudaEventDisableTiming);
     made->page = IpcEventPage::open(handle);
     *event = made->handle();

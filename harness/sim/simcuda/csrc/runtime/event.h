@@ -15,7 +15,9 @@
 
 namespace simcuda {
 
+struct Capture;
 struct IpcEventPage;  // ipc_event.h
+struct Node;
 
 class Event : public std::enable_shared_from_this<Event> {
  public:

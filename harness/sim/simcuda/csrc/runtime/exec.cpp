@@ -7,6 +7,7 @@
 #include "activity.h"
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "error.h"
 #include "graph_memory.h"
 #include "ipc_event.h"
@@ -73,7 +74,7 @@ void Exec::append(Program& program, const Graph& graph, const unsigned long long
 cudaError_t Exec::launch(Stream& stream) {
   Device& device = stream.device();
   if (device.error() != cudaSuccess) return device.error();
-  device.wake();
+  wake(device);
   if (any_capture()) {
     const std::lock_guard lock(graphs_mutex());
     if (const auto capture = capture_of(stream)) {

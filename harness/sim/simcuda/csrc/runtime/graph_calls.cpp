@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "dot.h"
 #include "exec.h"
 #include "graph.h"

@@ -12,6 +12,8 @@
 #include "arena.h"
 #include "call.h"
 #include "capture.h"
+#include "context.h"
+#include "pages.h"
 #include "pools.h"
 
 namespace simcuda {
@@ -37,7 +39,7 @@ class Block : public std::enable_shared_from_this<Block> {
   const std::size_t size;
   char* base = nullptr;
 
-  Block(Device& device, std::size_t bytes) : device(device), size(round_up(bytes, Arena::page)) {}
+  Block(Device& device, std::size_t bytes) : device(device), size(round_up(bytes, page_size)) {}
 
  private:
   bool backed_ = false;  // its memory is counted
@@ -136,7 +138,7 @@ std::shared_ptr<Block> block_of(const Allocation& allocation) {
 }  // namespace
 
 Operation allocation_operation(Device& device, std::size_t bytes, void** address) {
-  device.wake();
+  wake(device);
   auto block = Block::make(device, bytes);
   *address = block->base;
   Operation operation;
@@ -234,7 +236,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSetGraphMemAttribute(int index, cudaGraphMe
 SIMCUDA_EXPORT cudaError_t cudaDeviceGraphMemTrim(int index) {
   SIMCUDA_CALL(driver, {
     Device& device = simcuda::device(index);
-    device.drain();  // what is freed may be used by replays that are queued
+    drain(device);  // what is freed may be used by replays that are queued
     const std::lock_guard lock(state().mutex);
     for (Block* block : state().blocks) {
       if (&block->device == &device) block->trim();

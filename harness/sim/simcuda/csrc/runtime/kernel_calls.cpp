@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "device.h"
 #include "kernels.h"
 #include "stream.h"

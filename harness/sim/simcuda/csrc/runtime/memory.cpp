@@ -12,7 +12,9 @@
 #include "arena.h"
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "graph_memory.h"
+#include "pages.h"
 #include "pools.h"
 
 namespace simcuda {
@@ -42,7 +44,7 @@ void* allocate_managed(std::size_t bytes) {
 cudaError_t allocate(void** address, std::size_t bytes, const char* call) {
   check(address != nullptr);
   Device& device = current_device();
-  device.wake();
+  wake(device);
   *address = nullptr;
   if (bytes == 0) return cudaSuccess;
   forbid_unsafe(call);
@@ -91,7 +93,7 @@ std::optional<Allocation> find_allocation(const void* address) {
 void* allocate_device(Device& device, std::size_t bytes) {
   Arena& arena = arena_of(device);
   check(bytes <= device.memory, cudaErrorMemoryAllocation);
-  const std::size_t size = round_up(bytes, Arena::page);
+  const std::size_t size = round_up(bytes, page_size);
   if (!arena.take(size)) {
     // Pools keep what they do not use until another one wants it.
     trim_pools(device);
@@ -109,7 +111,7 @@ void* allocate_device(Device& device, std::size_t bytes) {
 void free_device(const Allocation& allocation) {
   Arena& arena = arena_of(*allocation.device);
   arena.release(allocation.base, allocation.size);
-  arena.give_back(round_up(allocation.size, Arena::page));
+  arena.give_back(round_up(allocation.size, page_size));
 }
 
 }  // namespace simcuda
@@ -126,7 +128,7 @@ SIMCUDA_EXPORT cudaError_t cudaMallocManaged(void** address, size_t size, unsign
     check(flags == cudaMemAttachGlobal || flags == cudaMemAttachHost);
     forbid_unsafe("cudaMallocManaged");
     Device& device = current_device();
-    device.wake();
+    wake(device);
     *address = allocate_managed(size);
     add_allocation({static_cast<char*>(*address), size, Kind::managed, &device, flags});
   });
@@ -153,14 +155,14 @@ SIMCUDA_EXPORT cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent exte
 SIMCUDA_EXPORT cudaError_t cudaFree(void* address) {
   SIMCUDA_CALL(device, {
     if (address == nullptr) {
-      current_device().wake();  // programs call cudaFree(0) to make the context
+      wake(current_device());  // programs call cudaFree(0) to make the context
       return;
     }
     const auto found = find_allocation(address);
     check(found && found->base == address && found->kind != Kind::host && found->kind != Kind::registered &&
           found->kind != Kind::mapped && found->kind != Kind::opened && found->kind != Kind::variable);
     forbid_unsafe("cudaFree");
-    found->device->drain();
+    drain(*found->device);
     if (found->kind == Kind::graph) {
       free_graph_memory(*found);
     } else {
@@ -185,7 +187,7 @@ SIMCUDA_EXPORT cudaError_t cudaFree(void* address) {
 SIMCUDA_EXPORT cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   SIMCUDA_CALL(device, {
     Device& device = current_device();
-    device.wake();
+    wake(device);
     if (free != nullptr) *free = arena_of(device).free();
     if (total != nullptr) *total = device.memory;
   });

@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "memory.h"
 
 using namespace simcuda;

@@ -8,6 +8,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "graph_memory.h"
 #include "handles.h"
 #include "pools.h"
@@ -70,7 +71,7 @@ cudaError_t allocate(void** address, std::size_t bytes, std::shared_ptr<Pool> po
   if (bytes == 0) return cudaSuccess;
   if (capture_of(stream)) return capture_allocation(stream, pool ? pool->device() : stream.device(), address, bytes);
   if (!pool) pool = current_pool(stream.device());
-  pool->device().wake();
+  wake(pool->device());
   any_used.store(true, std::memory_order_relaxed);
   *address = pool->allocate(bytes, stream);
   return cudaSuccess;
@@ -136,7 +137,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemP
     check(props->location.type == cudaMemLocationTypeDevice);
     check(props->handleTypes == cudaMemHandleTypeNone, cudaErrorNotSupported);
     Device& device = simcuda::device(props->location.id);
-    device.wake();
+    wake(device);
     const std::lock_guard lock(table().mutex);
     *pool = make_pool(device, props->maxSize)->handle();
   });

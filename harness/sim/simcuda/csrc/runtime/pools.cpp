@@ -6,6 +6,7 @@
 
 #include "arena.h"
 #include "error.h"
+#include "pages.h"
 
 namespace simcuda {
 
@@ -35,8 +36,8 @@ Pool::~Pool() {
 
 bool Pool::grow(std::size_t bytes) {
   Arena& arena = arena_of(device_);
-  for (const std::size_t least : {chunk_bytes, Arena::huge_page}) {
-    const std::size_t size = std::max(least, round_up(bytes, Arena::huge_page));
+  for (const std::size_t least : {chunk_bytes, huge_page_size}) {
+    const std::size_t size = std::max(least, round_up(bytes, huge_page_size));
     if (most_ != 0 && (size > most_ || reserved_ > most_ - size)) continue;
     if (!arena.take(size)) continue;
     char* const memory = static_cast<char*>(arena.reserve(size));
