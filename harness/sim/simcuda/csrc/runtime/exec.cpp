@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "../include/simcuda.h"
 #include "activity.h"
-#include "call.h"
 #include "capture.h"
 #include "context.h"
+#include "device.h"
 #include "error.h"
+#include "event.h"
 #include "graph_memory.h"
+#include "handles.h"
 #include "ipc_event.h"
 #include "process.h"
 
@@ -281,12 +282,3 @@ void add_exec(std::shared_ptr<Exec> exec) { execs().add(std::move(exec)); }
 std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle) { return execs().remove(handle); }
 
 }  // namespace simcuda
-
-SIMCUDA_EXPORT std::uint32_t simcudaGraphExecNumber(const void* handle) {
-  const auto exec = simcuda::execs().find(handle);
-  return exec ? exec->number() : 0;
-}
-
-SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) {
-  simcuda::Exec::set_conditional(handle, value);
-}

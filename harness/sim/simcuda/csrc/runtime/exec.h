@@ -3,6 +3,7 @@
 
 #include <driver_types.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>

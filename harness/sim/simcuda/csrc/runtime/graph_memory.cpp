@@ -1,7 +1,5 @@
 #include "graph_memory.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -10,9 +8,9 @@
 #include <vector>
 
 #include "arena.h"
-#include "call.h"
 #include "capture.h"
 #include "context.h"
+#include "error.h"
 #include "pages.h"
 #include "pools.h"
 
@@ -184,62 +182,49 @@ void free_if_left(const Operation& operation) {
   if (operation.type == cudaGraphNodeTypeMemAlloc) static_cast<Block*>(operation.kept.get())->free();
 }
 
+void graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which, void* value) {
+  const std::lock_guard lock(state().mutex);
+  const Use& use = use_of(device);
+  auto& to = *static_cast<std::uint64_t*>(value);
+  switch (which) {
+    case cudaGraphMemAttrUsedMemCurrent:
+      to = use.used;
+      break;
+    case cudaGraphMemAttrUsedMemHigh:
+      to = use.used_high;
+      break;
+    case cudaGraphMemAttrReservedMemCurrent:
+      to = use.reserved;
+      break;
+    case cudaGraphMemAttrReservedMemHigh:
+      to = use.reserved_high;
+      break;
+    default:
+      throw Error(cudaErrorInvalidValue);
+  }
+}
+
+void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which) {
+  const std::lock_guard lock(state().mutex);
+  Use& use = use_of(device);
+  switch (which) {
+    case cudaGraphMemAttrUsedMemHigh:
+      use.used_high = use.used;
+      break;
+    case cudaGraphMemAttrReservedMemHigh:
+      use.reserved_high = use.reserved;
+      break;
+    default:
+      throw Error(cudaErrorInvalidValue);
+  }
+}
+
+void trim_graph_memory(Device& device) {
+  drain(device);  // what is freed may be used by replays that are queued
+  const std::lock_guard lock(state().mutex);
+  for (Block* block : state().blocks) {
+    if (&block->device == &device) block->trim();
+  }
+}
+
 }  // namespace simcuda
-
-using namespace simcuda;
-
-SIMCUDA_EXPORT cudaError_t cudaDeviceGetGraphMemAttribute(int index, cudaGraphMemAttributeType which, void* value) {
-  SIMCUDA_CALL(driver, {
-    check(value != nullptr);
-    const Device& device = simcuda::device(index);
-    const std::lock_guard lock(state().mutex);
-    const Use& use = use_of(device);
-    auto& to = *static_cast<std::uint64_t*>(value);
-    switch (which) {
-      case cudaGraphMemAttrUsedMemCurrent:
-        to = use.used;
-        break;
-      case cudaGraphMemAttrUsedMemHigh:
-        to = use.used_high;
-        break;
-      case cudaGraphMemAttrReservedMemCurrent:
-        to = use.reserved;
-        break;
-      case cudaGraphMemAttrReservedMemHigh:
-        to = use.reserved_high;
-        break;
-      default:
-        throw Error(cudaErrorInvalidValue);
-    }
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaDeviceSetGraphMemAttribute(int index, cudaGraphMemAttributeType which, void* value) {
-  SIMCUDA_CALL(driver, {
-    check(value != nullptr && *static_cast<const std::uint64_t*>(value) == 0);
-    const Device& device = simcuda::device(index);
-    const std::lock_guard lock(state().mutex);
-    Use& use = use_of(device);
-    switch (which) {
-      case cudaGraphMemAttrUsedMemHigh:
-        use.used_high = use.used;
-        break;
-      case cudaGraphMemAttrReservedMemHigh:
-        use.reserved_high = use.reserved;
-        break;
-      default:
-        throw Error(cudaErrorInvalidValue);
-    }
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaDeviceGraphMemTrim(int index) {
-  SIMCUDA_CALL(driver, {
-    Device& device = simcuda::device(index);
-    drain(device);  // what is freed may be used by replays that are queued
-    const std::lock_guard lock(state().mutex);
-    for (Block* block : state().blocks) {
-      if (&block->device == &device) block->trim();
-    }
-  });
-}

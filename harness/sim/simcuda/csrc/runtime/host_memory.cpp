@@ -4,12 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "allocations.h"
 #include "call.h"
 #include "capture.h"
 #include "context.h"
-#include "memory.h"
+#include "device.h"
 #include "pages.h"
-#include "pools.h"
 
 using namespace simcuda;
 using Kind = Allocation::Kind;

@@ -16,13 +16,13 @@
 #include <string>
 #include <tuple>
 
+#include "allocations.h"
 #include "arena.h"
 #include "call.h"
 #include "capture.h"
 #include "context.h"
-#include "memory.h"
+#include "device.h"
 #include "pages.h"
-#include "pools.h"
 #include "simcuda_ledger.h"
 
 using namespace simcuda;

@@ -18,14 +18,13 @@
 #include <vector>
 
 #include "access.h"
+#include "allocations.h"
 #include "arena.h"
 #include "call.h"
 #include "context.h"
-#include "handles.h"
-#include "memory.h"
+#include "device.h"
 #include "pages.h"
 #include "pools.h"
-#include "process.h"
 #include "simcuda_driver.h"
 
 using namespace simcuda;
