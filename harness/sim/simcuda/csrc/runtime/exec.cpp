@@ -18,8 +18,6 @@ namespace simcuda {
 
 namespace {
 
-thread_local Exec* running = nullptr;
-
 Handles<Exec>& execs() {
   static auto* const execs = new Handles<Exec>;
   return *execs;
@@ -159,7 +157,7 @@ cudaError_t Exec::launch(Stream& stream) {
 }
 
 void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool whole) {
-  Exec* const before = std::exchange(running, this);
+  const ConditionScope scope(values_);
   for (std::size_t i = begin; i < end; ++i) {
     const Step& step = program[i];
     if (!step.enabled) continue;
@@ -174,7 +172,6 @@ void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool 
       run_guarded(device(step.device), step.operation.name, step.operation.work, step.told);
     }
   }
-  running = before;
 }
 
 void Exec::run_conditional(const Step& step) {
@@ -192,10 +189,6 @@ void Exec::run_conditional(const Step& step) {
     default:  // cudaGraphCondTypeSwitch
       run_body(value);
   }
-}
-
-void Exec::set_conditional(cudaGraphConditionalHandle handle, unsigned value) {
-  if (running) running->values_[handle] = value;
 }
 
 Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "call.h"
+#include "conditions.h"
 #include "context.h"
 #include "dot.h"
 #include "exec.h"
@@ -225,7 +226,5 @@ SIMCUDA_EXPORT std::uint64_t simcudaGraphNodeNumber(const void* handle) {
   }
 }
 
-// What the simulated kernel that sets a condition calls, as a part of the launch that runs.
-SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) {
-  Exec::set_conditional(handle, value);
-}
+// For work that is simulated: as kernels call cudaGraphSetConditional.
+SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) { set_condition(handle, value); }

@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../include/simcuda.h"
 #include "allocations.h"
+#include "conditions.h"
 #include "device.h"
 #include "error.h"
 #include "process.h"
@@ -69,7 +69,7 @@ Work spin(void** arguments) {
 Work set_conditional_handle(void** arguments) {
   const auto handle = argument<unsigned long long>(arguments, 0);
   const auto* const value = argument<const bool*>(arguments, 1);
-  return [handle, value] { simcudaSetConditional(handle, *value); };
+  return [handle, value] { set_condition(handle, *value); };
 }
 
 struct Simulated {
