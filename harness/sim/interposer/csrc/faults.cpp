@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "../../softdevice/csrc/core/injections.h"
-#include "front.h"
+#include "export.h"
 
 namespace interposer {
 

@@ -8,9 +8,8 @@
 #include <functional>
 #include <type_traits>
 
+#include "export.h"
 #include "faults.h"
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace interposer {
 

@@ -5,6 +5,8 @@
 #include "attributes.h"
 #include "buffers.h"
 #include "callbacks.h"
+#include "clock.h"
+#include "names.h"
 #include "observer.h"
 #include "records.h"
 
@@ -23,13 +25,17 @@ CUPTI_EXPORT CUptiResult cuptiActivityRegisterTimestampCallback(CUpti_TimestampC
   return CUPTI_SUCCESS;
 }
 
-CUPTI_EXPORT CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) { return enable(kind, true); }
-CUPTI_EXPORT CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind) { return enable(kind, false); }
+CUPTI_EXPORT CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
+  return observe_what_is_enabled(enable(kind, true));
+}
+CUPTI_EXPORT CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind) {
+  return observe_what_is_enabled(enable(kind, false));
+}
 CUPTI_EXPORT CUptiResult cuptiActivityEnableRuntimeApi(CUpti_CallbackId id, uint8_t enabled) {
-  return enable_call(id, false, enabled != 0);
+  return observe_what_is_enabled(enable_call(id, false, enabled != 0));
 }
 CUPTI_EXPORT CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId id, uint8_t enabled) {
-  return enable_call(id, true, enabled != 0);
+  return observe_what_is_enabled(enable_call(id, true, enabled != 0));
 }
 CUPTI_EXPORT CUptiResult cuptiActivityEnableCudaEventDeviceTimestamps(uint8_t enabled) {
   set_event_times(enabled != 0);
@@ -117,6 +123,7 @@ CUPTI_EXPORT CUptiResult cuptiGetGraphNodeId(CUgraphNode node, uint64_t* id) {
 CUPTI_EXPORT CUptiResult cuptiFinalize() {
   disable_records();
   disable_callbacks();
+  observe_what_is_enabled();
   if (has_buffer_callbacks()) flush();
   set_buffer_callbacks(nullptr, nullptr);
   set_clock(nullptr);

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "clock.h"
 #include "layouts.h"
-#include "observer.h"
 
 namespace simcuda::cupti {
 

@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "names.h"
-#include "observer.h"
 #include "simcuda_driver.h"
 
 namespace simcuda::cupti {
@@ -104,7 +103,6 @@ CUptiResult enable_callback(CUpti_CallbackDomain domain, const CUpti_CallbackId*
   } else {
     for (auto& one : enabled_[domain]) one = enabled;
   }
-  observe_what_is_enabled();
   return CUPTI_SUCCESS;
 }
 
@@ -120,7 +118,6 @@ void disable_callbacks() {
     for (auto& one : domain) one = false;
   }
   subscribed = false;
-  observe_what_is_enabled();
 }
 
 bool call_callbacks_enabled() {

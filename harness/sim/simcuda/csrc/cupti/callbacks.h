@@ -1,4 +1,5 @@
-// The program's function that is called back at calls of the runtime and of the driver, and when a context is made.
+// The program's function that is called back at calls of the runtime and of the driver, and when a context is made. Who
+// enables or disables some calls observe_what_is_enabled (observer.h).
 #pragma once
 
 #include <cupti.h>

@@ -6,6 +6,7 @@
 
 #include "callbacks.h"
 #include "names.h"
+#include "observer.h"
 
 #define CUPTI_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -50,7 +51,9 @@ CUPTI_EXPORT CUptiResult cuptiSubscribe_v2(CUpti_SubscriberHandle* handle, CUpti
   return subscribe(handle, callback, data);
 }
 #endif
-CUPTI_EXPORT CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle handle) { return unsubscribe(handle); }
+CUPTI_EXPORT CUptiResult cuptiUnsubscribe(CUpti_SubscriberHandle handle) {
+  return observe_what_is_enabled(unsubscribe(handle));
+}
 
 CUPTI_EXPORT CUptiResult cuptiGetCallbackState(uint32_t* enabled, CUpti_SubscriberHandle handle,
                                                CUpti_CallbackDomain domain, CUpti_CallbackId id) {
@@ -62,18 +65,20 @@ CUPTI_EXPORT CUptiResult cuptiGetCallbackState(uint32_t* enabled, CUpti_Subscrib
 }
 CUPTI_EXPORT CUptiResult cuptiEnableCallback(uint32_t enabled, CUpti_SubscriberHandle handle,
                                              CUpti_CallbackDomain domain, CUpti_CallbackId id) {
-  return is_subscriber(handle) ? enable_callback(domain, &id, enabled != 0) : CUPTI_ERROR_INVALID_PARAMETER;
+  if (!is_subscriber(handle)) return CUPTI_ERROR_INVALID_PARAMETER;
+  return observe_what_is_enabled(enable_callback(domain, &id, enabled != 0));
 }
 CUPTI_EXPORT CUptiResult cuptiEnableDomain(uint32_t enabled, CUpti_SubscriberHandle handle,
                                            CUpti_CallbackDomain domain) {
-  return is_subscriber(handle) ? enable_callback(domain, nullptr, enabled != 0) : CUPTI_ERROR_INVALID_PARAMETER;
+  if (!is_subscriber(handle)) return CUPTI_ERROR_INVALID_PARAMETER;
+  return observe_what_is_enabled(enable_callback(domain, nullptr, enabled != 0));
 }
 CUPTI_EXPORT CUptiResult cuptiEnableAllDomains(uint32_t enabled, CUpti_SubscriberHandle handle) {
   if (!is_subscriber(handle)) return CUPTI_ERROR_INVALID_PARAMETER;
   for (const auto domain : {CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_RESOURCE}) {
     enable_callback(domain, nullptr, enabled != 0);
   }
-  return CUPTI_SUCCESS;
+  return observe_what_is_enabled();
 }
 
 CUPTI_EXPORT CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char** name) {

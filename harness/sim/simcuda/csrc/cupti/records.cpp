@@ -16,7 +16,6 @@
 #include "buffers.h"
 #include "layouts.h"
 #include "names.h"
-#include "observer.h"
 
 namespace simcuda::cupti {
 
@@ -306,14 +305,12 @@ CUptiResult enable(CUpti_ActivityKind kind, bool enabled) {
   kinds[kind] = enabled;
   if (kind == CUPTI_ACTIVITY_KIND_RUNTIME) set_all(runtime_calls, enabled);
   if (kind == CUPTI_ACTIVITY_KIND_DRIVER) set_all(driver_calls, enabled);
-  observe_what_is_enabled();
   return CUPTI_SUCCESS;
 }
 
 CUptiResult enable_call(CUpti_CallbackId id, bool driver, bool enabled) {
   if (id == 0 || id >= most_ids) return CUPTI_ERROR_INVALID_PARAMETER;
   (driver ? driver_calls : runtime_calls)[id] = enabled;
-  observe_what_is_enabled();
   return CUPTI_SUCCESS;
 }
 
@@ -328,7 +325,6 @@ void disable_records() {
   set_all(driver_calls, false);
   event_times = false;
   unfinished_queries = true;
-  observe_what_is_enabled();
 }
 
 void set_event_times(bool enabled) { event_times = enabled; }

@@ -1,4 +1,5 @@
-// The records of activities: which are enabled, and what they say.
+// The records of activities: which are enabled, and what they say. Who enables or disables some calls
+// observe_what_is_enabled (observer.h).
 #pragma once
 
 #include <cupti.h>

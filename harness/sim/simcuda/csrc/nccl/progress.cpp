@@ -9,22 +9,18 @@
 #include <vector>
 
 #include "../include/simcuda_shared.h"
+#include "post.h"
 
 namespace simcuda::nccl {
 
 namespace {
 
-struct Watched {
-  std::shared_ptr<Launch> launch;
-  std::shared_ptr<Run> run;
-};
-
 class Watcher {
  public:
-  void add(Watched watched) {
+  void add(std::shared_ptr<Waiting> waiting) {
     {
       const std::lock_guard lock(mutex_);
-      watched_.push_back(std::move(watched));
+      waiting_.push_back(std::move(waiting));
     }
     look_again();
   }
@@ -41,21 +37,20 @@ class Watcher {
     Bell& bell = Post::own()->bell();
     while (true) {
       const std::uint32_t seen = bell.seen();
-      std::vector<Watched> all;
+      std::vector<std::shared_ptr<Waiting>> all;
       {
         const std::lock_guard lock(mutex_);
-        all = watched_;
+        all = waiting_;
       }
       bool any = false;
-      for (const Watched& one : all) {
-        one.launch->communicator->reclaim();
-        if (!one.launch->communicator->arrived(*one.launch, *one.run)) continue;
+      for (const auto& one : all) {
+        if (!one->arrived()) continue;
         any = true;
         {
           const std::lock_guard lock(mutex_);
-          std::erase_if(watched_, [&](const Watched& each) { return each.run == one.run; });
+          std::erase(waiting_, one);
         }
-        one.run->finish();
+        one->go_on();
       }
       all.clear();
       if (!any) bell.sleep(seen);
@@ -63,7 +58,7 @@ class Watcher {
   }
 
   std::mutex mutex_;
-  std::vector<Watched> watched_;
+  std::vector<std::shared_ptr<Waiting>> waiting_;
   bool started_ = false;
 };
 
@@ -75,7 +70,7 @@ Watcher& watcher() {
 }  // namespace
 
 void start_watching() { watcher().start(); }
-void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run) { watcher().add({launch, run}); }
+void watch(std::shared_ptr<Waiting> waiting) { watcher().add(std::move(waiting)); }
 void look_again() { Post::own()->bell().ring(); }
 
 std::thread quiet_thread(std::function<void()> body) {

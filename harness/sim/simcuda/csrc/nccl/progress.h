@@ -5,14 +5,25 @@
 #include <memory>
 #include <thread>
 
-#include "communicator.h"
-
 namespace simcuda::nccl {
+
+// Work whose stream goes on when other ranks have come.
+class Waiting {
+ public:
+  Waiting() = default;
+  virtual ~Waiting() = default;
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // Asked by the thread each time that a rank has rung, until it is true.
+  virtual bool arrived() = 0;
+  // Called once, by the thread, which then forgets the work.
+  virtual void go_on() = 0;
+};
 
 void start_watching();  // once, at a known time and not at the first collective that has to wait
 
-// Has the run's stream go on when the others have come.
-void watch(const std::shared_ptr<Launch>& launch, const std::shared_ptr<Run>& run);
+void watch(std::shared_ptr<Waiting> waiting);
 void look_again();  // something has changed in this process
 
 // Starts a thread that takes no signal of the program.

@@ -50,6 +50,23 @@ bool has_root(Kind kind) {
   return kind == Kind::reduce || kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter;
 }
 
+class WaitingRun final : public Waiting {
+ public:
+  WaitingRun(std::shared_ptr<Launch> launch, std::shared_ptr<Run> run)
+      : launch_(std::move(launch)), run_(std::move(run)) {}
+
+  bool arrived() override {
+    Communicator& communicator = *launch_->communicator;
+    communicator.reclaim();
+    return communicator.arrived(*launch_, *run_);
+  }
+  void go_on() override { run_->finish(); }
+
+ private:
+  const std::shared_ptr<Launch> launch_;
+  const std::shared_ptr<Run> run_;
+};
+
 }  // namespace
 
 const char* name_of(Kind kind) {
@@ -138,7 +155,7 @@ void Communicator::begin(const std::shared_ptr<Launch>& launch, std::function<vo
   if (arrived(*launch, *run)) {
     run->finish();
   } else {
-    watch(launch, run);
+    watch(std::make_shared<WaitingRun>(launch, run));
   }
 }
 

@@ -1,4 +1,5 @@
-// What is different on CUDA in operators that the CPU has too.
+#include "amended.h"
+
 #include <ATen/Context.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax_backward_data.h>
@@ -9,7 +10,7 @@
 #include <utility>
 
 #include "bodies.h"
-#include "own.h"
+#include "norms.h"
 #include "rehearsal.h"
 
 namespace simcuda {

@@ -1,5 +1,5 @@
-// What is different on CUDA in batch norm and layer norm, beside the arithmetic in float32 (amended.cpp): statistics of
-// inputs of 16 bits are in float32, too, and batch norm has some where it evaluates.
+#include "norms.h"
+
 #include <ATen/AccumulateType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "bodies.h"
-#include "own.h"
 #include "rehearsal.h"
 
 namespace simcuda {

@@ -20,11 +20,6 @@ void add_random_numbers(Registrar& registrar);
 void add_others(Registrar& registrar);
 void add_shapes(Registrar& registrar);
 
-// The recipe with what is different on CUDA: checks at the launch, and bodies.
-operators::Recipe checked(const std::string& name, operators::Recipe recipe);
-
-void amend_norm(const std::string& name, operators::Recipe& recipe);  // batch norm and layer norm
-
 void add_sparse();  // for the keys of sparse tensors
 
 }  // namespace simcuda

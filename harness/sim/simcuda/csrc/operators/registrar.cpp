@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "own.h"
+#include "amended.h"
 #include "rehearsal.h"
 
 namespace simcuda {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <mutex>
 
-#include "arena.h"
 #include "device.h"
+#include "pages.h"
 
 namespace simcuda {
 
@@ -40,8 +40,8 @@ bool served(const siginfo_t& info) {
     const std::size_t size = ranges[i].size.load(std::memory_order_acquire);
     if (base == nullptr || address < base || address >= base + size) continue;
     // Both kinds of ranges begin and end at a multiple of 2 MiB.
-    char* const page = address - reinterpret_cast<std::uintptr_t>(address) % Arena::huge_page;
-    if (mprotect(page, Arena::huge_page, PROT_READ | PROT_WRITE) != 0) return false;
+    char* const page = address - reinterpret_cast<std::uintptr_t>(address) % huge_page_size;
+    if (mprotect(page, huge_page_size, PROT_READ | PROT_WRITE) != 0) return false;
     Device* const device = working != nullptr ? working : ranges[i].owner.load(std::memory_order_acquire);
     device->fail(cudaErrorIllegalAddress, "work used an address that has no memory");
     return true;

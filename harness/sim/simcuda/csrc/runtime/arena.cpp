@@ -14,6 +14,7 @@
 #include "device.h"
 #include "error.h"
 #include "ledger.h"
+#include "pages.h"
 
 namespace simcuda {
 
@@ -25,21 +26,22 @@ constexpr std::size_t least_span = std::size_t{8} << 30;
 
 std::string Arena::file_name(int number) { return "simcuda-" + std::to_string(number); }
 
-Arena::Arena(Device& device) : device_(device), span_(round_up(std::max(4 * device.memory, least_span), huge_page)) {
+Arena::Arena(Device& device)
+    : device_(device), span_(round_up(std::max(4 * device.memory, least_span), huge_page_size)) {
   file_ = memfd_create(file_name(device.number).c_str(), MFD_CLOEXEC);
   // Mapped with room to spare, so that it can begin at a multiple of 2 MiB.
   void* const room =
       file_ < 0 || ftruncate(file_, static_cast<off_t>(span_)) != 0
           ? MAP_FAILED
-          : mmap(nullptr, span_ + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+          : mmap(nullptr, span_ + huge_page_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room != MAP_FAILED) {
     char* const begin = static_cast<char*>(room);
-    char* const aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(room), huge_page));
+    char* const aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<std::uintptr_t>(room), huge_page_size));
     if (mmap(aligned, span_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, 0) != MAP_FAILED) {
       base_ = aligned;
     }
     if (aligned != begin) munmap(begin, static_cast<std::size_t>(aligned - begin));
-    munmap(aligned + span_, huge_page - static_cast<std::size_t>(aligned - begin));
+    munmap(aligned + span_, huge_page_size - static_cast<std::size_t>(aligned - begin));
     // A child that is forked has no CUDA; without the mapping its fork is cheaper.
     if (base_ != nullptr) madvise(base_, span_, MADV_DONTFORK);
   }
@@ -54,7 +56,7 @@ Arena::Arena(Device& device) : device_(device), span_(round_up(std::max(4 * devi
 
 void* Arena::reserve(std::size_t bytes) {
   if (bytes == 0 || bytes > span_) return nullptr;
-  const std::size_t size = round_up(bytes, page), alignment = size >= huge_page ? huge_page : page;
+  const std::size_t size = round_up(bytes, page_size), alignment = size >= huge_page_size ? huge_page_size : page_size;
   const std::lock_guard lock(mutex_);
   for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
     const auto [begin, length] = *gap;
@@ -72,7 +74,7 @@ void* Arena::reserve(std::size_t bytes) {
 
 void Arena::release(void* address, std::size_t bytes) {
   discard(address, bytes);
-  const std::size_t size = round_up(bytes, page);
+  const std::size_t size = round_up(bytes, page_size);
   const std::lock_guard lock(mutex_);
   mprotect(address, size, PROT_NONE);
   insert(offset(address), size);
@@ -94,7 +96,7 @@ void Arena::insert(std::size_t begin, std::size_t size) {
 }
 
 void Arena::discard(void* address, std::size_t bytes) {
-  const std::size_t size = round_up(bytes, page);
+  const std::size_t size = round_up(bytes, page_size);
   if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset(address)),
                 static_cast<off_t>(size)) != 0) {
     madvise(address, size, MADV_REMOVE);

@@ -22,8 +22,6 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  static constexpr std::size_t page = 4096, huge_page = std::size_t{2} << 20;
-
   // Addresses without memory behind them as yet; as long as nothing is written they cost nothing. Large ranges begin
   // at a multiple of 2 MiB. Null if there is no room.
   void* reserve(std::size_t bytes);
@@ -59,7 +57,5 @@ class Arena {
 };
 
 Arena& arena_of(Device& device);  // made at the first call; throws Error(cudaErrorMemoryAllocation)
-
-constexpr std::size_t round_up(std::size_t size, std::size_t to) { return (size + to - 1) / to * to; }
 
 }  // namespace simcuda

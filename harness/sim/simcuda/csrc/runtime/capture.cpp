@@ -5,13 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "../include/simcuda.h"
-#include "../include/simcuda_shared.h"
-#include "call.h"
 #include "device.h"
-#include "nodes.h"
+#include "error.h"
 #include "trace.h"
-#include "versions.h"
 
 namespace simcuda {
 
@@ -139,6 +135,16 @@ void forbid_implicit(const Stream& stream, const char* call) {
   });
 }
 
+void refuse_implicit(const Stream& stream) {
+  if (!stream.legacy() || !any_capture()) return;
+  const std::lock_guard lock(graphs_mutex());
+  for (const auto& capture : captures()) {
+    for (const auto& member : capture->members) {
+      check(!member.stream->blocking() || &member.stream->device() != &stream.device(), cudaErrorStreamCaptureImplicit);
+    }
+  }
+}
+
 void begin_capture(Stream& stream, std::shared_ptr<Graph> graph, bool given, const std::vector<Node*>& tail,
                    cudaStreamCaptureMode mode) {
   check(mode == cudaStreamCaptureModeGlobal || mode == cudaStreamCaptureModeThreadLocal ||
@@ -198,153 +204,3 @@ void leave_capture(Stream& stream) {
 cudaStreamCaptureMode exchange_mode(cudaStreamCaptureMode mode) { return std::exchange(thread_mode, mode); }
 
 }  // namespace simcuda
-
-using namespace simcuda;
-
-namespace {
-
-cudaStreamCaptureStatus status(const std::shared_ptr<Capture>& capture) {
-  if (!capture) return cudaStreamCaptureStatusNone;
-  return capture->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
-}
-
-// Asking for the state of the legacy stream's capture is refused, but harms no capture.
-void refuse_implicit(const Stream& stream) {
-  if (!stream.legacy() || !any_capture()) return;
-  const std::lock_guard lock(graphs_mutex());
-  for (const auto& capture : captures()) {
-    for (const auto& member : capture->members) {
-      check(!member.stream->blocking() || &member.stream->device() != &stream.device(), cudaErrorStreamCaptureImplicit);
-    }
-  }
-}
-
-}  // namespace
-
-SIMCUDA_EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  SIMCUDA_CALL(driver, {
-    check(mode != nullptr && *mode >= cudaStreamCaptureModeGlobal && *mode <= cudaStreamCaptureModeRelaxed);
-    *mode = exchange_mode(*mode);
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  SIMCUDA_CALL(device, {
-    auto graph = new_graph();
-    try {
-      begin_capture(*find_stream(stream), graph, false, {}, mode);
-    } catch (...) {
-      forget_graph(graph->handle());
-      throw;
-    }
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
-                                                         const cudaGraphNode_t* dependencies, const cudaGraphEdgeData*,
-                                                         size_t count, cudaStreamCaptureMode mode) {
-  SIMCUDA_CALL(device,
-               { begin_capture(*find_stream(stream), find_graph(graph), true, nodes_of(dependencies, count), mode); });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  SIMCUDA_CALL(driver, {
-    if (graph != nullptr) *graph = nullptr;
-    const auto captured = end_capture(*find_stream(stream));
-    // torch leaves it out for captures to a graph that it knows.
-    if (graph != nullptr) *graph = captured->handle();
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* result) {
-  SIMCUDA_CALL(driver, {
-    check(result != nullptr);
-    const auto found = find_stream(stream);
-    refuse_implicit(*found);
-    const std::lock_guard lock(graphs_mutex());
-    *result = status(capture_of(*found));
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamGetCaptureInfo,
-                                              _v3)(cudaStream_t stream, cudaStreamCaptureStatus* result,
-                                                   unsigned long long* id, cudaGraph_t* graph,
-                                                   const cudaGraphNode_t** dependencies,
-                                                   const cudaGraphEdgeData** edges, size_t* count) {
-  SIMCUDA_CALL(driver, {
-    check(result != nullptr);
-    const auto found = find_stream(stream);
-    refuse_implicit(*found);
-    const std::lock_guard lock(graphs_mutex());
-    const auto capture = capture_of(*found);
-    *result = status(capture);
-    if (*result != cudaStreamCaptureStatusActive) return;
-    const auto& tail = capture->member(*found)->tail;
-    if (id) *id = capture->id;
-    if (graph) *graph = capture->graph->handle();
-    // Handles of nodes are their addresses.
-    if (dependencies) *dependencies = reinterpret_cast<const cudaGraphNode_t*>(tail.data());
-    if (edges) *edges = nullptr;  // all have default data
-    if (count) *count = tail.size();
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamUpdateCaptureDependencies,
-                                              _v2)(cudaStream_t stream, cudaGraphNode_t* dependencies,
-                                                   const cudaGraphEdgeData*, size_t count, unsigned flags) {
-  SIMCUDA_CALL(device, {
-    check(flags <= cudaStreamSetCaptureDependencies);
-    const auto found = find_stream(stream);
-    const std::lock_guard lock(graphs_mutex());
-    const auto capture = capture_of(*found);
-    check(capture != nullptr, cudaErrorIllegalState);
-    check(!capture->invalid, cudaErrorStreamCaptureInvalidated);
-    const auto nodes = nodes_of(dependencies, count);
-    for (const Node* const node : nodes) check(capture->graph->has(node));
-    Capture::Member& member = *capture->member(*found);
-    if (flags == cudaStreamSetCaptureDependencies) member.tail.clear();
-    member.join(nodes);
-  });
-}
-
-SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<void()>* work) {
-  SIMCUDA_CALL(device, {
-    count("operator", name);
-    Operation operation;
-    operation.name = name;
-    operation.work = std::move(*work);
-    return submit(*find_stream(stream), std::move(operation));
-  });
-}
-
-SIMCUDA_EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name,
-                                       std::function<void(std::function<void()>)>* begin, std::function<void()>* work) {
-  SIMCUDA_CALL(device, {
-    count("shared work", name);
-    Operation operation;
-    operation.name = name;
-    operation.begin = [begin = std::move(*begin)](std::shared_ptr<Mark> mark) {
-      begin([mark = std::move(mark)] { mark->finish(); });
-    };
-    operation.work = std::move(*work);
-    return submit(*find_stream(stream), std::move(operation));
-  });
-}
-
-SIMCUDA_EXPORT int simcudaIsCapturing(cudaStream_t stream) {
-  if (!any_capture()) return 0;
-  try {
-    return capture_of(*find_stream(stream)) != nullptr;
-  } catch (const Error&) {
-    return 0;
-  }
-}
-
-SIMCUDA_EXPORT void simcudaInvalidateCapture(cudaStream_t stream, const char* why) {
-  if (!any_capture()) return;
-  const std::lock_guard lock(graphs_mutex());
-  try {
-    if (const auto capture = capture_of(*find_stream(stream))) capture->invalidate(why);
-  } catch (const Error&) {
-  }
-}

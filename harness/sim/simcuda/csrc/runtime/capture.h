@@ -9,7 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "device.h"
 #include "graph.h"
+#include "operation.h"
+#include "stream.h"
 
 namespace simcuda {
 
@@ -53,6 +56,9 @@ void forbid_captured(const Stream& stream, const char* call);
 void forbid_captured(const Device& device, const char* call);
 // Work for the legacy stream: refused while a blocking stream of the device is captured.
 void forbid_implicit(const Stream& stream, const char* call);
+
+// Asking for the state of the legacy stream's capture: refused as well, but harms no capture.
+void refuse_implicit(const Stream& stream);
 
 void begin_capture(Stream& stream, std::shared_ptr<Graph> graph, bool given, const std::vector<Node*>& tail,
                    cudaStreamCaptureMode mode);

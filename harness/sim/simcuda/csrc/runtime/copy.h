@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "graph.h"
+#include "operation.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -33,6 +33,11 @@ Copy copy_of(const cudaMemcpy3DParms& params);
 
 // Queues the copy, or adds it to the stream's capture. If it is synchronous, it waits. Throws Error.
 cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool synchronous);
+
+// The same for a fill with the lowest byte of `value`: `height` rows of `width` bytes, `pitch` bytes from one to the
+// next.
+cudaError_t fill(Stream& stream, void* address, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                 bool synchronous);
 
 // Of nodes that are added by themselves. Throws Error(cudaErrorInvalidValue). Whether a fill is synchronous is only
 // told.

@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 #include <string_view>
+#include <vector>
 
-#include "../include/simcuda.h"
 #include "../include/simcuda_machine.h"
-#include "activity.h"
-#include "arena.h"
-#include "call.h"
-#include "ledger.h"
-#include "process.h"
-#include "stream.h"
+#include "error.h"
 
 namespace simcuda {
 
@@ -83,71 +77,11 @@ std::vector<Device*>& devices() {
 
 Device::Device(int index, int number, std::size_t memory) : index(index), number(number), memory(memory) {}
 
-void Device::wake() {
-  if (awake()) return;
-  bool made = false;
-  std::call_once(woken_, [this, &made] {
-    arena_of(*this).take(context_memory(memory));
-    ledger::open_context(number);
-    legacy_ = std::make_shared<Stream>(*this, Stream::Kind::legacy, cudaStreamDefault, 0);
-    add(legacy_);
-    awake_.store(true, std::memory_order_release);
-    made = true;
-  });
-  if (made) activity::tell_context(index);  // an observer may use the device
-}
-
 void Device::fail(cudaError_t error, const char* why) {
   cudaError_t none = cudaSuccess;
   if (!error_.compare_exchange_strong(none, error)) return;
   std::fprintf(stderr, "Simulated CUDA: device %d failed, %s (%s): %s\n", index, error_text(error), error_name(error),
                why);
-}
-
-std::shared_ptr<Stream> Device::legacy_stream() {
-  wake();
-  return legacy_;
-}
-
-void Device::add(const std::shared_ptr<Stream>& stream) {
-  {
-    const std::lock_guard lock(mutex_);
-    streams_.push_back(stream);
-  }
-  if (stream->blocking()) {
-    const std::lock_guard lock(order_);
-    blocking_.push_back(stream->queue_);
-  }
-}
-
-void Device::remove(Stream& stream) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(leaving_, [](const auto& queue) { return queue->idle(); });
-  if (!stream.queue_->idle()) leaving_.push_back(stream.queue_);
-  std::erase_if(streams_, [&](const auto& one) { return one.get() == &stream; });
-}
-
-std::vector<std::shared_ptr<work::Queue>> Device::queues() {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(leaving_, [](const auto& queue) { return queue->idle(); });
-  auto queues = leaving_;
-  for (const auto& stream : streams_) queues.push_back(stream->queue_);
-  return queues;
-}
-
-void Device::drain() {
-  std::vector<std::shared_ptr<Mark>> marks;
-  for (const auto& queue : queues()) {
-    if (auto mark = queue->fence()) marks.push_back(std::move(mark));
-  }
-  for (const auto& mark : marks) mark->wait();
-}
-
-bool Device::idle() {
-  for (const auto& queue : queues()) {
-    if (!queue->idle()) return false;
-  }
-  return true;
 }
 
 void Device::enable_peer(int other) {
@@ -177,13 +111,3 @@ Device& current_device() {
 }
 
 }  // namespace simcuda
-
-using namespace simcuda;
-
-SIMCUDA_EXPORT void simcudaFailDevice(int index, int error, const char* why) {
-  if (index >= 0 && index < device_count()) device(index).fail(static_cast<cudaError_t>(error), why);
-}
-
-SIMCUDA_EXPORT int simcudaHasContext(int index) {
-  return initialized() && index >= 0 && index < device_count() && device(index).awake();
-}

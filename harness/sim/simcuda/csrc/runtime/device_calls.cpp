@@ -13,12 +13,14 @@
 #include "../include/simcuda_shared.h"
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "device.h"
 #include "ipc_event.h"
 #include "pools.h"
 #include "process.h"
 #include "properties.h"
 #include "stream.h"
+#include "trace.h"
 
 using namespace simcuda;
 
@@ -60,7 +62,7 @@ SIMCUDA_EXPORT cudaError_t cudaSetDevice(int index) {
   SIMCUDA_CALL(driver, {
     check(device_count() > 0, cudaErrorNoDevice);
     // "Starting with CUDA 12.0, this call will immediately initialize the primary context on the specified device."
-    device(index).wake();
+    wake(device(index));
     set_current_index(index);
     return device(index).error();
   });
@@ -69,7 +71,7 @@ SIMCUDA_EXPORT cudaError_t cudaSetDevice(int index) {
 SIMCUDA_EXPORT cudaError_t cudaInitDevice(int index, unsigned, unsigned) {
   SIMCUDA_CALL(driver, {
     check(device_count() > 0, cudaErrorNoDevice);
-    device(index).wake();
+    wake(device(index));
   });
 }
 
@@ -109,9 +111,9 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSynchronize() {
     Device& device = current_device();
     forbid_captured(device, "cudaDeviceSynchronize");
     forbid_unsafe("cudaDeviceSynchronize");
-    device.wake();
+    wake(device);
     activity::describe_wait(SimcudaWait::device, device.index, simcuda_no_stream);
-    device.drain();
+    drain(device);
     release_after_wait(device);
     return device.error();
   });
@@ -123,7 +125,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceReset() {
   SIMCUDA_CALL(driver, {
     Device& device = current_device();
     forbid_captured(device, "cudaDeviceReset");
-    device.drain();
+    drain(device);
     return device.error();
   });
 }
@@ -197,7 +199,7 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer
 SIMCUDA_EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   SIMCUDA_CALL(device, {
     check(flags == 0);
-    current_device().wake();
+    wake(current_device());
     current_device().enable_peer(peer);
   });
 }
@@ -265,6 +267,17 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirect
 SIMCUDA_EXPORT cudaError_t cudaProfilerStart() { SIMCUDA_CALL(driver, {}); }
 
 SIMCUDA_EXPORT cudaError_t cudaProfilerStop() { SIMCUDA_CALL(driver, {}); }
+
+SIMCUDA_EXPORT void simcudaFailDevice(int index, int error, const char* why) {
+  if (index >= 0 && index < device_count()) device(index).fail(static_cast<cudaError_t>(error), why);
+}
+
+SIMCUDA_EXPORT int simcudaHasContext(int index) {
+  return initialized() && index >= 0 && index < device_count() && awake(device(index));
+}
+
+SIMCUDA_EXPORT int simcudaIsInitialized() { return initialized(); }
+SIMCUDA_EXPORT void simcudaPrintTrace() { print_trace(); }
 
 namespace {
 std::atomic<int> other_threads{0};

@@ -7,10 +7,11 @@
 #include <thread>
 #include <utility>
 
+#include "allocations.h"
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "copy.h"
-#include "memory.h"
 #include "process.h"
 #include "simcuda_driver.h"
 

@@ -1,7 +1,5 @@
 #include "error.h"
 
-#include "call.h"
-
 namespace simcuda {
 
 namespace {
@@ -53,20 +51,3 @@ cudaError_t take_last_error() {
 }
 
 }  // namespace simcuda
-
-using namespace simcuda;
-
-SIMCUDA_EXPORT const char* cudaGetErrorName(cudaError_t error) { return error_name(error); }
-SIMCUDA_EXPORT const char* cudaGetErrorString(cudaError_t error) { return error_text(error); }
-
-// What the calls of this thread returned, and nothing else: on an H100 with driver 580 both functions return success
-// after an assertion, until a call that uses the device has returned its error.
-SIMCUDA_EXPORT cudaError_t cudaGetLastError() {
-  begin_call(__func__, Needs::nothing);
-  return take_last_error();
-}
-
-SIMCUDA_EXPORT cudaError_t cudaPeekAtLastError() {
-  begin_call(__func__, Needs::nothing);
-  return last_error();
-}

@@ -15,7 +15,9 @@
 
 namespace simcuda {
 
+struct Capture;
 struct IpcEventPage;  // ipc_event.h
+struct Node;
 
 class Event : public std::enable_shared_from_this<Event> {
  public:
@@ -51,5 +53,7 @@ class Event : public std::enable_shared_from_this<Event> {
 };
 
 std::shared_ptr<Event> find_event(cudaEvent_t handle);  // throws Error(cudaErrorInvalidResourceHandle)
+void add_event(std::shared_ptr<Event> event);
+void remove_event(cudaEvent_t handle);  // throws the same
 
 }  // namespace simcuda

@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "../include/simcuda.h"
 #include "activity.h"
-#include "call.h"
 #include "capture.h"
+#include "context.h"
+#include "device.h"
 #include "error.h"
+#include "event.h"
 #include "graph_memory.h"
+#include "handles.h"
 #include "ipc_event.h"
 #include "process.h"
 
 namespace simcuda {
 
 namespace {
-
-thread_local Exec* running = nullptr;
 
 Handles<Exec>& execs() {
   static auto* const execs = new Handles<Exec>;
@@ -73,7 +73,7 @@ void Exec::append(Program& program, const Graph& graph, const unsigned long long
 cudaError_t Exec::launch(Stream& stream) {
   Device& device = stream.device();
   if (device.error() != cudaSuccess) return device.error();
-  device.wake();
+  wake(device);
   if (any_capture()) {
     const std::lock_guard lock(graphs_mutex());
     if (const auto capture = capture_of(stream)) {
@@ -157,7 +157,7 @@ cudaError_t Exec::launch(Stream& stream) {
 }
 
 void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool whole) {
-  Exec* const before = std::exchange(running, this);
+  const ConditionScope scope(values_);
   for (std::size_t i = begin; i < end; ++i) {
     const Step& step = program[i];
     if (!step.enabled) continue;
@@ -172,7 +172,6 @@ void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool 
       run_guarded(device(step.device), step.operation.name, step.operation.work, step.told);
     }
   }
-  running = before;
 }
 
 void Exec::run_conditional(const Step& step) {
@@ -190,10 +189,6 @@ void Exec::run_conditional(const Step& step) {
     default:  // cudaGraphCondTypeSwitch
       run_body(value);
   }
-}
-
-void Exec::set_conditional(cudaGraphConditionalHandle handle, unsigned value) {
-  if (running) running->values_[handle] = value;
 }
 
 Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
@@ -280,12 +275,3 @@ void add_exec(std::shared_ptr<Exec> exec) { execs().add(std::move(exec)); }
 std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle) { return execs().remove(handle); }
 
 }  // namespace simcuda
-
-SIMCUDA_EXPORT std::uint32_t simcudaGraphExecNumber(const void* handle) {
-  const auto exec = simcuda::execs().find(handle);
-  return exec ? exec->number() : 0;
-}
-
-SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) {
-  simcuda::Exec::set_conditional(handle, value);
-}

@@ -3,11 +3,12 @@
 
 #include <driver_types.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
+#include "conditions.h"
 #include "graph.h"
 
 namespace simcuda {
@@ -34,9 +35,6 @@ class Exec : public std::enable_shared_from_this<Exec> {
   void set_event(const Node& node, std::shared_ptr<Event> event);
   void enable(const Node& node, bool enabled);
   bool enabled(const Node& node) const;
-
-  // Of the launch that runs in the calling thread, if one does.
-  static void set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 
  private:
   struct Step;
@@ -68,7 +66,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
   std::shared_ptr<Graph> source_;     // for captures of a launch; keeps the user objects
   std::shared_ptr<Mark> last_;
   std::vector<std::shared_ptr<Conditional>> conditionals_;
-  std::unordered_map<cudaGraphConditionalHandle, unsigned> values_;  // used by the launch that runs
+  Conditions values_;  // used by the launch that runs
 };
 
 void add_exec(std::shared_ptr<Exec> exec);

@@ -4,9 +4,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "call.h"
 #include "error.h"
-#include "exec.h"
+#include "handles.h"
 #include "process.h"
 
 namespace simcuda {
@@ -41,13 +40,6 @@ std::shared_ptr<Graph> clone_part(const Graph& graph) {
 std::recursive_mutex& graphs_mutex() {
   static auto* const mutex = new std::recursive_mutex;
   return *mutex;
-}
-
-Work host_work(cudaHostFn_t function, void* data) {
-  return [function, data] {
-    const InHostFunction inside;
-    function(data);
-  };
 }
 
 void retain(UserObject& object, unsigned count) { object.references.fetch_add(count); }
@@ -175,14 +167,3 @@ Node& find_node(cudaGraphNode_t handle) {
 }
 
 }  // namespace simcuda
-
-SIMCUDA_EXPORT std::uint32_t simcudaGraphNumber(const void* handle) {
-  const auto graph = simcuda::graphs().find(handle);
-  return graph ? graph->number : 0;
-}
-
-SIMCUDA_EXPORT std::uint64_t simcudaGraphNodeNumber(const void* handle) {
-  const std::lock_guard lock(simcuda::graphs_mutex());
-  const auto* const node = static_cast<const simcuda::Node*>(handle);
-  return simcuda::nodes().contains(node) ? simcuda::node_number(node->graph->number, node->id) : 0;
-}

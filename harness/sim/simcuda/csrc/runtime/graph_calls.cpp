@@ -4,7 +4,8 @@
 #include <fstream>
 
 #include "call.h"
-#include "capture.h"
+#include "conditions.h"
+#include "context.h"
 #include "dot.h"
 #include "exec.h"
 #include "graph.h"
@@ -196,3 +197,34 @@ SIMCUDA_EXPORT cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUse
     release(object, count);
   });
 }
+
+// For observers: 0 if there is no such graph, or no such node.
+
+SIMCUDA_EXPORT std::uint32_t simcudaGraphNumber(const void* handle) {
+  try {
+    return find_graph(static_cast<cudaGraph_t>(const_cast<void*>(handle)))->number;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+SIMCUDA_EXPORT std::uint32_t simcudaGraphExecNumber(const void* handle) {
+  try {
+    return find_exec(static_cast<cudaGraphExec_t>(const_cast<void*>(handle)))->number();
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+SIMCUDA_EXPORT std::uint64_t simcudaGraphNodeNumber(const void* handle) {
+  const std::lock_guard lock(graphs_mutex());
+  try {
+    const Node& node = find_node(static_cast<cudaGraphNode_t>(const_cast<void*>(handle)));
+    return node_number(node.graph->number, node.id);
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+// For work that is simulated: as kernels call cudaGraphSetConditional.
+SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) { set_condition(handle, value); }

@@ -1,7 +1,5 @@
 #include "graph_memory.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -10,8 +8,10 @@
 #include <vector>
 
 #include "arena.h"
-#include "call.h"
 #include "capture.h"
+#include "context.h"
+#include "error.h"
+#include "pages.h"
 #include "pools.h"
 
 namespace simcuda {
@@ -37,7 +37,7 @@ class Block : public std::enable_shared_from_this<Block> {
   const std::size_t size;
   char* base = nullptr;
 
-  Block(Device& device, std::size_t bytes) : device(device), size(round_up(bytes, Arena::page)) {}
+  Block(Device& device, std::size_t bytes) : device(device), size(round_up(bytes, page_size)) {}
 
  private:
   bool backed_ = false;  // its memory is counted
@@ -136,7 +136,7 @@ std::shared_ptr<Block> block_of(const Allocation& allocation) {
 }  // namespace
 
 Operation allocation_operation(Device& device, std::size_t bytes, void** address) {
-  device.wake();
+  wake(device);
   auto block = Block::make(device, bytes);
   *address = block->base;
   Operation operation;
@@ -182,62 +182,49 @@ void free_if_left(const Operation& operation) {
   if (operation.type == cudaGraphNodeTypeMemAlloc) static_cast<Block*>(operation.kept.get())->free();
 }
 
+void graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which, void* value) {
+  const std::lock_guard lock(state().mutex);
+  const Use& use = use_of(device);
+  auto& to = *static_cast<std::uint64_t*>(value);
+  switch (which) {
+    case cudaGraphMemAttrUsedMemCurrent:
+      to = use.used;
+      break;
+    case cudaGraphMemAttrUsedMemHigh:
+      to = use.used_high;
+      break;
+    case cudaGraphMemAttrReservedMemCurrent:
+      to = use.reserved;
+      break;
+    case cudaGraphMemAttrReservedMemHigh:
+      to = use.reserved_high;
+      break;
+    default:
+      throw Error(cudaErrorInvalidValue);
+  }
+}
+
+void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which) {
+  const std::lock_guard lock(state().mutex);
+  Use& use = use_of(device);
+  switch (which) {
+    case cudaGraphMemAttrUsedMemHigh:
+      use.used_high = use.used;
+      break;
+    case cudaGraphMemAttrReservedMemHigh:
+      use.reserved_high = use.reserved;
+      break;
+    default:
+      throw Error(cudaErrorInvalidValue);
+  }
+}
+
+void trim_graph_memory(Device& device) {
+  drain(device);  // what is freed may be used by replays that are queued
+  const std::lock_guard lock(state().mutex);
+  for (Block* block : state().blocks) {
+    if (&block->device == &device) block->trim();
+  }
+}
+
 }  // namespace simcuda
-
-using namespace simcuda;
-
-SIMCUDA_EXPORT cudaError_t cudaDeviceGetGraphMemAttribute(int index, cudaGraphMemAttributeType which, void* value) {
-  SIMCUDA_CALL(driver, {
-    check(value != nullptr);
-    const Device& device = simcuda::device(index);
-    const std::lock_guard lock(state().mutex);
-    const Use& use = use_of(device);
-    auto& to = *static_cast<std::uint64_t*>(value);
-    switch (which) {
-      case cudaGraphMemAttrUsedMemCurrent:
-        to = use.used;
-        break;
-      case cudaGraphMemAttrUsedMemHigh:
-        to = use.used_high;
-        break;
-      case cudaGraphMemAttrReservedMemCurrent:
-        to = use.reserved;
-        break;
-      case cudaGraphMemAttrReservedMemHigh:
-        to = use.reserved_high;
-        break;
-      default:
-        throw Error(cudaErrorInvalidValue);
-    }
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaDeviceSetGraphMemAttribute(int index, cudaGraphMemAttributeType which, void* value) {
-  SIMCUDA_CALL(driver, {
-    check(value != nullptr && *static_cast<const std::uint64_t*>(value) == 0);
-    const Device& device = simcuda::device(index);
-    const std::lock_guard lock(state().mutex);
-    Use& use = use_of(device);
-    switch (which) {
-      case cudaGraphMemAttrUsedMemHigh:
-        use.used_high = use.used;
-        break;
-      case cudaGraphMemAttrReservedMemHigh:
-        use.reserved_high = use.reserved;
-        break;
-      default:
-        throw Error(cudaErrorInvalidValue);
-    }
-  });
-}
-
-SIMCUDA_EXPORT cudaError_t cudaDeviceGraphMemTrim(int index) {
-  SIMCUDA_CALL(driver, {
-    Device& device = simcuda::device(index);
-    device.drain();  // what is freed may be used by replays that are queued
-    const std::lock_guard lock(state().mutex);
-    for (Block* block : state().blocks) {
-      if (&block->device == &device) block->trim();
-    }
-  });
-}

@@ -9,9 +9,10 @@
 
 #include <cstddef>
 
+#include "allocations.h"
 #include "device.h"
-#include "graph.h"
-#include "memory.h"
+#include "operation.h"
+#include "stream.h"
 
 namespace simcuda {
 
@@ -27,5 +28,11 @@ cudaError_t capture_free(Stream& stream, void* address);
 void free_graph_memory(const Allocation& allocation);
 // Before a launch with cudaGraphInstantiateFlagAutoFreeOnLaunch, of each node: frees what an earlier launch left.
 void free_if_left(const Operation& operation);
+
+// The memory of a device that graphs use, and have used at most. Throw Error(cudaErrorInvalidValue).
+void graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which, void* value);
+void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which);  // to what is current
+// Waits for the device, and gives it back what no graph uses.
+void trim_graph_memory(Device& device);
 
 }  // namespace simcuda

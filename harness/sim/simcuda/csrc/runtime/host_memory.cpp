@@ -4,11 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "allocations.h"
 #include "call.h"
 #include "capture.h"
-#include "memory.h"
-#include "pools.h"
+#include "context.h"
+#include "device.h"
+#include "pages.h"
 
 using namespace simcuda;
 using Kind = Allocation::Kind;
@@ -19,12 +20,12 @@ cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, con
   check(address != nullptr);
   check((flags & ~(cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)) == 0);
   Device& device = current_device();
-  device.wake();
+  wake(device);
   *address = nullptr;
   if (bytes == 0) return cudaSuccess;
   forbid_unsafe(call);
   void* const memory =
-      mmap(nullptr, round_up(bytes, Arena::page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, round_up(bytes, page_size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, cudaErrorMemoryAllocation);
   add_allocation({static_cast<char*>(memory), bytes, Kind::host, &device, flags});
   *address = memory;
@@ -33,7 +34,7 @@ cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, con
 
 // Whether the program may read the range: the driver pins pages, and cannot pin what is not there.
 bool mapped(const void* address, std::size_t bytes) {
-  const auto first = reinterpret_cast<std::uintptr_t>(address) / Arena::page * Arena::page;
+  const auto first = reinterpret_cast<std::uintptr_t>(address) / page_size * page_size;
   const auto last = reinterpret_cast<std::uintptr_t>(address) + bytes;
   // msync fails with ENOMEM where nothing is mapped, and does nothing otherwise.
   return msync(reinterpret_cast<void*>(first), last - first, MS_ASYNC) == 0;
@@ -57,11 +58,11 @@ SIMCUDA_EXPORT cudaError_t cudaFreeHost(void* address) {
     check(found && found->base == address && found->kind == Kind::host);
     forbid_unsafe("cudaFreeHost");
     for (int index = 0; index < device_count(); ++index) {
-      if (Device& each = device(index); each.awake()) each.drain();
+      if (Device& each = device(index); awake(each)) drain(each);
     }
     const auto allocation = remove_allocation(address, {Kind::host});
     check(allocation.has_value());
-    munmap(allocation->base, round_up(allocation->size, Arena::page));
+    munmap(allocation->base, round_up(allocation->size, page_size));
   });
 }
 
@@ -72,7 +73,7 @@ SIMCUDA_EXPORT cudaError_t cudaHostRegister(void* address, size_t bytes, unsigne
                      cudaHostRegisterReadOnly)) == 0);
     check(!(flags & cudaHostRegisterIoMemory), cudaErrorNotSupported);
     Device& device = current_device();
-    device.wake();
+    wake(device);
     forbid_unsafe("cudaHostRegister");
     check(mapped(address, bytes));
     add_allocation({static_cast<char*>(address), bytes, Kind::registered, &device, flags});

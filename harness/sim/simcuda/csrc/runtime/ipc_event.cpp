@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "error.h"
-#include "process.h"
 
 namespace simcuda {
 

@@ -16,11 +16,13 @@
 #include <string>
 #include <tuple>
 
+#include "allocations.h"
 #include "arena.h"
 #include "call.h"
 #include "capture.h"
-#include "memory.h"
-#include "pools.h"
+#include "context.h"
+#include "device.h"
+#include "pages.h"
 #include "simcuda_ledger.h"
 
 using namespace simcuda;
@@ -73,7 +75,7 @@ char* map(const Name& name) {
   const std::string path = "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
   const int file = start_of(name.process) == name.start ? open(path.c_str(), O_RDWR | O_CLOEXEC) : -1;
   check(file >= 0, cudaErrorMapBufferObjectFailed);
-  void* const memory = mmap(nullptr, round_up(name.size, Arena::page), PROT_READ | PROT_WRITE, MAP_SHARED, file,
+  void* const memory = mmap(nullptr, round_up(name.size, page_size), PROT_READ | PROT_WRITE, MAP_SHARED, file,
                             static_cast<off_t>(name.offset));
   close(file);
   check(memory != MAP_FAILED, cudaErrorMapBufferObjectFailed);
@@ -110,7 +112,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle
     std::memcpy(static_cast<void*>(&name), &handle, sizeof name);
     check(name.magic == Name::magic_value);
     check(name.process != getpid(), cudaErrorDeviceUninitialized);
-    current_device().wake();
+    wake(current_device());
     auto& [mutex, opened] = table();
     const std::lock_guard lock(mutex);
     for (auto& [base, each] : opened) {
@@ -120,7 +122,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle
       return;
     }
     char* const base = map(name);
-    opened[base] = {name, base, round_up(name.size, Arena::page), 1};
+    opened[base] = {name, base, round_up(name.size, page_size), 1};
     add_allocation({base, name.size, Kind::opened, &device_of(name)});
     *address = base;
   });
@@ -131,8 +133,8 @@ SIMCUDA_EXPORT cudaError_t cudaIpcCloseMemHandle(void* address) {
     forbid_unsafe("cudaIpcCloseMemHandle");
     const auto found = find_allocation(address);
     check(found && found->kind == Kind::opened && found->base == address);
-    found->device->drain();
-    current_device().drain();
+    drain(*found->device);
+    drain(current_device());
     auto& [mutex, opened] = table();
     const std::lock_guard lock(mutex);
     const auto place = opened.find(static_cast<char*>(address));

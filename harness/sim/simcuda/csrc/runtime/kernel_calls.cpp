@@ -1,11 +1,13 @@
 // The interface: launches of kernels, and what kernels and variables of modules are asked for.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "device.h"
 #include "kernels.h"
 #include "stream.h"
@@ -233,4 +235,29 @@ SIMCUDA_EXPORT cudaError_t cudaLibraryGetManaged(void**, size_t*, cudaLibrary_t,
 
 SIMCUDA_EXPORT cudaError_t cudaLibraryGetUnifiedFunction(void**, cudaLibrary_t, const char*) {
   SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
+}
+
+// What the compiler puts into programs: their names and types are those of CUDA's crt/host_runtime.h.
+
+SIMCUDA_EXPORT void** __cudaRegisterFatBinary(void*) {
+  static void* handles[4096];
+  static std::atomic<unsigned> next{0};
+  return &handles[next.fetch_add(1) % 4096];  // an address that nobody looks behind
+}
+
+SIMCUDA_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
+SIMCUDA_EXPORT void __cudaUnregisterFatBinary(void**) {}
+SIMCUDA_EXPORT char __cudaInitModule(void**) { return 1; }
+
+SIMCUDA_EXPORT void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*,
+                                           dim3*, dim3*, int*) {
+  note_function(function, name);
+}
+
+SIMCUDA_EXPORT void __cudaRegisterVar(void**, char* variable, char*, const char*, int, size_t size, int, int) {
+  note_variable(variable, size);
+}
+
+SIMCUDA_EXPORT void __cudaRegisterManagedVar(void**, void** variable, char*, const char*, int, size_t size, int, int) {
+  note_variable(variable, size);
 }

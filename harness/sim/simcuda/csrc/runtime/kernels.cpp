@@ -13,11 +13,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../include/simcuda.h"
-#include "call.h"
+#include "allocations.h"
+#include "conditions.h"
 #include "device.h"
 #include "error.h"
-#include "memory.h"
 #include "process.h"
 #include "trace.h"
 
@@ -70,7 +69,7 @@ Work spin(void** arguments) {
 Work set_conditional_handle(void** arguments) {
   const auto handle = argument<unsigned long long>(arguments, 0);
   const auto* const value = argument<const bool*>(arguments, 1);
-  return [handle, value] { simcudaSetConditional(handle, *value); };
+  return [handle, value] { set_condition(handle, *value); };
 }
 
 struct Simulated {
@@ -151,34 +150,14 @@ Variable find_variable(const void* symbol) {
   return {address, entry.size};
 }
 
-}  // namespace simcuda
-
-using namespace simcuda;
-
-// What the compiler puts into programs: their names and types are those of CUDA's crt/host_runtime.h.
-
-SIMCUDA_EXPORT void** __cudaRegisterFatBinary(void*) {
-  static void* handles[4096];
-  static std::atomic<unsigned> next{0};
-  return &handles[next.fetch_add(1) % 4096];  // an address that nobody looks behind
-}
-
-SIMCUDA_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
-SIMCUDA_EXPORT void __cudaUnregisterFatBinary(void**) {}
-SIMCUDA_EXPORT char __cudaInitModule(void**) { return 1; }
-
-SIMCUDA_EXPORT void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*,
-                                           dim3*, dim3*, int*) {
+void note_function(const void* function, const char* name) {
   const std::lock_guard lock(registry().mutex);
   registry().noted.push_back({function, name});
 }
 
-SIMCUDA_EXPORT void __cudaRegisterVar(void**, char* variable, char*, const char*, int, size_t size, int, int) {
+void note_variable(const void* symbol, std::size_t size) {
   const std::lock_guard lock(registry().mutex);
-  registry().variables[variable].size = size;
+  registry().variables[symbol].size = size;
 }
 
-SIMCUDA_EXPORT void __cudaRegisterManagedVar(void**, void** variable, char*, const char*, int, size_t size, int, int) {
-  const std::lock_guard lock(registry().mutex);
-  registry().variables[variable].size = size;
-}
+}  // namespace simcuda

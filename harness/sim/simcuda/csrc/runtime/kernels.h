@@ -8,9 +8,13 @@
 #include <optional>
 #include <string>
 
-#include "graph.h"
+#include "operation.h"
 
 namespace simcuda {
+
+// A kernel or a variable that a module of the program has. `name` lives for ever.
+void note_function(const void* function, const char* name);
+void note_variable(const void* symbol, std::size_t size);
 
 // The demangled name of the kernel whose host function this is. Throws Error(cudaErrorInvalidDeviceFunction).
 const std::string& kernel_name(const void* function);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "call.h"
+#include "event.h"
 #include "exec.h"
 #include "graph.h"
 #include "nodes.h"

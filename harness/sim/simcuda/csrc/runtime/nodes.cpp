@@ -5,6 +5,7 @@
 #include "copy.h"
 #include "device.h"
 #include "error.h"
+#include "event.h"
 #include "graph_memory.h"
 #include "kernels.h"
 

@@ -2,9 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include "allocations.h"
 #include "call.h"
-#include "capture.h"
-#include "memory.h"
+#include "context.h"
+#include "device.h"
 
 using namespace simcuda;
 

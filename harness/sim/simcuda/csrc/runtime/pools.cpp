@@ -1,17 +1,62 @@
 #include "pools.h"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <utility>
 
+#include "allocations.h"
 #include "arena.h"
 #include "error.h"
+#include "handles.h"
+#include "pages.h"
 
 namespace simcuda {
 
 namespace {
 
 constexpr std::size_t chunk_bytes = std::size_t{32} << 20, rounding = 512;
+
+// Leaked, as memory may be given back until the very end of the process.
+Handles<Pool>& pools() {
+  static auto* const pools = new Handles<Pool>;
+  return *pools;
+}
+
+// By the devices' indices: their default pools, those they use now, and all.
+struct Table {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Pool>> defaults{static_cast<std::size_t>(device_count())};
+  std::vector<std::shared_ptr<Pool>> current{static_cast<std::size_t>(device_count())};
+  std::vector<std::weak_ptr<Pool>> all;
+};
+Table& table() {
+  static auto* const table = new Table;
+  return *table;
+}
+
+// Most programs use no pool: what they wait for costs them nothing more.
+std::atomic<bool> any_used{false};
+
+std::shared_ptr<Pool> make_pool(Device& device, std::size_t most) {
+  auto pool = std::make_shared<Pool>(device, most);
+  pools().add(pool);
+  std::erase_if(table().all, [](const auto& each) { return each.expired(); });
+  table().all.push_back(pool);
+  return pool;
+}
+
+template <typename Use>
+void for_each_pool(Device& device, Use use) {
+  std::vector<std::shared_ptr<Pool>> all;
+  {
+    const std::lock_guard lock(table().mutex);
+    for (const auto& each : table().all) {
+      if (auto pool = each.lock(); pool && &pool->device() == &device) all.push_back(std::move(pool));
+    }
+  }
+  for (const auto& pool : all) use(*pool);
+}
 
 }  // namespace
 
@@ -35,8 +80,8 @@ Pool::~Pool() {
 
 bool Pool::grow(std::size_t bytes) {
   Arena& arena = arena_of(device_);
-  for (const std::size_t least : {chunk_bytes, Arena::huge_page}) {
-    const std::size_t size = std::max(least, round_up(bytes, Arena::huge_page));
+  for (const std::size_t least : {chunk_bytes, huge_page_size}) {
+    const std::size_t size = std::max(least, round_up(bytes, huge_page_size));
     if (most_ != 0 && (size > most_ || reserved_ > most_ - size)) continue;
     if (!arena.take(size)) continue;
     char* const memory = static_cast<char*>(arena.reserve(size));
@@ -106,6 +151,7 @@ char* Pool::find_with_wait(std::size_t bytes, Stream& stream) {
 }
 
 void* Pool::allocate(std::size_t bytes, Stream& stream) {
+  any_used.store(true, std::memory_order_relaxed);
   check(bytes <= device_.memory, cudaErrorMemoryAllocation);
   const std::size_t size = round_up(bytes, rounding);
   char* memory;
@@ -270,6 +316,55 @@ cudaMemAccessFlags Pool::access(int device) {
   const std::lock_guard lock(mutex_);
   const auto found = access_.find(device);
   return found == access_.end() ? cudaMemAccessFlagsProtNone : found->second;
+}
+
+std::shared_ptr<Pool> find_pool(cudaMemPool_t handle) {
+  auto pool = pools().find(handle);
+  check(pool != nullptr);
+  return pool;
+}
+
+std::shared_ptr<Pool> default_pool(Device& device) {
+  const std::lock_guard lock(table().mutex);
+  auto& pool = table().defaults.at(static_cast<std::size_t>(device.index));
+  if (!pool) pool = make_pool(device, 0);
+  return pool;
+}
+
+std::shared_ptr<Pool> current_pool(Device& device) {
+  auto fallback = default_pool(device);
+  const std::lock_guard lock(table().mutex);
+  const auto& current = table().current.at(static_cast<std::size_t>(device.index));
+  return current ? current : fallback;
+}
+
+std::shared_ptr<Pool> create_pool(Device& device, std::size_t most) {
+  const std::lock_guard lock(table().mutex);
+  return make_pool(device, most);
+}
+
+void set_current_pool(const std::shared_ptr<Pool>& pool) {
+  const std::lock_guard lock(table().mutex);
+  table().current.at(static_cast<std::size_t>(pool->device().index)) = pool;
+}
+
+void destroy_pool(const std::shared_ptr<Pool>& pool) {
+  const auto index = static_cast<std::size_t>(pool->device().index);
+  {
+    const std::lock_guard lock(table().mutex);
+    check(table().defaults.at(index) != pool);
+    if (auto& current = table().current.at(index); current == pool) current.reset();
+  }
+  pools().remove(pool->handle());
+}
+
+void release_after_wait(Device& device) {
+  if (!any_used.load(std::memory_order_relaxed)) return;
+  for_each_pool(device, [](Pool& pool) { pool.trim_to_threshold(); });
+}
+
+void trim_pools(Device& device) {
+  for_each_pool(device, [](Pool& pool) { pool.trim(0); });
 }
 
 void free_in_pool(const Allocation& allocation, Stream* stream) {

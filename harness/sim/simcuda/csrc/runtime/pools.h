@@ -15,8 +15,8 @@
 #include <mutex>
 #include <vector>
 
+#include "allocations.h"
 #include "device.h"
-#include "memory.h"
 #include "stream.h"
 
 namespace simcuda {
@@ -77,6 +77,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
 std::shared_ptr<Pool> find_pool(cudaMemPool_t handle);  // throws Error(cudaErrorInvalidValue)
 std::shared_ptr<Pool> default_pool(Device& device);
+std::shared_ptr<Pool> current_pool(Device& device);  // the one that the device's streams use
+void set_current_pool(const std::shared_ptr<Pool>& pool);
+std::shared_ptr<Pool> create_pool(Device& device, std::size_t most);
+// What was allocated from it stays, and the pool with it. Throws Error(cudaErrorInvalidValue) for a default pool.
+void destroy_pool(const std::shared_ptr<Pool>& pool);
 
 // Frees memory of kind `pool` that was removed from the table.
 void free_in_pool(const Allocation& allocation, Stream* stream);

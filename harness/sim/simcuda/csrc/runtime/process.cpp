@@ -3,15 +3,11 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 
-#include "../include/simcuda.h"
-#include "access.h"
 #include "activity.h"
-#include "call.h"
-#include "device.h"
-#include "trace.h"
 
 namespace simcuda {
 
@@ -56,21 +52,4 @@ InHostFunction::InHostFunction() { ++host_functions; }
 InHostFunction::~InHostFunction() { --host_functions; }
 bool InHostFunction::now() { return host_functions > 0; }
 
-cudaError_t begin_call(const char* name, Needs needs) {
-  count("call", name);
-  note_host_thread();
-  if (needs == Needs::nothing) return cudaSuccess;
-  if (InHostFunction::now()) return cudaErrorNotPermitted;
-  if (forked()) return cudaErrorInitializationError;
-  initialize();
-  if (needs == Needs::driver) return cudaSuccess;
-  const int index = current_index();
-  return index < 0 ? cudaErrorNoDevice : device(index).error();
-}
-
 }  // namespace simcuda
-
-using namespace simcuda;
-
-SIMCUDA_EXPORT int simcudaIsInitialized() { return initialized(); }
-SIMCUDA_EXPORT void simcudaPrintTrace() { print_trace(); }

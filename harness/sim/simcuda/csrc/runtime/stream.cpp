@@ -6,9 +6,8 @@
 
 #include "access.h"
 #include "activity.h"
-#include "call.h"
 #include "device.h"
-#include "handles.h"
+#include "error.h"
 #include "ledger.h"
 #include "process.h"
 
@@ -16,62 +15,21 @@ namespace simcuda {
 
 namespace {
 
-Handles<Stream>& handles() {
-  static auto* const handles = new Handles<Stream>;
-  return *handles;
-}
-
 unsigned long long next_id() {
   static std::atomic<unsigned long long> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-// The calling thread's own default streams, one a device, made at their first use.
-struct PerThread {
-  std::vector<std::shared_ptr<Stream>> streams;
-  ~PerThread() {
-    if (forked()) {
-      // The locks may be held by threads that this process does not have.
-      new std::vector<std::shared_ptr<Stream>>(std::move(streams));
-      return;
-    }
-    for (const auto& stream : streams) {
-      if (stream) stream->destroy();
-    }
-  }
-};
-
-std::shared_ptr<Stream> per_thread_stream(Device& device) {
-  thread_local PerThread own;
-  const auto place = static_cast<std::size_t>(device.index);
-  if (own.streams.size() <= place) own.streams.resize(place + 1);
-  auto& stream = own.streams[place];
-  if (!stream) stream = Stream::create(device, cudaStreamDefault, 0, Stream::Kind::per_thread);
-  return stream;
-}
-
 }  // namespace
 
-Stream::Stream(Device& device, Kind kind, unsigned flags, int priority)
+Stream::Stream(Device& device, StreamOrder& order, Kind kind, unsigned flags, int priority)
     : device_(device),
+      order_(order),
       kind_(kind),
       flags_(flags),
       priority_(priority),
       id_(next_id()),
       queue_(std::make_shared<work::Queue>(pool(), priority)) {}
-
-std::shared_ptr<Stream> Stream::create(Device& device, unsigned flags, int priority, Kind kind) {
-  device.wake();
-  auto stream = std::make_shared<Stream>(device, kind, flags, std::clamp(priority, highest_priority, lowest_priority));
-  handles().add(stream);
-  device.add(stream);
-  return stream;
-}
-
-void Stream::destroy() {
-  handles().remove(this);
-  device_.remove(*this);
-}
 
 void Stream::push(const char* name, Work work, Begin begin) {
   std::vector<Item> items;
@@ -96,9 +54,9 @@ void Stream::push(const char* name, Work work, Begin begin) {
 
 void Stream::push(std::vector<Item> items) {
   if (legacy()) {
-    const std::lock_guard lock(device_.order_);
+    const std::lock_guard lock(order_.mutex);
     std::vector<Item> all;
-    auto& blocking = device_.blocking_;
+    auto& blocking = order_.blocking;
     for (const auto& queue : blocking) {
       if (auto mark = queue->fence()) all.push_back({std::move(mark), nullptr, nullptr});
     }
@@ -107,9 +65,8 @@ void Stream::push(std::vector<Item> items) {
     std::move(items.begin(), items.end(), std::back_inserter(all));
     queue_->push(std::move(all));
   } else if (blocking()) {
-    const std::lock_guard lock(device_.order_);
-    if (auto mark = device_.legacy_->queue_->fence())
-      items.insert(items.begin(), Item{std::move(mark), nullptr, nullptr});
+    const std::lock_guard lock(order_.mutex);
+    if (auto mark = order_.legacy->fence()) items.insert(items.begin(), Item{std::move(mark), nullptr, nullptr});
     queue_->push(std::move(items));
   } else if (items.size() == 1) {
     queue_->push(std::move(items.front()));
@@ -128,7 +85,7 @@ void Stream::wait(std::shared_ptr<Mark> mark) {
 std::shared_ptr<Mark> Stream::mark(Work reached) {
   auto mark = std::make_shared<Mark>();
   // What comes after work of the legacy stream is not done before that is.
-  if (idle() && (!blocking() || device_.legacy_->queue_->idle())) {
+  if (idle() && (!blocking() || order_.legacy->idle())) {
     if (reached) reached();
     mark->finish();
   } else {
@@ -142,16 +99,8 @@ std::shared_ptr<Mark> Stream::mark(Work reached) {
 bool Stream::idle() {
   if (!queue_->idle()) return false;
   if (!legacy()) return true;
-  const std::lock_guard lock(device_.order_);
-  return std::all_of(device_.blocking_.begin(), device_.blocking_.end(),
-                     [](const auto& queue) { return queue->idle(); });
-}
-
-std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
-  if (handle == nullptr || handle == cudaStreamLegacy) return current_device().legacy_stream();
-  if (handle == cudaStreamPerThread) return per_thread_stream(current_device());
-  if (auto stream = handles().find(handle)) return stream;
-  throw Error(cudaErrorInvalidResourceHandle);
+  const std::lock_guard lock(order_.mutex);
+  return std::all_of(order_.blocking.begin(), order_.blocking.end(), [](const auto& queue) { return queue->idle(); });
 }
 
 namespace {
@@ -189,14 +138,3 @@ void begin_guarded(Device& device, const char* name, const Begin& begin, const s
 }
 
 }  // namespace simcuda
-
-SIMCUDA_EXPORT std::uint64_t simcudaStreamNumber(const void* handle, int per_thread) {
-  using namespace simcuda;
-  if (forked()) return simcuda_no_stream;
-  try {
-    const auto stream = static_cast<cudaStream_t>(const_cast<void*>(handle));
-    return find_stream(per_thread && handle == nullptr ? cudaStreamPerThread : stream)->activity_id();
-  } catch (const Error&) {
-    return simcuda_no_stream;
-  }
-}

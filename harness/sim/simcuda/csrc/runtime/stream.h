@@ -10,10 +10,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
+#include <mutex>
 #include <vector>
 
 #include "../../../softdevice/csrc/core/queue.h"
+#include "device.h"
 
 namespace simcuda {
 
@@ -23,19 +24,20 @@ using work::Mark;
 // The first half of work that needs others: the second half comes when they have finished the mark.
 using Begin = std::function<void(std::shared_ptr<Mark>)>;
 
-struct Capture;
-class Device;
-class Event;
-struct Node;
+// What the legacy default stream of a device and its blocking streams know of each other. The mutex is held while work
+// is pushed to any of them: their order is one for all.
+struct StreamOrder {
+  std::mutex mutex;
+  std::shared_ptr<work::Queue> legacy;
+  std::vector<std::shared_ptr<work::Queue>> blocking;
+};
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   enum class Kind { created, legacy, per_thread };
 
-  // Made by Device (legacy), `find_stream` (per thread) and `create`.
-  Stream(Device& device, Kind kind, unsigned flags, int priority);
-  static std::shared_ptr<Stream> create(Device& device, unsigned flags, int priority, Kind kind = Kind::created);
-  void destroy();  // it is no stream any longer; what is queued goes on
+  // Of a context (context.h), which makes it.
+  Stream(Device& device, StreamOrder& order, Kind kind, unsigned flags, int priority);
 
   Device& device() const { return device_; }
   cudaStream_t handle() { return reinterpret_cast<cudaStream_t>(this); }
@@ -62,20 +64,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::map<int, cudaStreamAttrValue> attributes;  // those that were set; under the mutex of captures
 
  private:
-  friend struct Capture;
-  friend class Device;
+  friend class Context;
 
   Device& device_;
+  StreamOrder& order_;
   const Kind kind_;
   const unsigned flags_;
   const int priority_;
   const unsigned long long id_;
   const std::shared_ptr<work::Queue> queue_;
 };
-
-// 0 and cudaStreamLegacy are the current device's legacy stream, cudaStreamPerThread the calling thread's own. Throws
-// Error(cudaErrorInvalidResourceHandle).
-std::shared_ptr<Stream> find_stream(cudaStream_t handle);
 
 // Runs work in a thread of the pool: with the device as the current one, not at all if the device has failed, and with
 // what it throws as the device's sticky error. Observers are told of it, under the number of its node if a graph runs.

@@ -3,6 +3,7 @@
 
 #include "call.h"
 #include "capture.h"
+#include "context.h"
 #include "device.h"
 #include "graph.h"
 #include "pools.h"
@@ -24,7 +25,7 @@ std::shared_ptr<Stream> created_stream(cudaStream_t handle) {
 SIMCUDA_EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   SIMCUDA_CALL(device, {
     check(stream != nullptr && (flags == cudaStreamDefault || flags == cudaStreamNonBlocking));
-    *stream = Stream::create(current_device(), flags, priority)->handle();
+    *stream = create_stream(current_device(), flags, priority)->handle();
   });
 }
 
@@ -40,7 +41,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   SIMCUDA_CALL(driver, {
     const auto found = created_stream(stream);
     leave_capture(*found);
-    found->destroy();
+    destroy_stream(*found);
   });
 }
 
@@ -190,4 +191,14 @@ SIMCUDA_EXPORT cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_
     const std::lock_guard lock(graphs_mutex());
     target->attributes = source->attributes;
   });
+}
+
+SIMCUDA_EXPORT std::uint64_t simcudaStreamNumber(const void* handle, int per_thread) {
+  if (forked()) return simcuda_no_stream;
+  try {
+    const auto stream = static_cast<cudaStream_t>(const_cast<void*>(handle));
+    return find_stream(per_thread && handle == nullptr ? cudaStreamPerThread : stream)->activity_id();
+  } catch (const Error&) {
+    return simcuda_no_stream;
+  }
 }

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "call.h"
+#include "context.h"
 #include "copy.h"
 #include "kernels.h"
 

@@ -18,19 +18,20 @@
 #include <vector>
 
 #include "access.h"
+#include "allocations.h"
 #include "arena.h"
 #include "call.h"
-#include "handles.h"
-#include "memory.h"
+#include "context.h"
+#include "device.h"
+#include "pages.h"
 #include "pools.h"
-#include "process.h"
 #include "simcuda_driver.h"
 
 using namespace simcuda;
 
 namespace {
 
-constexpr std::size_t granularity = Arena::huge_page;
+constexpr std::size_t granularity = huge_page_size;
 constexpr std::size_t freed_ranges = 64;
 
 struct Physical {
@@ -187,7 +188,7 @@ SIMCUDA_EXPORT CUresult simcudaMemCreate(CUmemGenericAllocationHandle* handle, s
     check_driver(handle != nullptr && whole(size) && flags == 0);
     check_prop(prop);
     Device& device = simcuda::device(prop->location.id);
-    device.wake();
+    wake(device);
     check_driver(device.error() == cudaSuccess, static_cast<CUresult>(device.error()));
     Arena& arena = arena_of(device);
     if (!arena.take(size)) {
@@ -367,7 +368,7 @@ SIMCUDA_EXPORT CUresult simcudaMemImportFromShareableHandle(CUmemGenericAllocati
     check_driver(device != nullptr);
     const int file = fcntl(given, F_DUPFD_CLOEXEC, 0);
     check_driver(file >= 0, CUDA_ERROR_OPERATING_SYSTEM);
-    device->wake();
+    wake(*device);
     auto physical = std::make_shared<Physical>();
     physical->device = device;
     physical->size = static_cast<std::size_t>(position) % granularity * granularity;

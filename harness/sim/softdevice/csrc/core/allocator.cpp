@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "capture.h"
-#include "device.h"
+#include "failure.h"
 #include "faults.h"
 #include "process.h"
 
@@ -105,7 +105,10 @@ std::string readable(std::size_t bytes) {
 }  // namespace
 
 struct Allocator::State {
-  State(Device& its_device, std::size_t bytes) : device(its_device), capacity(bytes) { pools[{0, 0}].retained = 1; }
+  State(DeviceState& its_device, Streams& its_streams, std::size_t bytes)
+      : device(its_device), streams(its_streams), capacity(bytes) {
+    pools[{0, 0}].retained = 1;
+  }
 
   // The caller of each of these holds the mutex.
   Pool& pool(PoolId id);
@@ -124,7 +127,8 @@ struct Allocator::State {
   void forget_if_unused(PoolId id);
   std::string shortage(std::size_t bytes) const;
 
-  Device& device;
+  DeviceState& device;
+  Streams& streams;
   const std::size_t capacity;
   mutable std::mutex mutex;
   std::map<std::byte*, Segment> segments;
@@ -138,7 +142,8 @@ struct Allocator::State {
   Statistics stats;
 };
 
-Allocator::Allocator(Device& device, std::size_t capacity) : state_(std::make_unique<State>(device, capacity)) {}
+Allocator::Allocator(DeviceState& device, Streams& streams, std::size_t capacity)
+    : state_(std::make_unique<State>(device, streams, capacity)) {}
 
 Allocator::~Allocator() {
   for (const auto& [address, segment] : state_->segments) {
@@ -249,7 +254,7 @@ void Allocator::empty(PoolId id) {
   if (id == PoolId{0, 0}) {
     state.release_cached();
   } else if (const auto found = state.pools.find(id); found != state.pools.end()) {
-    state.device.drain();
+    state.streams.drain();
     state.release_free(found->second);
     state.forget_if_unused(id);
   }
@@ -350,11 +355,6 @@ void Allocator::unroute(Stream& stream) {
   const PoolId pool = last->second;
   routes.erase(std::next(last).base());
   state_->forget_if_unused(pool);
-}
-
-PoolId new_pool_id() {
-  static std::atomic<std::uint64_t> last{0};
-  return {0, ++last};
 }
 
 Pool& Allocator::State::pool(PoolId id) {
@@ -529,7 +529,7 @@ void Allocator::State::release_free(Pool& pool) {
 
 // Of the device's own pool, and of those that nobody retains.
 void Allocator::State::release_cached() {
-  device.drain();
+  streams.drain();
   ++stats.num_sync_all_streams;
   std::vector<PoolId> unretained;
   for (auto& [id, pool] : pools) {

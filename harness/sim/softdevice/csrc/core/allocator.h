@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "device_state.h"
+#include "pool_id.h"
+#include "stream.h"
+#include "streams.h"
+
 namespace soft {
-
-class Device;
-class Stream;
-
-using PoolId = std::pair<std::uint64_t, std::uint64_t>;  // torch's MempoolId_t; {0, 0} is the device's own pool
 
 struct Stat {
   std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
@@ -56,7 +56,7 @@ class Allocator {
   static constexpr std::size_t large_limit = 10 << 20;    // from this on a segment has its block's own size...
   static constexpr std::size_t large_rounding = 2 << 20;  // ...rounded up to this
 
-  Allocator(Device& device, std::size_t capacity);
+  Allocator(DeviceState& device, Streams& streams, std::size_t capacity);
   ~Allocator();
 
   // Memory for use on `stream`, aligned to `rounding`; from the capture's pool while the stream is captured.
@@ -92,7 +92,5 @@ class Allocator {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-PoolId new_pool_id();
 
 }  // namespace soft

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <stdexcept>
+#include <utility>
 
-#include "device.h"
+#include "failure.h"
 
 namespace soft {
 
@@ -23,32 +23,9 @@ Registry& registry() {
   return *registry;
 }
 
-thread_local const Places* places_in_use = nullptr;
-
-// The nodes that come before a node, and itself.
-std::vector<bool> before(const std::vector<Node>& nodes, int last) {
-  std::vector<bool> reached(nodes.size(), false);
-  if (last >= 0) reached[static_cast<std::size_t>(last)] = true;
-  for (std::size_t index = nodes.size(); index-- > 0;) {
-    if (!reached[index]) continue;
-    for (const int need : nodes[index].needs) reached[static_cast<std::size_t>(need)] = true;
-  }
-  return reached;
-}
-
 }  // namespace
 
 bool any_capture() { return lasting.load(std::memory_order_acquire) != 0; }
-
-PlacesInUse::PlacesInUse(const Places& places) { places_in_use = &places; }
-PlacesInUse::~PlacesInUse() { places_in_use = nullptr; }
-
-std::uint64_t replay_place(const Counter* counter) {
-  if (places_in_use == nullptr) throw std::logic_error("replay_place was called outside of a graph's replay");
-  const auto found = places_in_use->find(counter);
-  if (found == places_in_use->end()) throw std::logic_error("replay_place was called for a counter of another graph");
-  return found->second;
-}
 
 PoolId Capture::pool() const { return state_->pool; }
 
@@ -63,55 +40,28 @@ std::uint64_t Capture::take(const std::shared_ptr<Counter>& counter, std::uint64
 
 void Capture::invalidate(const std::string& why) { state_->invalidate(why); }
 
-void Capture::State::begin(const std::shared_ptr<Capture>& capture) {
-  State& state = *capture->state_;
-  const std::lock_guard list(registry().mutex);
-  {
-    const std::lock_guard lock(state.origin.mutex_);
-    if (state.origin.capture_) throw Failure(Code::capture, "cannot capture a stream that is captured already");
-    state.origin.capture_ = capture;
-    state.origin.tail_ = -1;
-    state.streams.push_back(&state.origin);
-  }
-  registry().captures.push_back(capture->state_);
+void Capture::State::list(const std::shared_ptr<State>& capture) {
+  const std::lock_guard lock(registry().mutex);
+  registry().captures.push_back(capture);
   lasting.fetch_add(1, std::memory_order_release);
 }
 
-std::string Capture::State::end() {
-  std::vector<Stream*> joined;
-  {
-    const std::lock_guard lock(mutex);
-    ended = true;  // from now on nothing joins and nothing is added
-    joined = streams;
-  }
-  std::vector<int> tails;
-  for (Stream* stream : joined) {
-    const std::lock_guard lock(stream->mutex_);
-    stream->capture_.reset();
-    tails.push_back(std::exchange(stream->tail_, -1));
-  }
-  {
-    Registry& list = registry();
-    const std::lock_guard lock(list.mutex);
-    const auto own = std::find_if(list.captures.begin(), list.captures.end(),
-                                  [this](const auto& capture) { return capture.get() == this; });
-    list.captures.erase(own);
-    lasting.fetch_sub(1, std::memory_order_release);
-  }
+void Capture::State::unlist() {
+  auto& [mutex, captures] = registry();
   const std::lock_guard lock(mutex);
-  if (!invalid.empty()) return invalid;
-  const std::vector<bool> reached = before(nodes, tails.front());
-  for (std::size_t index = 1; index < joined.size(); ++index) {
-    if (tails[index] >= 0 && !reached[static_cast<std::size_t>(tails[index])]) {
-      return "stream " + std::to_string(joined[index]->id()) + " of device " +
-             std::to_string(joined[index]->device().index()) +
-             " joined the capture, and the stream that began it does not wait for its last work";
-    }
-  }
-  return {};
+  const auto own =
+      std::find_if(captures.begin(), captures.end(), [this](const auto& capture) { return capture.get() == this; });
+  captures.erase(own);
+  lasting.fetch_sub(1, std::memory_order_release);
 }
 
-int Capture::State::add(const char* name, Work work, int tail) {
+std::vector<Stream*> Capture::State::end() {
+  const std::lock_guard lock(mutex);
+  ended = true;
+  return streams;
+}
+
+int Capture::State::add(const char* name, work::Task work, int tail) {
   const std::lock_guard lock(mutex);
   check();
   nodes.push_back({name, std::move(work), tail >= 0 ? std::vector<int>{tail} : std::vector<int>{}});
@@ -133,29 +83,29 @@ void Capture::State::join(Stream& stream) {
   streams.push_back(&stream);
 }
 
-void Capture::State::admit(Device& device) {
+void Capture::State::admit(int device) {
   // An allocator asks streams, and those captures, while it is locked: it cannot be asked from within a capture's lock.
-  device.allocator().retain(pool);
+  keeper.retain(device, pool);
   {
     const std::lock_guard lock(mutex);
-    const bool known = std::find(devices.begin(), devices.end(), &device) != devices.end();
+    const bool known = std::find(devices.begin(), devices.end(), device) != devices.end();
     if (!known && !ended && invalid.empty()) {
-      devices.push_back(&device);
+      devices.push_back(device);
       return;
     }
   }
-  device.allocator().release(pool);
+  keeper.release(device, pool);
   const std::lock_guard lock(mutex);
   check();
 }
 
 void Capture::State::release_pools() {
-  std::vector<Device*> retaining;
+  std::vector<int> retaining;
   {
     const std::lock_guard lock(mutex);
     retaining.swap(devices);
   }
-  for (Device* device : retaining) device->allocator().release(pool);
+  for (const int device : retaining) keeper.release(device, pool);
 }
 
 void Capture::State::invalidate(const std::string& why) {
@@ -166,11 +116,6 @@ void Capture::State::invalidate(const std::string& why) {
 void Capture::State::refuse(const std::string& why) {
   invalidate(why);
   throw Failure(Code::capture, "not permitted while a stream is captured: " + why);
-}
-
-void Capture::State::refuse(const Mark& mark, const std::string& why) {
-  if (const auto capture = mark.capture_.lock()) capture->state_->refuse(why);
-  throw Failure(Code::capture, "the capture has ended: " + why);
 }
 
 void Capture::State::check() const {

@@ -2,7 +2,7 @@
 
 #include <exception>
 #include <stdexcept>
-#include <system_error>
+#include <utility>
 
 #include "capture.h"
 #include "config.h"
@@ -12,8 +12,6 @@
 namespace soft {
 
 namespace {
-
-constexpr std::int64_t last_stream = 2 * Device::streams_per_priority;
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
@@ -37,82 +35,13 @@ thread_local std::vector<Stream*> chosen_streams;
 }  // namespace
 
 Device::Device(int index, std::string uuid, std::size_t memory)
-    : index_(index), uuid_(std::move(uuid)), allocator_(std::make_unique<Allocator>(*this, memory)) {}
-
-bool Device::awake() const { return awake_.load(std::memory_order_acquire); }
-
-void Device::wake() {
-  check_not_forked();
-  if (awake()) return;
-  std::call_once(woken_, [this] {
-    watch_forks();
-    try {
-      pool().start();
-    } catch (const std::system_error& error) {
-      throw Failure(Code::lost, "cannot wake device " + std::to_string(index_) + ": " + error.what());
-    }
-    for (std::int64_t id = 0; id <= last_stream; ++id) {
-      const bool high = id > streams_per_priority;
-      streams_.push_back(std::make_unique<Stream>(*this, id, high ? Stream::Priority::high : Stream::Priority::normal));
-    }
-    awake_.store(true, std::memory_order_release);
-  });
-}
-
-Stream& Device::stream(std::int64_t id) {
-  if (id < 0 || id > last_stream) {
-    throw Failure(Code::invalid, "stream " + std::to_string(id) + " of device " + std::to_string(index_) +
-                                     ": expected an id from 0 to " + std::to_string(last_stream));
-  }
-  wake();
-  return *streams_[static_cast<std::size_t>(id)];
-}
-
-Stream& Device::next_stream(Stream::Priority priority) {
-  const bool high = priority == Stream::Priority::high;
-  const unsigned turn = next_[high ? 1 : 0].fetch_add(1, std::memory_order_relaxed) % streams_per_priority;
-  return stream(1 + turn + (high ? streams_per_priority : 0));
-}
-
-std::vector<Stream*> Device::streams() {
-  std::vector<Stream*> all;
-  if (awake()) {
-    for (const auto& stream : streams_) all.push_back(stream.get());
-  }
-  return all;
-}
+    : DeviceState(index), uuid_(std::move(uuid)), streams_(*this), allocator_(*this, streams_, memory) {}
 
 void Device::synchronize() {
   check();
   forbid_while_capturing("a device's synchronize");
   if (!strikes(Fault::synchronize_early)) drain();
   check();
-}
-
-void Device::drain() {
-  std::vector<std::shared_ptr<Mark>> marks;
-  for (Stream* stream : streams()) {
-    if (auto mark = stream->fence()) marks.push_back(std::move(mark));
-  }
-  for (const auto& mark : marks) mark->wait();
-}
-
-void Device::fail(Code code, const std::string& what) {
-  const std::lock_guard lock(mutex_);
-  if (failure_) return;
-  failure_.emplace(code, "device " + std::to_string(index_) + ": " + what);
-  failed_.store(true, std::memory_order_release);
-}
-
-std::optional<Failure> Device::failure() const {
-  if (!failed_.load(std::memory_order_acquire)) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-void Device::check() const {
-  check_not_forked();
-  if (const auto failure = this->failure()) throw Failure(*failure);
 }
 
 int device_count() noexcept {

@@ -32,7 +32,7 @@ bool Event::query() const {
   soft::device(device_).check();
   const auto mark = this->mark();
   if (!mark) return true;
-  if (mark->captured()) Capture::State::refuse(*mark, "asks for the state of an event that was recorded in a capture");
+  if (mark->captured()) mark->refuse("asks for the state of an event that was recorded in a capture");
   forbid_while_capturing("an event's query");
   return mark->done();
 }
@@ -41,7 +41,7 @@ void Event::synchronize() const {
   soft::device(device_).check();
   const auto mark = this->mark();
   if (!mark) return;
-  if (mark->captured()) Capture::State::refuse(*mark, "waits for an event that was recorded in a capture");
+  if (mark->captured()) mark->refuse("waits for an event that was recorded in a capture");
   forbid_while_capturing("an event's synchronize");
   mark->wait();
   soft::device(device_).check();

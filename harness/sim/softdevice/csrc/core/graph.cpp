@@ -33,6 +33,48 @@ void run(const Executable& executable, const Places& places, std::size_t skipped
   }
 }
 
+// The nodes that come before a node, and itself.
+std::vector<bool> before(const std::vector<Node>& nodes, int last) {
+  std::vector<bool> reached(nodes.size(), false);
+  if (last >= 0) reached[static_cast<std::size_t>(last)] = true;
+  for (std::size_t index = nodes.size(); index-- > 0;) {
+    if (!reached[index]) continue;
+    for (const int need : nodes[index].needs) reached[static_cast<std::size_t>(need)] = true;
+  }
+  return reached;
+}
+
+class Allocators final : public PoolKeeper {
+ public:
+  void retain(int index, PoolId pool) override { device(index).allocator().retain(pool); }
+  void release(int index, PoolId pool) override { device(index).allocator().release(pool); }
+};
+
+// Leaked: graphs may go until the very end of the process.
+PoolKeeper& allocators() {
+  static auto* const allocators = new Allocators;
+  return *allocators;
+}
+
+// Lets the streams of a capture go. Returns why the capture is no good, or nothing.
+std::string end_capture(Capture::State& capture) {
+  const std::vector<Stream*> streams = capture.end();
+  std::vector<int> tails;
+  for (Stream* stream : streams) tails.push_back(stream->leave());
+  capture.unlist();
+  const std::lock_guard lock(capture.mutex);
+  if (!capture.invalid.empty()) return capture.invalid;
+  const std::vector<bool> reached = before(capture.nodes, tails.front());
+  for (std::size_t index = 1; index < streams.size(); ++index) {
+    if (tails[index] >= 0 && !reached[static_cast<std::size_t>(tails[index])]) {
+      return "stream " + std::to_string(streams[index]->id()) + " of device " +
+             std::to_string(streams[index]->device().index()) +
+             " joined the capture, and the stream that began it does not wait for its last work";
+    }
+  }
+  return {};
+}
+
 std::string escaped(const char* name) {
   std::string text;
   for (const char* each = name; *each != '\0'; ++each) {
@@ -43,15 +85,6 @@ std::string escaped(const char* name) {
 }
 
 }  // namespace
-
-std::uint64_t Counter::take(std::uint64_t count) {
-  if (strikes(Fault::generator_not_advanced)) return place();
-  return place_.fetch_add(count, std::memory_order_relaxed);
-}
-
-std::uint64_t Counter::place() const { return place_.load(std::memory_order_relaxed); }
-
-void Counter::set(std::uint64_t place) { place_.store(place, std::memory_order_relaxed); }
 
 struct Graph::State {
   explicit State(bool keep_nodes) : keep_nodes(keep_nodes) {}
@@ -94,14 +127,16 @@ void Graph::begin(Stream& stream, PoolId pool, CaptureMode mode) {
     throw Failure(Code::capture, "cannot capture the default stream: use another");
   }
   auto capture = std::make_shared<Capture>();
-  capture->state_ = std::make_shared<Capture::State>(stream, pool == PoolId{0, 0} ? new_pool_id() : pool, mode);
-  capture->state_->admit(stream.device());
+  const PoolId own = pool == PoolId{0, 0} ? new_pool_id() : pool;
+  capture->state_ = std::make_shared<Capture::State>(own, mode, allocators());
+  capture->state_->admit(stream.device().index());
   try {
-    Capture::State::begin(capture);
+    stream.enter(capture);
   } catch (...) {
     capture->state_->release_pools();
     throw;
   }
+  Capture::State::list(capture->state_);
   state_->capture = std::move(capture);
 }
 
@@ -112,7 +147,7 @@ void Graph::end() {
   if (capture.mode != CaptureMode::relaxed && capture.thread != std::this_thread::get_id()) {
     throw Failure(Code::capture, "cannot end a capture in another thread than the one that began it");
   }
-  const std::string trouble = capture.end();
+  const std::string trouble = end_capture(capture);
   if (!trouble.empty()) {
     capture.release_pools();
     state_->capture.reset();
@@ -160,7 +195,7 @@ void Graph::reset() {
   Executable captured;
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->capture && !state_->ended) state_->capture->state_->end();
+    if (state_->capture && !state_->ended) end_capture(*state_->capture->state_);
     capture.swap(state_->capture);
     replays.swap(state_->replays);
     std::swap(captured, state_->captured);

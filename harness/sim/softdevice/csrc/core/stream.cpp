@@ -4,9 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "capture.h"
 #include "config.h"
-#include "device.h"
+#include "failure.h"
 #include "faults.h"
 #include "process.h"
 
@@ -33,7 +32,12 @@ Mark::Clock::time_point Mark::time() const {
   return work::Mark::time();
 }
 
-Stream::Stream(Device& device, std::int64_t id, Priority priority)
+void Mark::refuse(const std::string& why) const {
+  if (const auto capture = capture_.lock()) capture->state_->refuse(why);
+  throw Failure(Code::capture, "the capture has ended: " + why);
+}
+
+Stream::Stream(DeviceState& device, std::int64_t id, Priority priority)
     : device_(device),
       id_(id),
       priority_(priority),
@@ -119,8 +123,8 @@ void Stream::wait(const std::shared_ptr<Mark>& mark) {
     const auto capture = mark->capture_.lock();
     if (!capture) throw Failure(Code::capture, "cannot wait for an event of a capture that has ended");
     Capture::State& state = *capture->state_;
-    if (id_ == Device::default_stream) state.refuse("the default stream cannot be captured, but waits for a capture");
-    state.admit(device_);
+    if (id_ == default_id) state.refuse("the default stream cannot be captured, but waits for a capture");
+    state.admit(device_.index());
     const std::lock_guard lock(mutex_);
     if (!capture_) {
       state.join(*this);
@@ -165,6 +169,20 @@ std::shared_ptr<Capture> Stream::capture() const {
   check_not_forked();
   const std::lock_guard lock(mutex_);
   return capture_;
+}
+
+void Stream::enter(const std::shared_ptr<Capture>& capture) {
+  const std::lock_guard lock(mutex_);
+  if (capture_) throw Failure(Code::capture, "cannot capture a stream that is captured already");
+  capture->state_->join(*this);
+  capture_ = capture;
+  tail_ = -1;
+}
+
+int Stream::leave() {
+  const std::lock_guard lock(mutex_);
+  capture_.reset();
+  return std::exchange(tail_, -1);
 }
 
 void Stream::flush() {

@@ -7,13 +7,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
+#include "capture.h"
+#include "device_state.h"
 #include "queue.h"
 
 namespace soft {
-
-class Capture;
-class Device;
 
 // Runs in a stream's thread, later than its launch. It must hold no reference that Python could see (addresses and
 // plain values only): memory is kept by the allocator's rules, as on a GPU. What it throws becomes the device's error.
@@ -27,10 +27,11 @@ class Mark : public work::Mark {
   Clock::time_point time() const;
   // Whether it was recorded in a capture. Such a mark is never done.
   bool captured() const { return captured_; }
+  // What is not allowed for such a mark: invalidates its capture, and throws Failure(capture).
+  [[noreturn]] void refuse(const std::string& why) const;
 
  private:
   friend class Stream;
-  friend class Capture;
 
   // The capture this mark was recorded in, and the node it follows there; a mark of no capture has none.
   std::weak_ptr<Capture> capture_;
@@ -41,13 +42,14 @@ class Mark : public work::Mark {
 class Stream {
  public:
   enum class Priority : int { normal = 0, high = -1 };
+  static constexpr std::int64_t default_id = 0;
 
   // `id` is unique on the device.
-  Stream(Device& device, std::int64_t id, Priority priority);
+  Stream(DeviceState& device, std::int64_t id, Priority priority);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  Device& device() const { return device_; }
+  DeviceState& device() const { return device_; }
   std::int64_t id() const { return id_; }
   Priority priority() const { return priority_; }
 
@@ -71,15 +73,18 @@ class Stream {
 
   // The capture the stream is in, or null.
   std::shared_ptr<Capture> capture() const;
+  // For graphs: the stream begins a capture, or leaves the one that it is in. `enter` throws Failure(capture) when it
+  // is captured already; `leave` returns the last node of this stream in the capture, or -1.
+  void enter(const std::shared_ptr<Capture>& capture);
+  int leave();
 
  private:
-  friend class Capture;
   void enqueue(const char* name, Work work);  // needs the mutex
   work::Task task(const char* name, Work work);
   void run(const char* name, const Work& work);
   void flush();  // needs the mutex
 
-  Device& device_;
+  DeviceState& device_;
   const std::int64_t id_;
   const Priority priority_;
   const std::shared_ptr<work::Queue> queue_;

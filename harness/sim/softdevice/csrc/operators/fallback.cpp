@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "front.h"
-#include "launch.h"
+#include "on_host.h"
 
 namespace operators {
 namespace {

@@ -17,14 +17,13 @@
 #include <vector>
 
 #include "front.h"
+#include "on_host.h"
 
 namespace operators {
 
 // Prepares a thread of streams once: kernels there use that thread alone, nothing is recorded for autograd, and torch's
 // libraries have allocated what they keep for each thread, some 35 KiB.
 void prepare_thread();
-
-using torch::jit::Stack;
 
 // A tensor as a piece of work knows it: where it is and how it is laid out, and no reference to it.
 class Operand {
@@ -71,13 +70,6 @@ class Meeting {
 using Shape = std::function<void(const c10::OperatorHandle&, Stack*)>;
 // The same on the CPU's tensors, in the stream's thread.
 using Body = std::function<void(const c10::OperatorHandle&, Stack*)>;
-
-// Calls the CPU's kernel. Its arguments are kept until its results are on the stack: torch before 2.13 drops the
-// arguments first, and several results of a kernel that writes to its arguments only refer to them.
-inline void call_on_host(const c10::OperatorHandle& op, Stack* stack) {
-  const Stack kept = op.schema().returns().size() > 1 ? *stack : Stack();
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-}
 
 struct Recipe {
   Shape shape;                   // none: nothing is checked, and all results are arguments

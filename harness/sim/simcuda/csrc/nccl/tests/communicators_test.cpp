@@ -190,7 +190,10 @@ TEST(a_finalized_communicator_takes_no_more) {
 TEST(memory_that_no_device_has_is_an_illegal_access) {
   Ranks ranks(1);
   int here = 0;
+  Gate gate;  // no call behind the launch is to meet the error
+  launch(ranks.stream(0), gate.work());
   OK(ncclAllReduce(&here, &here, 1, ncclInt, ncclSum, ranks.communicator(0), ranks.stream(0)));
+  gate.open();
   GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(ranks.stream(0)));
 }
 

@@ -1,0 +1,66 @@
+#include "allocations.h"
+
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+#include "error.h"
+
+namespace simcuda {
+
+namespace {
+
+using Kind = Allocation::Kind;
+
+// Leaked, as all that is here.
+struct Table {
+  std::shared_mutex mutex;
+  std::map<const char*, Allocation> allocations;
+};
+Table& table() {
+  static Table* const table = new Table;
+  return *table;
+}
+
+}  // namespace
+
+void add_allocation(Allocation allocation) {
+  static std::atomic<unsigned long long> ids{0};
+  allocation.id = ++ids;
+  auto& [mutex, allocations] = table();
+  const std::unique_lock lock(mutex);
+  const auto next = allocations.lower_bound(allocation.base);
+  if ((next != allocations.end() && next->first < allocation.base + allocation.size) ||
+      (next != allocations.begin() && std::prev(next)->second.contains(allocation.base))) {
+    throw Error(cudaErrorHostMemoryAlreadyRegistered);
+  }
+  allocations.emplace_hint(next, allocation.base, std::move(allocation));
+}
+
+std::optional<Allocation> remove_allocation(const void* address, std::initializer_list<Kind> kinds) {
+  auto& [mutex, allocations] = table();
+  const std::unique_lock lock(mutex);
+  const auto found = allocations.find(static_cast<const char*>(address));
+  if (found == allocations.end()) return std::nullopt;
+  for (const Kind kind : kinds) {
+    if (found->second.kind != kind) continue;
+    Allocation allocation = std::move(found->second);
+    allocations.erase(found);
+    return allocation;
+  }
+  return std::nullopt;
+}
+
+std::optional<Allocation> find_allocation(const void* address) {
+  auto& [mutex, allocations] = table();
+  const std::shared_lock lock(mutex);
+  const auto next = allocations.upper_bound(static_cast<const char*>(address));
+  if (next == allocations.begin()) return std::nullopt;
+  const Allocation& allocation = std::prev(next)->second;
+  return allocation.contains(address) ? std::optional(allocation) : std::nullopt;
+}
+
+}  // namespace simcuda

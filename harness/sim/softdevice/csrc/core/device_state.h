@@ -1,0 +1,33 @@
+// The state of a device: which one it is, and the error that it has failed with.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "failure.h"
+
+namespace soft {
+
+class DeviceState {
+ public:
+  explicit DeviceState(int index) : index_(index) {}
+  DeviceState(const DeviceState&) = delete;
+  DeviceState& operator=(const DeviceState&) = delete;
+
+  int index() const { return index_; }
+
+  // Sticky errors: the first one stays.
+  void fail(Code code, const std::string& what);
+  std::optional<Failure> failure() const;
+  void check() const;  // throws it
+
+ private:
+  const int index_;
+  mutable std::mutex mutex_;
+  std::optional<Failure> failure_;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace soft
