@@ -258,6 +258,7 @@ OTHERS = {
     "matrix plan": "no run",
     "mutate generate": "the red cases of its own runs, as mutate run",
     "mutate api": "no run",
+    "mutate reach": "no run",
     "mutate list": "no run",
     "mutate record": "no run",
     "mutate run": "the red cases of its own runs: a break that no case notices is not caught by a finding",

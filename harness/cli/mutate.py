@@ -297,6 +297,41 @@ def api(
     print(names.api_summary(rows))
 
 
+@app.command()
+def reach(
+    recordings: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Folders of 'harness mutate record', of any devices.")
+    ],
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            metavar="PATTERN",
+            help="Only these files, below the folder of the package, such as 'torch/optim/*.py'; repeatable.",
+        ),
+    ] = None,
+    functions: Annotated[
+        bool, typer.Option("--functions", help="Name the functions of which cases miss lines, with the lines.")
+    ] = False,
+) -> None:
+    """Show how many lines of torch's public functions the recorded cases run, by module.
+
+    The recordings must be of this torch. Lines that this machine cannot reach count: other systems, older releases.
+    """
+    from harness.tools.mutation.generated import campaign
+    from harness.tools.mutation.generated.modules import MODULES
+
+    modules = campaign.public_reach(recordings, module or MODULES)
+    width = max((len(entry.path) for entry in modules), default=0)
+    for entry in modules:
+        print(f"{entry.path:<{width}}  {entry.reached:5} of {entry.lines:5} lines  {entry.reached / entry.lines:4.0%}")
+        for function in entry.functions if functions else ():
+            if function.missed:
+                print(f"    {function.name}: {', '.join(map(str, function.missed))}")
+    total, reached = (sum(getattr(entry, name) for entry in modules) for name in ("lines", "reached"))
+    print(f"{'total':<{width}}  {reached:5} of {total:5} lines  {reached / total if total else 0:4.0%}")
+
+
 def _settings(
     paths: Sequence[str] | None, device: str, module: Sequence[str] | None, options: Sequence[str] | None
 ) -> Settings:

@@ -28,6 +28,7 @@ from harness.tools.diagnosis import campaign as runs
 from harness.tools.diagnosis.order import inherited_environment
 from harness.tools.mutation.generated.modules import wanted_files
 from harness.tools.mutation.generated.mutant import Mutant
+from harness.tools.mutation.generated.public_lines import ModuleReach, reach_of
 from harness.tools.mutation.generated.reach import Recording, read_recording
 from harness.tools.mutation.generated.recording import VARIABLE
 from harness.tools.mutation.generated.results import MutantResult, read_results
@@ -126,6 +127,22 @@ def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict
             for parameter, shown in values.items():
                 noted.setdefault(parameter, set()).update(shown)
     return callers, arguments
+
+
+def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[ModuleReach]:
+    """Return which lines of public functions the cases of several recordings run, for each module of the patterns that
+    has such functions. Raise GenerateError, RecordingError.
+    """
+    ran: dict[str, set[int]] = {}
+    for folder in folders:
+        for path, by_line in recorded(folder).lines.items():
+            ran.setdefault(path, set()).update(by_line)
+    root = package_root(patterns)
+    modules = [
+        reach_of(path, (root / path).read_text(encoding="utf-8"), ran.get(path, set()))
+        for path in wanted_files(root, patterns)
+    ]
+    return [module for module in modules if module.functions]
 
 
 def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:

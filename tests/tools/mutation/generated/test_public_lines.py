@@ -1,0 +1,82 @@
+"""Which lines of public functions count, and which of them are reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.tools.mutation.generated.public_lines import reach_of
+from tests.cli.test_cli import harness
+
+SOURCE = """\
+LIMIT = 3
+
+
+def public(x):
+    \"\"\"A text is no line.\"\"\"
+    def inner(y):
+        return y + 1
+    return [inner(each)
+            for each in x]
+
+
+def _private():
+    return 1
+
+
+class Public:
+    size = 1
+
+    def __enter__(self):
+        return self
+
+    def _hidden(self):
+        return 2
+
+
+class _Private:
+    def method(self):
+        return 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("ran", "reached", "missed"),
+    [
+        pytest.param(set(), 0, {"public": [6, 7, 8, 9], "Public.__enter__": [20]}, id="nothing"),
+        pytest.param({4, 6, 8}, 2, {"public": [7, 9], "Public.__enter__": [20]}, id="a_part"),
+        pytest.param({13, 23, 28}, 0, {"public": [6, 7, 8, 9], "Public.__enter__": [20]}, id="private_ones"),
+        pytest.param(set(range(40)), 5, {"public": [], "Public.__enter__": []}, id="all"),
+    ],
+)
+def test_lines_of_public_functions_count(ran: set[int], reached: int, missed: dict[str, list[int]]) -> None:
+    found = reach_of("mine/module.py", SOURCE, ran)
+    assert (found.path, found.lines, found.reached) == ("mine/module.py", 5, reached)
+    assert {function.name: function.missed for function in found.functions} == missed
+
+
+def test_the_command_shows_each_module_and_what_is_missed(tmp_path: Path) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "module.py").write_text(SOURCE)
+    for name, lines in {"cpu": [4, 6, 8], "cuda": [20]}.items():
+        (tmp_path / name / "lines").mkdir(parents=True)
+        record = {"case": f"a.py::{name}", "seconds": 0.1, "lines": {"mine/module.py": lines}, "arguments": {}}
+        (tmp_path / name / "lines" / "1.ndjson").write_text(json.dumps(record) + "\n")
+    environ = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[4]}"}
+    arguments = ("mutate", "reach", "cpu", "cuda", "--module", "mine/*.py", "--functions")
+
+    done = harness(*arguments, cwd=tmp_path, environ=environ)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "mine/module.py      3 of     5 lines   60%",
+        "    public: 7, 9",
+        "total               3 of     5 lines   60%",
+    ]
+    missing = harness("mutate", "reach", "nowhere", cwd=tmp_path, environ=environ)
+    assert missing.returncode == 4
+    assert "nowhere" in missing.stderr
