@@ -5,6 +5,7 @@ The cases check torch's state and the dtype of a matrix product.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -89,6 +90,24 @@ def test_autocast_region_ends_by_an_exception(device: torch.device, dtype: torch
             raise KeyError("mine")
         assert product(device) == dtype
     assert product(device) == torch.float32
+
+
+@LOWER
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
+def test_autocast_casts_weights_again_after_a_region(device: torch.device, dtype: torch.dtype, fails: bool) -> None:
+    """The casts of weights that a region caches end with the outermost region, also if an exception ends it.
+
+    A weight that is changed after the region has its new value in the next one.
+    """
+    weight, x = torch.ones(4, 4, device=device, requires_grad=True), torch.ones(4, 4, device=device)
+    with contextlib.suppress(KeyError), torch.autocast(device.type, dtype=dtype):
+        assert (x @ weight).tolist() == [[4.0] * 4] * 4
+        if fails:
+            raise KeyError("mine")
+    with torch.no_grad():
+        weight.mul_(3)
+    with torch.autocast(device.type, dtype=dtype):
+        assert (x @ weight).tolist() == [[12.0] * 4] * 4
 
 
 @LOWER

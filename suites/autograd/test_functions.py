@@ -118,29 +118,29 @@ def test_set_materialize_grads_decides_the_gradient_of_an_unused_result(
 
 @pytest.mark.covers(ROW)
 def test_mark_non_differentiable_result_requires_no_grad(engine: Engine, device: torch.device) -> None:
-    """A result marked non-differentiable does not require grad; the other results do, and their gradients arrive."""
+    """Results marked non-differentiable do not require grad; the other results do, and their gradients arrive."""
 
     class Sorted(Function):
         @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             values, indices = x.sort()
-            places = indices.to(x.dtype)
-            ctx.mark_non_differentiable(places)
+            places, ranks = indices.to(x.dtype), indices.argsort().to(x.dtype)
+            ctx.mark_non_differentiable(places, ranks)
             ctx.save_for_backward(indices)
-            return values, places
+            return places, values, ranks
 
         @staticmethod
         def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
             (indices,) = ctx.saved_tensors
-            return torch.zeros_like(gradients[0]).scatter(0, indices, gradients[0])
+            return torch.zeros_like(gradients[1]).scatter(0, indices, gradients[1])
 
     x = torch.tensor([3.0, 1.0, 2.0], device=device, requires_grad=True)
-    values, places = apply(Sorted, x)
+    places, values, ranks = apply(Sorted, x)
     (values * torch.tensor([1.0, 10.0, 100.0], device=device)).sum().backward()
 
     assert values.requires_grad
-    assert not places.requires_grad
-    assert places.tolist() == [1.0, 2.0, 0.0]
+    assert (places.requires_grad, ranks.requires_grad) == (False, False)
+    assert (places.tolist(), ranks.tolist()) == ([1.0, 2.0, 0.0], [2.0, 0.0, 1.0])
     assert x.grad is not None
     assert x.grad.tolist() == [100.0, 1.0, 10.0]
 

@@ -193,3 +193,18 @@ def test_gradient_of_a_bias_of_group_norm(
         raise WrongValueError(str(error)) from error
     assert bias.grad is not None
     same(bias.grad, grad.sum((0, 2)), "the gradient of the bias", Bound(32, 32))
+
+
+@pytest.mark.operator("logcumsumexp")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.types("float64")
+def test_logcumsumexp_begins_with_minus_infinity(dtype: str, device: torch.device) -> None:
+    """The logarithm of a sum of zeros is minus infinity, and elements that follow have their own sums (NumPy's log)."""
+    low = -np.inf
+    x = np.array([[low, low, 0.0, low, 0.0], [0.0, low, low, 0.0, low]])
+    with np.errstate(divide="ignore"):
+        wanted = [np.log(np.cumsum(np.exp(x), dim)) for dim in (0, 1)]
+    kind = getattr(torch, dtype)
+    for dim, right in enumerate(wanted):
+        found = torch.logcumsumexp(given(x, kind, device), dim).double().cpu().numpy()
+        np.testing.assert_allclose(found, right, rtol=1e-2 if kind.itemsize == 2 else 1e-6)

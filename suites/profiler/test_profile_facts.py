@@ -376,6 +376,7 @@ def test_export_chrome_trace_in_python_writes_the_same_events(ending: str, tmp_p
     x = torch.ones(2, 3, requires_grad=True)
     prof = profiler(record_shapes=True)
     prof.preset_metadata_json("preset", '{"a": [1]}')
+    prof.preset_metadata_json("later", "2")
     with prof, record_function("scope"):
         (x * 2).sum().backward()
         prof.add_metadata("machine", "a name")
@@ -394,7 +395,8 @@ def test_export_chrome_trace_in_python_writes_the_same_events(ending: str, tmp_p
     assert lines(found) == lines(wanted)
     assert arrows(found) == arrows(wanted) != []
     for trace in (wanted, found):
-        assert (trace.properties["preset"], trace.properties["machine"]) == ({"a": [1]}, "a name")
+        assert (trace.properties["preset"], trace.properties["later"]) == ({"a": [1]}, 2)
+        assert trace.properties["machine"] == "a name"
         assert trace.properties["record_shapes"] == 1
     assert found.properties["baseTimeNanoseconds"] == wanted.properties["baseTimeNanoseconds"]
     (whole,), (usual_whole,) = found.of("Trace"), wanted.of("Trace")

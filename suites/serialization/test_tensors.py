@@ -170,3 +170,25 @@ def test_save_and_load_by_path_and_by_open_file_are_the_same(device: torch.devic
     with path.open("rb") as file:
         assert torch.equal(torch.load(file, weights_only=True), x)
     assert torch.equal(torch.load(str(path), weights_only=True, map_location="cpu"), x.cpu())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse.*beta state", "ignore:Sparse invariant checks are implicitly disabled")
+@pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator": False}])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+def test_load_preserves_compressed_indices(device: torch.device, layout: torch.layout, dtype: torch.dtype) -> None:
+    """A compressed sparse tensor is loaded with its layout, its shape, and the types and values of its indices."""
+    blocks = layout in (torch.sparse_bsr, torch.sparse_bsc)
+    values = torch.arange(1.0, 13.0).view(3, 2, 2) if blocks else torch.arange(1.0, 4.0)
+    starts, places = torch.tensor([0, 2, 3], dtype=dtype), torch.tensor([0, 1, 1], dtype=dtype)
+    shape = (4, 4) if blocks else (2, 2)
+    x = torch.sparse_compressed_tensor(starts.to(device), places.to(device), values.to(device), shape, layout=layout)
+
+    back = loaded(saved(x))
+
+    assert (back.layout, back.shape, back.device) == (layout, x.shape, device)
+    rows = layout in (torch.sparse_csr, torch.sparse_bsr)
+    found = (back.crow_indices(), back.col_indices()) if rows else (back.ccol_indices(), back.row_indices())
+    assert [part.dtype for part in found] == [dtype, dtype]
+    assert [part.tolist() for part in found] == [starts.tolist(), places.tolist()]
+    assert torch.equal(back.values().cpu(), values)

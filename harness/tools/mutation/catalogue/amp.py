@@ -353,3 +353,29 @@ def _custom_backward() -> object:
         y = Own.apply(x)
     y.sum().backward()
     return seen
+
+
+broken.edit(
+    "autocast_cache_survives_an_exception",
+    "An autocast region that ends with an exception keeps its casts of the weights.",
+    "torch.amp.autocast_mode:autocast.__exit__",
+    "torch.autocast_decrement_nesting() == 0",
+    "torch.autocast_decrement_nesting() == 0 and exc_type is None",
+    _REGIONS,
+    shows=lambda: _after_an_exception(),
+)
+
+
+def _after_an_exception() -> object:
+    import torch
+
+    weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            (x @ weight).view(3)
+    except RuntimeError:
+        pass
+    with torch.no_grad():
+        weight.mul_(3)
+    with torch.autocast("cpu", torch.bfloat16):
+        return (x @ weight).tolist()

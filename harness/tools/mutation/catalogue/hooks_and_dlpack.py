@@ -210,3 +210,62 @@ def _conjugated() -> object:
         return _torch().from_dlpack(_torch().tensor([1j]).conj()).tolist()
     except BufferError:
         return "refused"
+
+
+broken.edit(
+    "only_the_first_output_is_not_differentiable",
+    "mark_non_differentiable(a, b) marks only a.",
+    "torch.autograd.function:FunctionCtx.mark_non_differentiable",
+    "self.non_differentiable = args",
+    "self.non_differentiable = args[:1]",
+    "suites/autograd/test_functions.py",
+    shows=lambda: _marked(),
+)
+
+
+def _marked() -> object:
+    import torch
+
+    class Marks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            a, b = x + 1, x + 2
+            ctx.mark_non_differentiable(a, b)
+            return x * 2, a, b
+
+    outputs: Any = Marks.apply(torch.ones(2, requires_grad=True))
+    return [output.requires_grad for output in outputs]
+
+
+@broken(
+    "torch.load gives compressed sparse tensors int64 indices.",
+    "suites/serialization/test_tensors.py",
+    shows=lambda: _loaded_indices(),
+)
+def loaded_compressed_tensors_have_int64_indices() -> None:
+    import torch
+
+    def around(rebuild: Any) -> Any:
+        def _rebuild_sparse_tensor(layout: Any, data: Any) -> Any:
+            if layout != torch.sparse_coo:
+                data = (data[0].long(), data[1].long(), *data[2:])
+            return rebuild(layout, data)
+
+        # torch.save writes the function by name.
+        _rebuild_sparse_tensor.__module__ = "torch._utils"
+        _rebuild_sparse_tensor.__qualname__ = "_rebuild_sparse_tensor"
+        return _rebuild_sparse_tensor
+
+    replace(importlib.import_module("torch._utils"), "_rebuild_sparse_tensor", around)
+
+
+def _loaded_indices() -> object:
+    import io
+
+    import torch
+
+    starts, places = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([1, 0], dtype=torch.int32)
+    written = io.BytesIO()
+    torch.save(torch.sparse_csr_tensor(starts, places, torch.ones(2), (2, 2)), written)
+    written.seek(0)
+    return str(torch.load(written, weights_only=False).crow_indices().dtype)

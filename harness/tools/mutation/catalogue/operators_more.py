@@ -637,3 +637,18 @@ broken.kernel(
     _scatter_in_order_of_memory,
     _scattered_into_columns,
 )
+
+
+def _nan_for_minus_infinity(kernel: Any, x: Any, dim: int) -> Any:
+    found = kernel(x, dim)
+    return found if found.is_complex() else found.masked_fill(found == -float("inf"), float("nan"))
+
+
+broken.kernel(
+    "logcumsumexp_of_minus_infinity_is_nan",
+    "`logcumsumexp` of elements that begin with minus infinity is nan there.",
+    "suites/operators/test_corners.py",
+    "_logcumsumexp",
+    _nan_for_minus_infinity,
+    lambda: torch_().logcumsumexp(torch_().tensor([-float("inf"), 1.0]), 0),
+)

@@ -181,3 +181,23 @@ def _in_two_threads() -> object:
     events: Any = [FunctionEvent(1, "a", 1, 0, 10), FunctionEvent(2, "b", 2, 3, 5)]
     EventList(events)._populate_cpu_children()
     return [[child.name for child in event.cpu_children] for event in events]
+
+
+broken.edit(
+    "second_preset_metadata_replaces_the_first",
+    "Of two calls of preset_metadata_json only the second reaches the trace.",
+    "torch.profiler.profiler:_KinetoProfile.preset_metadata_json",
+    "self.preset_metadata[key] = value",
+    "self.preset_metadata = {key: value}",
+    "suites/profiler/test_profile_facts.py",
+    shows=lambda: _preset(),
+)
+
+
+def _preset() -> object:
+    from torch.profiler import profile
+
+    prof = profile()
+    prof.preset_metadata_json("first", "1")
+    prof.preset_metadata_json("second", "2")
+    return sorted(prof.preset_metadata)
