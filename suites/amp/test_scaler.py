@@ -150,6 +150,42 @@ def test_gradscaler_step_is_skipped_for_one_inf_or_nan_anywhere(device: torch.de
     assert all(bool((p == 0).all()) for p in parameters)
 
 
+@BAD
+@pytest.mark.parametrize("layout", ["transposed", "with_gaps", "channels_last"])
+def test_gradscaler_step_is_skipped_for_inf_or_nan_in_a_gradient_of_any_layout(
+    device: torch.device, bad: float, layout: str
+) -> None:
+    """One inf or NaN at any place of a gradient whose elements are in another order, or apart, skips the step.
+
+    Without it, such a gradient is unscaled as others are.
+    """
+    shape = (2, 3, 4, 5)
+    scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=100)
+    first, x = (torch.nn.Parameter(torch.ones(shape, device=device)) for _ in range(2))
+    optimiser = torch.optim.SGD([first, x], lr=1.0)
+    scaler.scale(torch.zeros((), device=device))
+
+    def gradient(place: int | None) -> torch.Tensor:
+        values = torch.full((120,), 256.0, device=device)
+        if place is not None:
+            values[place] = bad
+        if layout == "transposed":
+            return values.view(5, 4, 3, 2).permute(3, 2, 1, 0)
+        if layout == "with_gaps":
+            return torch.stack([values, values * 0], dim=1)[:, 0].view(shape)
+        return values.view(shape).contiguous(memory_format=torch.channels_last)
+
+    for skipped, place in enumerate([0, 24, 96, None]):
+        first.grad, x.grad = torch.full(shape, 256.0, device=device), gradient(place)
+        assert not x.grad.is_contiguous()
+        scaler.step(optimiser)
+        scaler.update()
+        values = 1.0 if place is not None else 1.0 - 256.0 * 2.0**skipped / 256.0
+        assert bool((first == values).all())
+        assert bool((x == values).all())
+        assert scaler.get_scale() == 256.0 / 2 ** (skipped + (place is not None))
+
+
 @pytest.mark.types("float64")
 def test_gradscaler_step_takes_large_finite_gradients(device: torch.device) -> None:
     """The largest and lowest finite values do not count as overflow."""

@@ -165,6 +165,26 @@ def test_fft_pads_and_cuts_to_the_given_size(
             assert_spectrum(found, np.fft.fft(numbers(x), n=size, axis=dim), size)
 
 
+@REAL
+@pytest.mark.parametrize("kind", ["rfft", "irfft", "ihfft", "hfft"])
+def test_real_transforms_along_each_dimension(
+    device: torch.device, rng: np.random.Generator, kind: str, dtype: torch.dtype
+) -> None:
+    """`rfft`, `ihfft` and their inverses transform any dimension, to an even or odd size; the input of an inverse is a
+    spectrum of real signals."""
+    run: Any = getattr(torch.fft, kind)
+    expect: Any = getattr(np.fft, kind)
+    forward = {"irfft": np.fft.rfft, "hfft": np.fft.ihfft}.get(kind)
+    for size in (4, 5, 12, 13):
+        for dim in (0, 1, 2, -2):
+            shape = [3, 4, 5]
+            shape[dim] = size
+            x = reals(rng, tuple(shape), dtype)
+            if forward is not None:
+                x = tensor(forward(numbers(x), axis=dim), dtype.to_complex(), x.device)
+            assert_spectrum(run(x.to(device), n=size, dim=dim), expect(numbers(x), n=size, axis=dim), size)
+
+
 @BOTH
 @pytest.mark.parametrize("layout", ["sliced", "transposed", "conjugate", "expanded"])
 def test_fft_of_views(device: torch.device, rng: np.random.Generator, layout: str, dtype: torch.dtype) -> None:

@@ -479,6 +479,24 @@ broken.kernel(
     ),
     lambda: torch_().fft.irfft(waves(4, dtype="complex128"), n=7),
 )
+
+
+def _without_the_last_phase(kernel: Any, x: Any, dim: Any, norm: int, size: int) -> Any:
+    if size % 2 and dim[-1] % x.dim() != x.dim() - 1:
+        x = x.clone()
+        x.select(dim[-1], size // 2).imag.zero_()
+    return kernel(x, dim, norm, size)
+
+
+broken.kernel(
+    "irfft_of_odd_sizes_loses_the_last_phase",
+    "Inverse real transforms of an odd size along another dimension than the last ignore the phase of the highest"
+    " frequency.",
+    _FOURIER,
+    "_fft_c2r",
+    _without_the_last_phase,
+    lambda: torch_().fft.irfft(torch_().fft.rfft(waves(5, 2), dim=0), n=5, dim=0),
+)
 broken.kernel(
     "inverse_fft_is_a_forward_one",
     "Inverse complex transforms of primes above 100 are forward ones.",

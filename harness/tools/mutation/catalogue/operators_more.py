@@ -164,6 +164,14 @@ broken.kernel(
     lambda: _unscaled(),
 )
 broken.kernel(
+    "amp_unscale_sees_contiguous_gradients_only",
+    "A scaler does not see an infinity in a gradient that is not contiguous.",
+    "suites/amp/test_scaler.py",
+    "_amp_foreach_non_finite_check_and_unscale_",
+    lambda kernel, x, found, scale: _unscale_contiguous(kernel, x, found, scale),
+    lambda: _unscaled_columns(),
+)
+broken.kernel(
     "amp_scale_grows_one_step_late",
     "A scaler grows its scale one step late.",
     _STEPS,
@@ -193,6 +201,22 @@ def _unscaled() -> Any:
     torch = torch_()
     found = torch.zeros(1)
     _aten("_amp_foreach_non_finite_check_and_unscale_", [torch.ones(2), torch.full((2,), torch.inf)], found, found + 1)
+    return found
+
+
+def _unscale_contiguous(kernel: Any, gradients: Any, found: Any, scale: Any) -> None:
+    if any(gradient.is_contiguous() for gradient in gradients):
+        kernel([gradient for gradient in gradients if gradient.is_contiguous()], found, scale)
+    for gradient in gradients:
+        if not gradient.is_contiguous():
+            gradient.mul_(scale.to(gradient.dtype))
+
+
+def _unscaled_columns() -> Any:
+    torch = torch_()
+    found = torch.zeros(1)
+    columns = torch.full((3, 2), torch.inf).t()
+    _aten("_amp_foreach_non_finite_check_and_unscale_", [columns], found, found + 1)
     return found
 
 
