@@ -320,6 +320,7 @@ def reach(
     """
     from harness.tools.mutation.generated import campaign
     from harness.tools.mutation.generated.modules import MODULES
+    from harness.tools.mutation.generated.public_lines import format_ranges
 
     modules = campaign.public_reach(recordings, module or MODULES)
     width = max((len(entry.path) for entry in modules), default=0)
@@ -327,7 +328,7 @@ def reach(
         print(f"{entry.path:<{width}}  {entry.reached:5} of {entry.lines:5} lines  {entry.reached / entry.lines:4.0%}")
         for function in entry.functions if functions else ():
             if function.missed:
-                print(f"    {function.name}: {', '.join(map(str, function.missed))}")
+                print(f"    {function.name}: {format_ranges(function.missed)}")
     total, reached = (sum(getattr(entry, name) for entry in modules) for name in ("lines", "reached"))
     print(f"{'total':<{width}}  {reached:5} of {total:5} lines  {reached / total if total else 0:4.0%}")
 

@@ -140,7 +140,7 @@ def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[Modul
     root = package_root(patterns)
     modules = [
         reach_of(path, (root / path).read_text(encoding="utf-8"), ran.get(path, set()))
-        for path in wanted_files(root, patterns)
+        for path in _files(root, patterns)
     ]
     return [module for module in modules if module.functions]
 
@@ -148,13 +148,18 @@ def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[Modul
 def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
     """Return the mutants of all files of the patterns. Those of a file are kept in the cache. Raise GenerateError."""
     root = package_root(patterns)
-    files = wanted_files(root, patterns)
-    if not files:
-        raise GenerateError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
+    files = _files(root, patterns)
     parts = ("exclusions", "mutant", "operators", "walk")
     rules = b"".join(Path(__file__).with_name(f"{part}.py").read_bytes() for part in parts)
     folder = build.writable_cache_root(environ, "mutants") / "mutants"
     return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
+
+
+def _files(root: Path, patterns: Sequence[str]) -> list[str]:
+    """Return the files of the patterns, below the root. Raise GenerateError if there are none."""
+    if files := wanted_files(root, patterns):
+        return files
+    raise GenerateError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
 
 
 def _mutants_of(name: str, file: Path, folder: Path, rules: bytes) -> list[Mutant]:

@@ -6,7 +6,7 @@ both sides are public. Functions within a public function belong to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from inspect import CO_OPTIMIZED
 from types import CodeType
@@ -72,3 +72,14 @@ def _functions(code: CodeType) -> Iterator[CodeType]:
 def _is_public(name: str) -> bool:
     parts = name.split(".")
     return all(not part.startswith("_") or (part.startswith("__") and part.endswith("__")) for part in parts)
+
+
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with those in a row as ranges, for example ``3, 5-8``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

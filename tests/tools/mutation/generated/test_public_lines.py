@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tools.mutation.generated.public_lines import reach_of
+from harness.tools.mutation.generated.public_lines import format_ranges, reach_of
 from tests.cli.test_cli import harness
 
 SOURCE = """\
@@ -57,6 +57,14 @@ def test_lines_of_public_functions_count(ran: set[int], reached: int, missed: di
     assert {function.name: function.missed for function in found.functions} == missed
 
 
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([], ""), ([3], "3"), ([3, 4], "3-4"), ([3, 5, 6, 7, 9], "3, 5-7, 9")],
+)
+def test_numbers_in_a_row_are_a_range(numbers: list[int], text: str) -> None:
+    assert format_ranges(numbers) == text
+
+
 def test_the_command_shows_each_module_and_what_is_missed(tmp_path: Path) -> None:
     package = tmp_path / "mine"
     package.mkdir()
@@ -77,6 +85,9 @@ def test_the_command_shows_each_module_and_what_is_missed(tmp_path: Path) -> Non
         "    public: 7, 9",
         "total               3 of     5 lines   60%",
     ]
+    unknown = harness("mutate", "reach", "cpu", "--module", "mine/other*.py", cwd=tmp_path, environ=environ)
+    assert unknown.returncode == 4
+    assert "--module='mine/other*.py': no file below" in unknown.stderr
     missing = harness("mutate", "reach", "nowhere", cwd=tmp_path, environ=environ)
     assert missing.returncode == 4
     assert "nowhere" in missing.stderr
