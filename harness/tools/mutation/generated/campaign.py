@@ -66,13 +66,19 @@ def package_root(patterns: Sequence[str]) -> Path:
 
 
 def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
-    """Return where the recording of these cases is kept: by torch's version, Python's, and what the files have."""
+    """Return where the recording of these cases is kept: by torch's version, Python's, and what the files have.
+
+    Raise GenerateError for a file that does not exist or cannot be read.
+    """
     digest = hashlib.sha256()
     words = [settings.device, importlib.metadata.version("torch"), platform.python_version()]
     for word in (*words, *settings.cases, *settings.patterns, *settings.options):
         digest.update(f"{word}\0".encode())
     for file in _files_of(settings.cases):
-        digest.update(f"{file}\0".encode() + file.read_bytes())
+        try:
+            digest.update(f"{file}\0".encode() + file.read_bytes())
+        except OSError as error:
+            raise GenerateError(f"{str(file)!r}: {error.strerror}: name folders or files of cases") from error
     name = f"{settings.device}-{words[1]}-{digest.hexdigest()[:16]}"
     return build.writable_cache_root(environ, "recordings") / "recordings" / name
 

@@ -88,6 +88,9 @@ def test_the_command_shows_each_module_and_what_is_missed(tmp_path: Path) -> Non
     unknown = harness("mutate", "reach", "cpu", "--module", "mine/other*.py", cwd=tmp_path, environ=environ)
     assert unknown.returncode == 4
     assert "--module='mine/other*.py': no file below" in unknown.stderr
+    no_case = harness("mutate", "record", "suites/nowhere.py", cwd=tmp_path, environ=environ)
+    assert no_case.returncode == 4
+    assert "'suites/nowhere.py': No such file or directory" in no_case.stderr
     missing = harness("mutate", "reach", "nowhere", cwd=tmp_path, environ=environ)
     assert missing.returncode == 4
     assert "nowhere" in missing.stderr
