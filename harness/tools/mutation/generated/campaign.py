@@ -78,7 +78,7 @@ def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
         try:
             digest.update(f"{file}\0".encode() + file.read_bytes())
         except OSError as error:
-            raise GenerateError(f"{str(file)!r}: {error.strerror}: name folders or files of cases") from error
+            raise GenerateError(f"{str(file)!r}: {error.strerror}: name folders or files of cases") from None
     name = f"{settings.device}-{words[1]}-{digest.hexdigest()[:16]}"
     return build.writable_cache_root(environ, "recordings") / "recordings" / name
 
