@@ -32,6 +32,6 @@ def build(source: Path, *libraries: str) -> Path:
             extra_ldflags=[f"-l{library}" for library in libraries],
             build_directory=str(folder),
             is_python_module=False,
-            with_cuda=False,
+            with_cuda=False,  # it would look for a toolkit
         )
     return folder / f"{name}.so"

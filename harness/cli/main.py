@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,21 +116,15 @@ app.add_typer(report, name="report")
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        versions = {name: _version(name) for name in ("torch", "pytest", "pytest-xdist")}
-        others = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+        from harness.journal.identity import version_of
+
+        others = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "pytest", "pytest-xdist"))
         print(f"harness {__version__} ({others}, Python {platform.python_version()})")
         raise typer.Exit
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 @app.callback()
-def harness(
+def own_options(
     version: Annotated[
         bool,
         typer.Option(
@@ -142,7 +135,7 @@ def harness(
         ),
     ] = False,
 ) -> None:
-    """Name the options of the command itself."""
+    """Take the options of the command itself."""
 
 
 def main() -> None:

@@ -153,7 +153,7 @@ def test_with_flops_counts_products_and_additions(device: torch.device) -> None:
     assert "FLOPs" not in without.key_averages().table()
 
 
-def test_profile_memory_sums_what_operators_allocate(device: torch.device) -> None:
+def test_profile_memory_sums_what_operators_allocate() -> None:
     """With `profile_memory`, an entry has the bytes that its operators allocated and freed on the host."""
     with profiler(profile_memory=True) as prof:
         kept = [torch.ones(1024) for _ in range(2)]
@@ -162,11 +162,10 @@ def test_profile_memory_sums_what_operators_allocate(device: torch.device) -> No
     inner = by_key(prof.key_averages())["aten::empty"]
     assert inner.self_cpu_memory_usage == inner.cpu_memory_usage == 2 * 4096
     assert entry.self_cpu_memory_usage == 0
-    assert device is not None
     del kept
 
 
-def test_profile_memory_of_a_block_without_its_operators(device: torch.device) -> None:
+def test_profile_memory_of_a_block_without_its_operators() -> None:
     """The memory of an event itself is what it allocated and freed, without what its children did: also without what
     they freed."""
     with profiler(profile_memory=True) as prof:
@@ -184,7 +183,6 @@ def test_profile_memory_of_a_block_without_its_operators(device: torch.device) -
     for event in prof.events():
         below = sum(child.cpu_memory_usage for child in event.cpu_children)
         assert event.self_cpu_memory_usage == event.cpu_memory_usage - below
-    assert device is not None
 
 
 def rows(table: str) -> list[list[str]]:

@@ -51,8 +51,8 @@ def remove_counters() -> None:
 class Consumer:
     """A process that is given tensors: a fork where that can use the device, and else a new interpreter.
 
-    A scene makes its consumers first, since a process that has used an accelerator cannot be forked, or asks for new
-    interpreters, as the documentation of torch advises.
+    A process that has used an accelerator cannot be forked, so scenes make their consumers first. With `interpreter`,
+    the consumer of an accelerator's tensors is a new interpreter, as the documentation of torch advises.
     """
 
     def __init__(self, device: str, *, interpreter: bool = False) -> None:

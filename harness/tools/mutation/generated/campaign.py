@@ -146,7 +146,7 @@ def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[Modul
     root = package_root(patterns)
     modules = [
         reach_of(path, (root / path).read_text(encoding="utf-8"), ran.get(path, set()))
-        for path in _files(root, patterns)
+        for path in _files_of_patterns(root, patterns)
     ]
     return [module for module in modules if module.functions]
 
@@ -154,14 +154,14 @@ def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[Modul
 def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
     """Return the mutants of all files of the patterns. Those of a file are kept in the cache. Raise GenerateError."""
     root = package_root(patterns)
-    files = _files(root, patterns)
+    files = _files_of_patterns(root, patterns)
     parts = ("exclusions", "mutant", "operators", "walk")
     rules = b"".join(Path(__file__).with_name(f"{part}.py").read_bytes() for part in parts)
     folder = build.writable_cache_root(environ, "mutants") / "mutants"
     return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
 
 
-def _files(root: Path, patterns: Sequence[str]) -> list[str]:
+def _files_of_patterns(root: Path, patterns: Sequence[str]) -> list[str]:
     """Return the files of the patterns, below the root. Raise GenerateError if there are none."""
     if files := wanted_files(root, patterns):
         return files

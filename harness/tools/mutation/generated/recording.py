@@ -163,11 +163,12 @@ class MonitoringWatch(Watch):
 
     def _is_known(self, code: CodeType) -> bool:
         try:
-            if code not in self._places:
-                self._places[code] = self._place(code)
+            place = self._places[code]
+        except KeyError:
+            place = self._places[code] = self._place(code)
         except TypeError:  # constants of code that Dynamo has written may have no hash
             return False
-        return self._places[code] is not None
+        return place is not None
 
 
 def make_watch(root: str, patterns: tuple[str, ...]) -> Watch:
