@@ -45,7 +45,10 @@ _BY_DEVICE: dict[tuple[int, str], Capabilities] = {}
 
 def _capabilities(inventory: Inventory, device: Device) -> Capabilities:
     """The capabilities of a device. They are detected once for all tests: each detection imports torch in a child."""
-    return _BY_DEVICE.setdefault((id(inventory), device.uuid), detect_capabilities(inventory, device))
+    key = id(inventory), device.uuid
+    if key not in _BY_DEVICE:
+        _BY_DEVICE[key] = detect_capabilities(inventory, device)
+    return _BY_DEVICE[key]
 
 
 def _of_usable(inventory: Inventory) -> dict[str, Capabilities]:

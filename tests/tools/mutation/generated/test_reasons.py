@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -72,11 +73,16 @@ def test_the_functions_of_the_own_file_exist() -> None:
     assert spec is not None
     assert spec.origin is not None
     for entry in read_reasons(ROOT / DEFAULT).mutants:
-        names: set[str] = set()
-        for file in Path(spec.origin).parents[1].glob(entry.path):
-            _add_functions(ast.parse(file.read_bytes()), "", names)
+        names = {name for file in Path(spec.origin).parents[1].glob(entry.path) for name in _functions(file)}
         for pattern in entry.functions:
             assert any(matches([pattern], name) for name in names), f"{entry.path}: there is no function {pattern!r}"
+
+
+@cache
+def _functions(file: Path) -> set[str]:
+    names: set[str] = set()
+    _add_functions(ast.parse(file.read_bytes()), "", names)
+    return names
 
 
 def _add_functions(node: ast.AST, above: str, names: set[str]) -> None:

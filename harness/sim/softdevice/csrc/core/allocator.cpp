@@ -79,15 +79,9 @@ std::size_t segment_size(std::size_t size) {
   return round_up(size, Allocator::large_rounding);
 }
 
-void change(Stat& stat, std::int64_t amount) {
-  stat.current += amount;
-  stat.peak = std::max(stat.peak, stat.current);
-  (amount > 0 ? stat.allocated : stat.freed) += amount > 0 ? amount : -amount;
-}
-
 void change(Stats3& stats, bool large, std::int64_t amount) {
-  change(stats[all], amount);
-  change(stats[large ? large_pool : small_pool], amount);
+  stats[all].change(amount);
+  stats[large ? large_pool : small_pool].change(amount);
 }
 
 std::string readable(std::size_t bytes) {

@@ -2,6 +2,7 @@
 // them, blocks reused by their own stream in its order, and kept for others that use them until those are done.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,12 @@ namespace soft {
 
 struct Stat {
   std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+
+  void change(std::int64_t amount) {
+    current += amount;
+    peak = std::max(peak, current);
+    (amount > 0 ? allocated : freed) += amount > 0 ? amount : -amount;
+  }
 };
 enum StatKind { all = 0, small_pool = 1, large_pool = 2, kinds = 3 };
 using Stats3 = std::array<Stat, kinds>;

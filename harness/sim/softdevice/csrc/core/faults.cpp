@@ -16,7 +16,7 @@ constexpr const char* names[] = {
 };
 
 // Constant-initialised: SOFT_INJECT is read by a static initialiser.
-faults::Injections all(names);
+faults::Injections of_process(names);
 
 std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 
@@ -33,11 +33,11 @@ const bool loaded = [] {
 
 }  // namespace
 
-const char* fault_name(Fault fault) { return all.name(index_of(fault)); }
+const char* fault_name(Fault fault) { return of_process.name(index_of(fault)); }
 
 std::vector<Injection> parse_injections(const std::string& text) {
   std::vector<Injection> injections;
-  for (const auto& each : all.parse(text)) {
+  for (const auto& each : of_process.parse(text)) {
     injections.push_back({static_cast<Fault>(each.index), each.probability, each.seed});
   }
   return injections;
@@ -46,11 +46,11 @@ std::vector<Injection> parse_injections(const std::string& text) {
 void inject(const std::vector<Injection>& injections) {
   std::vector<faults::Injection> plain;
   for (const Injection& each : injections) plain.push_back({index_of(each.fault), each.probability, each.seed});
-  all.inject(plain);
+  of_process.inject(plain);
 }
 
-bool injected(Fault fault) { return all.injected(index_of(fault)); }
-bool strikes(Fault fault) { return all.strikes(index_of(fault)); }
-std::uint64_t times_struck(Fault fault) { return all.times_struck(index_of(fault)); }
+bool injected(Fault fault) { return of_process.injected(index_of(fault)); }
+bool strikes(Fault fault) { return of_process.strikes(index_of(fault)); }
+std::uint64_t times_struck(Fault fault) { return of_process.times_struck(index_of(fault)); }
 
 }  // namespace soft

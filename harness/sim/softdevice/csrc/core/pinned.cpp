@@ -38,12 +38,6 @@ struct PinnedBlock {
   std::size_t size() const { return std::size_t{1} << size_class; }
 };
 
-void change(Stat& stat, std::int64_t amount) {
-  stat.current += amount;
-  stat.peak = std::max(stat.peak, stat.current);
-  (amount > 0 ? stat.allocated : stat.freed) += amount > 0 ? amount : -amount;
-}
-
 }  // namespace
 
 // Leaked, with what it holds: tensors may give memory back until the very end of the process.
@@ -93,17 +87,17 @@ void* PinnedAllocator::allocate(std::size_t bytes) {
     block = &state.blocks[static_cast<std::byte*>(memory)];
     block->address = static_cast<std::byte*>(memory);
     block->size_class = size_class;
-    change(state.stats.segment, 1);
-    change(state.stats.reserved_bytes, static_cast<std::int64_t>(block->size()));
+    state.stats.segment.change(1);
+    state.stats.reserved_bytes.change(static_cast<std::int64_t>(block->size()));
     ++state.stats.num_host_alloc;
   }
   block->allocated = true;
   block->of_capture = of_capture;
   const auto size = static_cast<std::int64_t>(block->size());
-  change(state.stats.allocation, 1);
-  change(state.stats.active_requests, 1);
-  change(state.stats.allocated_bytes, size);
-  change(state.stats.active_bytes, size);
+  state.stats.allocation.change(1);
+  state.stats.active_requests.change(1);
+  state.stats.allocated_bytes.change(size);
+  state.stats.active_bytes.change(size);
   return block->address;
 }
 
@@ -116,8 +110,8 @@ void PinnedAllocator::free(void* address) {
     throw Failure(Code::invalid, "pinned memory was given back twice, or is none");
   }
   block->allocated = false;
-  change(state.stats.allocation, -1);
-  change(state.stats.allocated_bytes, -static_cast<std::int64_t>(block->size()));
+  state.stats.allocation.change(-1);
+  state.stats.allocated_bytes.change(-static_cast<std::int64_t>(block->size()));
   const auto users = std::exchange(block->users, {});
   if (block->kept) return;
   for (Stream* stream : users) {
@@ -156,8 +150,8 @@ void PinnedAllocator::empty() {
   state.process();
   for (auto& blocks : state.free) {
     for (PinnedBlock* block : std::exchange(blocks, {})) {
-      change(state.stats.segment, -1);
-      change(state.stats.reserved_bytes, -static_cast<std::int64_t>(block->size()));
+      state.stats.segment.change(-1);
+      state.stats.reserved_bytes.change(-static_cast<std::int64_t>(block->size()));
       ++state.stats.num_host_free;
       std::byte* const address = block->address;
       state.blocks.erase(address);
@@ -219,8 +213,8 @@ void PinnedAllocator::State::process() {
 }
 
 void PinnedAllocator::State::make_free(PinnedBlock& block) {
-  change(stats.active_requests, -1);
-  change(stats.active_bytes, -static_cast<std::int64_t>(block.size()));
+  stats.active_requests.change(-1);
+  stats.active_bytes.change(-static_cast<std::int64_t>(block.size()));
   free[static_cast<std::size_t>(block.size_class)].push_back(&block);
 }
 
