@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import platform
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -434,3 +435,20 @@ def test_cudnn_rnn_init_dropout_state_is_made_once(device: torch.device) -> None
     again = cudnn.rnn.init_dropout_state(0.5, True, 3, pickle.loads(pickle.dumps(known)))
     assert (again.dtype, again.numel()) == (torch.uint8, made.numel())
     assert again.data_ptr() != made.data_ptr()
+
+
+def test_contextprop_and_propmodule_make_flags_of_a_module() -> None:
+    """`ContextProp` reads and writes a flag by two functions; `PropModule` has the rest of a module's attributes."""
+    stored = [1]
+
+    class Flags(torch.backends.PropModule):
+        flag = torch.backends.ContextProp(lambda: stored[0], lambda value: stored.__setitem__(0, value))
+
+    plain = types.ModuleType("plain")
+    plain.other = "o"  # type: ignore[attr-defined]
+    flags = Flags(plain, "flags")
+    assert (flags.flag, flags.other, flags.__name__) == (1, "o", "flags")
+    flags.flag = 2
+    assert (flags.flag, stored) == (2, [2])
+    with pytest.raises(AttributeError, match="unknown"):
+        flags.unknown  # noqa: B018 - the read is what the case is about

@@ -10,6 +10,7 @@ import array
 import copy
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,23 @@ CONVERSIONS: dict[str, tuple[torch.dtype, list[Any]]] = {
 }
 #: A type that only a storage has: its elements are read as bytes.
 QUANTIZED = torch.quint8
+
+
+@pytest.mark.own_process
+def test_typed_storage_warns_once_that_it_is_deprecated() -> None:
+    """The first typed storage of a process warns at its caller, and no later one; what torch uses within does not."""
+    x = torch.arange(3.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), x.clone().share_memory_()):
+            assert other.untyped_storage().nbytes() == 12
+        assert caught == []
+        storage = x.storage()
+        assert [(each.category, each.filename) for each in caught] == [(UserWarning, __file__)]
+        assert "TypedStorage is deprecated" in str(caught[0].message)
+        assert "tensor.untyped_storage()" in str(caught[0].message)
+        assert storage.tolist() == TypedStorage([0, 1, 2]).tolist()
+    assert len(caught) == 1
 
 
 def test_typed_storage_elements_are_those_of_the_tensor(device: torch.device) -> None:
@@ -85,7 +103,7 @@ def test_typed_storage_sizes_are_in_elements_and_in_bytes(device: torch.device, 
     wanted = getattr(torch, dtype)
     storage, empty = torch.zeros(5, dtype=wanted, device=device).storage(), TypedStorage(dtype=wanted, device=device)
     assert (storage.size(), storage.element_size(), storage.nbytes()) == (5, wanted.itemsize, 5 * wanted.itemsize)
-    assert (empty.size(), empty.nbytes(), empty.tolist()) == (0, 0, [])
+    assert (empty.size(), empty.nbytes(), empty.tolist(), empty.device) == (0, 0, [], device)
     assert sys.getsizeof(storage) - sys.getsizeof(empty) == 5 * wanted.itemsize
     assert storage.untyped().nbytes() == 5 * wanted.itemsize
 
