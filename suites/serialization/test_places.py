@@ -66,7 +66,8 @@ def test_mkdtemp_makes_a_folder_for_its_block() -> None:
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.xfail(
     raises=AttributeError,
-    reason="storages of all types have one class, so it looks for `TypedTensor` (torch 2.11 to 2.15; not reported yet)",
+    reason="storages of all types have one class, so it looks for `TypedTensor` "
+    "(seen with torch 2.11 and 2.13; not reported yet)",
 )
 def test_storage_to_tensor_type_is_the_class_of_tensors() -> None:
     """`storage_to_tensor_type` gives the class of tensors of the type and device of a storage."""

@@ -162,7 +162,8 @@ def test_typed_storage_copies_have_memory_of_their_own(device: torch.device, how
 
 @pytest.mark.xfail(
     raises=AttributeError,
-    reason="the old format of torch.save asks an untyped storage for its dtype (torch 2.11 to 2.15; not reported yet)",
+    reason="the old format of torch.save asks an untyped storage for its dtype "
+    "(seen with torch 2.11 and 2.13; not reported yet)",
 )
 def test_pickle_of_an_untyped_storage_has_its_bytes() -> None:
     """pickle of an `UntypedStorage`, which defines `__reduce__`, gives one with the same bytes."""
@@ -208,8 +209,8 @@ def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> N
 
 @pytest.mark.xfail(
     raises=AssertionError,
-    reason="cuda() copies to a device without an index, which equals none that a storage has (torch 2.11 to 2.15; not "
-    "reported yet)",
+    reason="cuda() copies to a device without an index, which equals none that a storage has "
+    "(seen with torch 2.13; not reported yet)",
 )
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("index", [None, 0])
@@ -264,7 +265,8 @@ def test_typed_storage_type_names_its_class(device: torch.device) -> None:
 
 @pytest.mark.xfail(
     raises=RuntimeError,
-    reason="type() counts the bytes of the source as elements of the result (torch 2.11 to 2.15; not reported yet)",
+    reason="type() counts the bytes of the source as elements of the result "
+    "(seen with torch 2.11 and 2.13; not reported yet)",
 )
 @pytest.mark.parametrize("name", ["torch.FloatStorage", "torch.DoubleStorage"])
 def test_typed_storage_type_of_a_class_casts(name: str) -> None:
