@@ -318,6 +318,21 @@ def test_preferred_library_takes_what_it_has_returned(of: str) -> None:
     assert number == "RuntimeError"
 
 
+@pytest.mark.requires(rocm=False)
+def test_preferred_rocm_fa_library_reads_back_and_does_nothing_elsewhere() -> None:
+    """The library of attention on ROCm reads back as set also where it has no effect; others are refused.
+
+    It is set by a name or by a value that the function has returned, and composable_kernel is not available.
+    """
+    ask = "B.cuda.preferred_rocm_fa_library"
+    steps = (f"str({ask}())", f"str({ask}('ck'))", f"{ask}('x')", f"{ask}(1)", f"str({ask}({ask}()))")
+    last = f"[str({ask}(each)) for each in ('aotriton', 'default')]"
+    *found, names = answers(*steps, last)
+    assert found == ["_ROCmFABackend.Default", "_ROCmFABackend.Ck", "RuntimeError", "ValueError", "_ROCmFABackend.Ck"]
+    assert names == "['_ROCmFABackend.AOTriton', '_ROCmFABackend.Default']"
+    assert torch.backends.cuda.is_ck_sdpa_available() is False
+
+
 @pytest.mark.requires(device="cuda", rocm=False)
 def test_cudnn_version_has_major_minor_and_patch() -> None:
     """`cudnn.version` is MAJOR * 10000 + MINOR * 100 + PATCH since cuDNN 9, at least the version of the build."""

@@ -240,6 +240,12 @@ def test_typed_storage_of_a_quantized_type_stays_on_the_host() -> None:
         storage.to(device="meta")
 
 
+@pytest.mark.requires(not_={"accelerator": True})
+def test_typed_storage_without_an_accelerator_is_not_pinned() -> None:
+    """Without an accelerator no storage is pinned."""
+    assert torch.ones(2).storage().is_pinned() is False
+
+
 @pytest.mark.requires(accelerator=True)
 def test_typed_storage_pin_memory_copies_to_pinned_memory(device: torch.device) -> None:
     """`pin_memory` gives a pinned storage of the same type and values, and shares the memory of one that is pinned."""
