@@ -1,12 +1,18 @@
-"""Autocast with checkpointing, TorchScript, recurrent layers and training steps; deprecated names."""
+"""Autocast with checkpointing, TorchScript, modes, export, recurrent layers and training steps; deprecated names."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from suites import _torch_private_compiled as private
+from suites.compiled import KEEPS, KEPT
 
 from ._torch_private import onednn_lacks_bf16
 from .lower import BF16_PRODUCTS, LOWER
@@ -126,6 +132,66 @@ def test_jit_script_module_after_autocast_is_not_lowered(device: torch.device, d
         outside = scripted(x)
 
     assert [inside.dtype, outside.dtype] == [dtype, torch.float32]
+
+
+# ---- modes of functions, and export ----
+
+
+class Noting(torch.overrides.TorchFunctionMode):
+    """Notes the names of the functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+@LOWER
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
+def test_autocast_within_a_mode_of_functions_is_as_without(
+    device: torch.device, dtype: torch.dtype, fails: bool
+) -> None:
+    """Within a `TorchFunctionMode`, a region lowers products, ends, and lets an exception through, as without the mode.
+
+    The mode sees the functions that are called, and not the region itself.
+    """
+    a = torch.ones(4, 4, device=device)
+    seen: list[torch.dtype] = []
+    with Noting() as mode:
+        with pytest.raises(KeyError) if fails else nullcontext(), torch.autocast(device.type, dtype=dtype):
+            seen.append(torch.mm(a, a).dtype)
+            if fails:
+                raise KeyError
+        seen.append(torch.mm(a, a).dtype)
+    assert seen == [dtype, torch.float32]
+    assert [name for name in mode.names if name != "__get__"] == ["mm", "mm"]
+
+
+@pytest.mark.keeps(KEEPS, **KEPT)
+@LOWER
+def test_export_keeps_the_region_of_autocast(device: torch.device, dtype: torch.dtype) -> None:
+    """A program that `torch.export` makes has the regions of its module: each product in the type that it had there."""
+
+    class Products(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            before = x @ x
+            with torch.autocast(device.type, dtype=dtype):
+                within = x @ x
+                with torch.autocast(device.type, enabled=False):
+                    inner = x @ x
+            return before, within, inner, x @ x
+
+    x = torch.arange(9.0, device=device).reshape(3, 3)
+    with private.compiler_unheard():
+        program = torch.export.export(Products(), (x,), strict=False).module()
+        found = program(x)
+    private.reset_compiler()
+    assert [each.dtype for each in found] == [torch.float32, dtype, torch.float32, torch.float32]
+    assert all(torch.equal(each.float(), (x @ x)) for each in found)
+    assert not torch.is_autocast_enabled(device.type)
 
 
 # ---- recurrent layers ----

@@ -1,8 +1,9 @@
-"""Private names of torch: its products of 8-bit types, and its gamma samples."""
+"""Private names of torch: its products of 8-bit types, its gamma samples, and a switch of `flex_attention`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -34,3 +35,15 @@ def aten(name: str) -> Callable[..., Any]:
     """An overload of aten by its name, such as ``_masked_softmax.default``; skips the case if torch has none."""
     found: Callable[..., Any] = below(torch.ops.aten, name)
     return found
+
+
+@contextlib.contextmanager
+def flex_attention_uncompiled() -> Iterator[None]:
+    """`flex_attention` in the block compiles nothing: its advice to compile names this switch, for debugging."""
+    module, name = reach("torch.nn.attention.flex_attention"), "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+    before = below(module, name)
+    setattr(module, name, True)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
 from torch.utils import _pytree as pytree
 
 from .test_flex_attention import KV, B, H, Q, causal, listed, window
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device
 TENSORS = [
     f"{full}{side}_{what}" for side in ("kv", "q") for full in ("", "full_") for what in ("num_blocks", "indices")
 ]
-ORDERS = pytest.mark.requires(torch=">=2.13")
+NEWER = pytest.mark.requires(torch=">=2.13")
 
 
 def made(device: torch.device, **options: Any) -> BlockMask:
@@ -106,6 +106,55 @@ def test_blockmask_to_string_draws_blocks(device: torch.device) -> None:
     assert "..." in drawn
 
 
+def test_blockmask_text_has_the_shape_the_sparsity_and_the_blocks(device: torch.device) -> None:
+    """`str` has the shape, the share that no query sees, and the drawn blocks; `repr` the shape of each tensor."""
+    mask = create_block_mask(causal, 1, 1, 24, 32, device=device, BLOCK_SIZE=8)
+    blocks = "(0, 0)\n████    \n██████  \n████████"
+    assert str(mask) == f"BlockMask(shape=(1, 1, 24, 32), sparsity=25.00%, \n{blocks}\n)"
+    bare = BlockMask.from_kv_blocks(*few(device), BLOCK_SIZE=(4, 8), mask_mod=causal, compute_q_blocks=False)
+    facts = dict(line.strip().rstrip(",").split("=", 1) for line in repr(bare).splitlines()[1:-1])
+    assert facts == {
+        "kv_num_blocks": "torch.Size([1, 1, 3])",
+        "kv_indices": "torch.Size([1, 1, 3, 3])",
+        **dict.fromkeys(["full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices"], "None"),
+        **dict.fromkeys(["full_q_num_blocks", "full_q_indices"], "None"),
+        "BLOCK_SIZE": "(4, 8)",
+        "shape": "(1, 1, 12, 24)",
+        "sparsity": f"{bare.sparsity():.2f}%",
+        "mask_mod": "causal",
+    }
+
+
+def test_blockmask_refuses_half_of_what_belongs_together(device: torch.device) -> None:
+    """Numbers and indices of full blocks come together, those of the keys' blocks are needed, in two dimensions."""
+    numbers, indices = few(device)
+    none = dict.fromkeys(TENSORS)
+    given = {"kv_num_blocks": numbers, "kv_indices": indices, "BLOCK_SIZE": (4, 8), "mask_mod": causal}
+    assert BlockMask((12, 24), **{**none, **given}).to_dense().sum() == 3  # type: ignore[arg-type]
+    for wrong, error, why in (
+        ({"kv_num_blocks": None}, AssertionError, "kv_num_blocks must be provided"),
+        ({"full_kv_num_blocks": numbers}, AssertionError, "full_kv_num_blocks and full_kv_indices must be both"),
+        ({"full_kv_indices": indices}, AssertionError, "full_kv_num_blocks and full_kv_indices must be both"),
+        ({"full_q_num_blocks": numbers}, AssertionError, "full_q_num_blocks and full_q_indices must be both"),
+        ({"full_q_indices": indices}, AssertionError, "full_q_num_blocks and full_q_indices must be both"),
+        ({"kv_indices": indices[0, 0, 0]}, RuntimeError, "at least 2 dimensions"),
+    ):
+        with pytest.raises(error, match=why):
+            BlockMask((12, 24), **{**none, **given, **wrong})  # type: ignore[arg-type]
+    for half in ({"full_kv_num_blocks": numbers}, {"full_kv_indices": indices}):
+        with pytest.raises(AssertionError, match="full_kv_num_blocks and full_kv_indices must be both"):
+            BlockMask.from_kv_blocks(numbers, indices, **half)
+
+
+@NEWER
+def test_create_mask_defaults() -> None:
+    """Without batches, heads and a device, `create_mask` is of one batch and head, on the accelerator or the CPU."""
+    mask = create_mask(causal, None, None, 3, 14)  # type: ignore[arg-type]
+    accelerator = torch.accelerator.current_accelerator()
+    assert mask.device.type == ("cpu" if accelerator is None else accelerator.type)
+    assert mask.tolist() == [[[[kv <= q + 8 for kv in range(14)] for q in range(3)]]]
+
+
 class Near:
     """A mask that is an object."""
 
@@ -151,7 +200,7 @@ def ranks_fit(mask: BlockMask, descending: bool) -> None:
                 assert order[b, h, column, : len(rows)].tolist() == [int(each.sum()) for each in seen]
 
 
-@ORDERS
+@NEWER
 @pytest.mark.parametrize("descending", [False, True])
 def test_create_block_mask_computes_the_order_of_writes(device: torch.device, descending: bool) -> None:
     """`dq_write_order` ranks the blocks of a row by ascending or descending keys, also in a part of the mask."""
@@ -166,7 +215,7 @@ def test_create_block_mask_computes_the_order_of_writes(device: torch.device, de
     assert made(device, compute_dq_write_order=False).dq_write_order is None
 
 
-@ORDERS
+@NEWER
 def test_create_block_mask_orders_by_descending_keys_by_default(device: torch.device) -> None:
     """There is no order unless one is asked for, and then it is that of descending keys."""
     mask = made(device)
@@ -174,7 +223,7 @@ def test_create_block_mask_orders_by_descending_keys_by_default(device: torch.de
     ranks_fit(made(device, compute_dq_write_order=True), descending=True)
 
 
-@ORDERS
+@NEWER
 def test_create_block_mask_orders_the_writes_of_partial_blocks(device: torch.device) -> None:
     """Without separate full blocks, and for all batches and heads at once, there is one order."""
     options: dict[str, Any] = {"BLOCK_SIZE": 8, "separate_full_blocks": False, "compute_dq_write_order": True}
@@ -189,7 +238,7 @@ def test_create_block_mask_orders_the_writes_of_partial_blocks(device: torch.dev
         assert mask.dq_write_order[0, 0, column, : len(rows)].tolist() == wanted
 
 
-@ORDERS
+@NEWER
 def test_blockmask_from_kv_blocks_takes_an_order_of_keys(device: torch.device) -> None:
     """An order is a bool or a tensor, with which a mask has no parts. An order of full blocks needs the other one."""
     numbers, indices = few(device)

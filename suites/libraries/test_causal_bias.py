@@ -85,6 +85,13 @@ def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, n
     assert not torch.allclose(*results)
 
 
+@VARIANT
+def test_causal_bias_shows_which_keys_each_query_sees(name: str) -> None:
+    """The text of a causal bias is that of the tensor of booleans that it stands for."""
+    bias = MAKERS[name](2, 3)
+    assert repr(bias) == str(bias) == repr(allowed(bias.variant, 2, 3))
+
+
 def test_causal_bias_takes_a_variant_and_two_sizes() -> None:
     """The number of a variant is no variant. The functions take two sizes."""
     with pytest.raises(AssertionError, match="CausalVariant"):

@@ -16,6 +16,8 @@ from torch.nn.attention import flex_attention as flex
 from suites import _torch_private_compiled as private
 from suites.compiled import KEEPS, KEPT
 
+from ._torch_private import flex_attention_uncompiled
+
 #: A score or a mask by batch, head, query and key.
 Mod = Callable[..., torch.Tensor]
 
@@ -161,12 +163,48 @@ def test_flex_attention_auxrequest_returns_what_is_asked_for(device: torch.devic
                 close(aux.max_scores, scores.amax(-1))
 
 
+@compiles
+def test_flex_attention_return_lse_returns_the_log_of_the_sums(device: torch.device) -> None:
+    """`return_lse`, which is deprecated, returns the log of the sum of each query's scores beside the output."""
+    q, k, v = inputs()
+    scores = q @ k.mT / math.sqrt(E)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "return_lse is deprecated", FutureWarning)
+        found, lse = run(device, [q, k, v], return_lse=True)
+    close(found, attention(scores, v))
+    close(lse, scores.logsumexp(-1))
+
+
+def test_flex_attention_without_compiling_calls_the_mods(device: torch.device) -> None:
+    """With the switch that the advice to compile names, the mods are called as they are, with the same result."""
+    q, k, v = inputs()
+    calls: list[str] = []
+
+    def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
+        calls.append("score")
+        return score + 0.1 * (q - kv)
+
+    mask = mask_of(device, Q, KV)
+    with flex_attention_uncompiled():
+        found = run(device, [q, k, v], score_mod=mod, block_mask=mask)
+    assert calls
+    _, _, row, column = places()
+    scores = (q @ k.mT / math.sqrt(E) + 0.1 * (row - column)).masked_fill(~causal(*places()), -math.inf)
+    close(found, attention(scores, v))
+
+
 def test_flex_attention_refuses_inputs_that_do_not_fit(device: torch.device) -> None:
     """Sizes, batches and masks that do not fit are errors that say what is wrong."""
     q, k, v = inputs()
     for given, options, error, why in [
         ([q[..., :4], k, v], {}, ValueError, "embedding dimension"),
         ([q[:1], k, v], {}, ValueError, "batch size"),
+        (
+            [q[:1], k, v],
+            {"block_mask": mask_of(device, Q, KV)},
+            ValueError,
+            "block_mask and query",
+        ),
         ([q[0], k[0], v[0]], {}, NotImplementedError, "4D"),
         ([q, k, v], {"block_mask": mask_of(device, Q, KV - 1)}, ValueError, "smaller length"),
         ([q, k, v], {"block_mask": mask_of(device, Q - 1, KV)}, ValueError, "smaller length"),
@@ -196,6 +234,16 @@ def one_block(device: torch.device, queries: int, keys: int) -> flex.BlockMask:
     numbers = torch.ones(B, H, 3, dtype=torch.int32, device=device)
     indices = torch.zeros(B, H, 3, 1, dtype=torch.int32, device=device)
     return flex.BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=(8, 1 << 30), seq_lengths=(queries, keys))
+
+
+def test_flex_attention_refuses_a_mask_without_memory(device: torch.device) -> None:
+    """A mask that `BlockMask.to` has moved to the meta device has its shapes, and is refused for tensors elsewhere."""
+    mask = mask_of(device, Q, KV)
+    moved = mask.to("meta")
+    assert (moved.kv_indices.device.type, moved.kv_indices.shape) == ("meta", mask.kv_indices.shape)
+    assert (moved.shape, moved.mask_mod) == (mask.shape, causal)
+    with pytest.raises(RuntimeError, match="same device"):
+        run(device, inputs(), block_mask=moved)
 
 
 @pytest.mark.requires(device="cuda")
@@ -357,3 +405,17 @@ def test_flex_attention_on_the_cpu_refuses_gradients() -> None:
         given = [each.clone().requires_grad_(place == number) for number, each in enumerate((q, k, v))]
         with pytest.raises(NotImplementedError, match="backward on CPU"):
             flex.flex_attention(*given)
+
+
+def test_create_block_mask_compile_warns_and_gives_the_same_mask(device: torch.device) -> None:
+    """The option `_compile` warns that it will be removed, and gives the mask that is made without it.
+
+    The compiler is told to call the function as it is.
+    """
+    wanted = mask_of(device, Q, KV)
+    with torch.compiler.set_stance("force_eager"), pytest.warns(DeprecationWarning, match="_compile flag"):
+        found = flex.create_block_mask(causal, B, H, Q, KV, device=device, BLOCK_SIZE=8, _compile=True)
+    assert (found.seq_lengths, found.BLOCK_SIZE, found.mask_mod) == (wanted.seq_lengths, wanted.BLOCK_SIZE, causal)
+    for ours, theirs in zip(found.as_tuple(), wanted.as_tuple(), strict=True):
+        if isinstance(theirs, torch.Tensor):
+            assert torch.equal(ours, theirs)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import platform
+import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -317,3 +322,133 @@ def test_quantized_engine_is_one_of_the_supported_ones() -> None:
         assert quantized.supported_engines == names
     finally:
         quantized.engine = before
+
+
+@pytest.fixture
+def opt_einsum_as_before() -> Iterator[None]:
+    """Restore the settings of opt_einsum."""
+    library = torch.backends.opt_einsum
+    before = library.enabled, library.strategy
+    yield
+    if library.is_available():
+        library.enabled = True
+        library.strategy = before[1]
+    library.enabled = before[0]
+
+
+def einsum() -> torch.Tensor:
+    """A product of three matrices, for which the order matters."""
+    a, b, c = (torch.arange(6.0, dtype=torch.float64).reshape(shape) for shape in ((2, 3), (3, 2), (2, 3)))
+    return torch.einsum("ij,jk,kl->il", a, b, c)
+
+
+@pytest.mark.usefixtures("opt_einsum_as_before")
+def test_opt_einsum_flags_set_enabled_and_strategy_in_their_block() -> None:
+    """`opt_einsum.flags` sets whether and how einsum orders its products, in its block; the result is the same.
+
+    `set_flags` returns what was set before. A strategy is one of three, and needs the library and that it is enabled;
+    without the library neither can be set.
+    """
+    library = torch.backends.opt_einsum
+    wanted = torch.tensor([[39.0, 62.0, 85.0], [120.0, 188.0, 256.0]], dtype=torch.float64)
+    assert isinstance(library.is_available(), bool)
+    assert (library.get_opt_einsum() is not None) is library.is_available() is library.enabled
+    assert library.strategy == ("auto" if library.is_available() else None)
+    assert library.set_flags() == (library.enabled, library.strategy)
+    assert torch.equal(einsum(), wanted)
+    with library.flags(enabled=False):
+        assert library.enabled is False
+        assert torch.equal(einsum(), wanted)
+        with pytest.raises(ValueError, match="`strategy`"):
+            library.set_flags(_strategy="greedy")
+    assert library.enabled is library.is_available()
+    with pytest.raises(LookupError), library.flags(enabled=False):
+        raise LookupError
+    assert library.enabled is library.is_available()
+    if not library.is_available():
+        with pytest.raises(ValueError, match="opt_einsum is not available, so setting `enabled` to True"):
+            library.set_flags(_enabled=True)
+        with pytest.raises(ValueError, match="opt_einsum is not available, so setting `strategy` to auto"):
+            library.set_flags(_strategy="auto")
+        assert (library.enabled, library.strategy) == (False, None)
+        return
+    for strategy in ("greedy", "optimal", "auto"):
+        with library.flags(strategy=strategy):
+            assert library.strategy == strategy
+            assert torch.equal(einsum(), wanted)
+    with pytest.raises(ValueError, match="must be one of the following"):
+        library.set_flags(_strategy="best")
+    assert library.strategy == "auto"
+
+
+def test_get_cpu_capability_names_instructions_that_the_processor_has() -> None:
+    """`cpu.get_cpu_capability` is one of the documented names, and one whose instructions the kernel lists."""
+    name = torch.backends.cpu.get_cpu_capability()
+    assert name in {"DEFAULT", "VSX", "Z VECTOR", "NO AVX", "AVX2", "AVX512", "SVE256", "SVE"}
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    for capability, flag in (("AVX2", "avx2"), ("AVX512", "avx512f"), ("SVE", "sve")):
+        assert not name.startswith(capability) or flag in flags
+
+
+def test_cusparselt_and_other_libraries_that_a_build_has() -> None:
+    """`is_available` of the libraries of some builds is a truth value; cuSPARSELt has a version exactly if available.
+
+    The version is MAJOR * 100 + MINOR * 10 + PATCH. KleidiAI and the Arm Compute Library are for Arm alone.
+    """
+    cusparselt = torch.backends.cusparselt
+    version = cusparselt.version()
+    assert cusparselt.is_available() is (version is not None)
+    assert version is None or 100 <= version < 10000
+    assert cusparselt.get_max_alg_id() is None or version is not None
+    for reported in (torch.backends.kleidiai.is_available(), mkldnn.is_acl_available()):
+        assert isinstance(reported, bool)
+        assert not reported or platform.machine() in ("aarch64", "arm64")
+
+
+def test_cudnn_rnn_unserializable_keeps_its_value_until_it_is_pickled() -> None:
+    """`rnn.Unserializable` has the state of dropout of old models: `get` returns it, and after pickle None."""
+    state = cudnn.rnn.Unserializable([1, 2])
+    assert state.get() == [1, 2]
+    assert pickle.loads(pickle.dumps(state)).get() is None
+    assert copy.deepcopy(state).get() is None
+    assert state.get() == [1, 2]
+
+
+@CUDA
+def test_cudnn_rnn_init_dropout_state_without_dropout_is_none(device: torch.device) -> None:
+    """Without dropout, or while not training, `rnn.init_dropout_state` has no state, one per device."""
+    known: dict[str, Any] = {}
+    assert cudnn.rnn.init_dropout_state(0.0, True, 3, known) is None
+    assert cudnn.rnn.init_dropout_state(0.5, False, 3, known) is None
+    assert list(known) == [f"desc_{device.index}"]
+    assert known[f"desc_{device.index}"].get() is None
+
+
+@pytest.mark.requires(device="cuda", silicon=True, rocm=False)
+def test_cudnn_rnn_init_dropout_state_is_made_once(device: torch.device) -> None:
+    """With dropout, `rnn.init_dropout_state` makes a state on the device once, and again after it is pickled."""
+    known: dict[str, Any] = {}
+    made = cudnn.rnn.init_dropout_state(0.5, True, 3, known)
+    assert (made.dtype, made.device) == (torch.uint8, device)
+    assert made.numel() > 0
+    assert cudnn.rnn.init_dropout_state(0.5, True, 3, known) is made
+    again = cudnn.rnn.init_dropout_state(0.5, True, 3, pickle.loads(pickle.dumps(known)))
+    assert (again.dtype, again.numel()) == (torch.uint8, made.numel())
+    assert again.data_ptr() != made.data_ptr()
+
+
+def test_contextprop_and_propmodule_make_flags_of_a_module() -> None:
+    """`ContextProp` reads and writes a flag by two functions; `PropModule` has the rest of a module's attributes."""
+    stored = [1]
+
+    class Flags(torch.backends.PropModule):
+        flag = torch.backends.ContextProp(lambda: stored[0], lambda value: stored.__setitem__(0, value))
+
+    plain = types.ModuleType("plain")
+    plain.other = "o"  # type: ignore[attr-defined]
+    flags = Flags(plain, "flags")
+    assert (flags.flag, flags.other, flags.__name__) == (1, "o", "flags")
+    flags.flag = 2
+    assert (flags.flag, stored) == (2, [2])
+    with pytest.raises(AttributeError, match="unknown"):
+        flags.unknown  # noqa: B018 - the read is what the case is about

@@ -308,6 +308,31 @@ def test_preferred_linalg_library_reads_back() -> None:
     ]
 
 
+@pytest.mark.parametrize("of", ["blas", "linalg"])
+def test_preferred_library_takes_what_it_has_returned(of: str) -> None:
+    """`preferred_blas_library` and `preferred_linalg_library` take the value that they return, and no other type."""
+    ask = f"B.cuda.preferred_{of}_library"
+    before, again, number, after = answers(f"str({ask}())", f"str({ask}({ask}()))", f"{ask}(1)", f"str({ask}())")
+    assert before == again == after
+    assert before.rpartition(".")[0] == {"blas": "_BlasBackend", "linalg": "_LinalgBackend"}[of]
+    assert number == "RuntimeError"
+
+
+@pytest.mark.requires(rocm=False)
+def test_preferred_rocm_fa_library_reads_back_and_does_nothing_elsewhere() -> None:
+    """The library of attention on ROCm reads back as set also where it has no effect; others are refused.
+
+    It is set by a name or by a value that the function has returned, and composable_kernel is not available.
+    """
+    ask = "B.cuda.preferred_rocm_fa_library"
+    steps = (f"str({ask}())", f"str({ask}('ck'))", f"{ask}('x')", f"{ask}(1)", f"str({ask}({ask}()))")
+    last = f"[str({ask}(each)) for each in ('aotriton', 'default')]"
+    *found, names = answers(*steps, last)
+    assert found == ["_ROCmFABackend.Default", "_ROCmFABackend.Ck", "RuntimeError", "ValueError", "_ROCmFABackend.Ck"]
+    assert names == "['_ROCmFABackend.AOTriton', '_ROCmFABackend.Default']"
+    assert torch.backends.cuda.is_ck_sdpa_available() is False
+
+
 @pytest.mark.requires(device="cuda", rocm=False)
 def test_cudnn_version_has_major_minor_and_patch() -> None:
     """`cudnn.version` is MAJOR * 10000 + MINOR * 100 + PATCH since cuDNN 9, at least the version of the build."""
@@ -339,18 +364,32 @@ def test_nnpack_is_available_decides_whether_it_can_be_used() -> None:
     assert torch.backends.nnpack.is_available() is available
 
 
-ONEDNN = """
+VERBOSE = """
 import torch
-from torch.backends import mkldnn
-layer, x = torch.nn.Conv2d(16, 32, 3), torch.ones(4, 16, 64, 64)
-for name, level in (("before", None), ("off", mkldnn.VERBOSE_OFF), ("on", mkldnn.VERBOSE_ON), ("after", None)):
+from torch.backends import {library} as library
+{work}
+for name, level in (("before", None), ("off", library.VERBOSE_OFF), ("on", library.VERBOSE_ON), ("after", None)):
     print(name, flush=True)
     if level is None:
-        layer(x)
+        work()
     else:
-        with mkldnn.verbose(level):
-            layer(x)
+        with library.verbose(level):
+            work()
 """
+CONVOLUTION = "layer, x = torch.nn.Conv2d(16, 32, 3), torch.ones(4, 16, 64, 64)\nwork = lambda: layer(x)"
+PRODUCT = "x = torch.ones(64, 64, dtype=torch.float64)\nwork = lambda: x @ x"
+
+
+def printed(library: str, work: str, sign: str) -> dict[str, list[str]]:
+    """The lines with a sign that a library prints before, during and after blocks of `verbose`."""
+    quiet = {"DNNL_VERBOSE": "0", "ONEDNN_VERBOSE": "0", "MKL_VERBOSE": "0"}
+    parts: dict[str, list[str]] = {}
+    for line in children.fork(VERBOSE.format(library=library, work=work), environ=quiet).lines():
+        if line in ("before", "off", "on", "after"):
+            parts[line] = []
+        else:
+            parts[next(reversed(parts))].append(line)
+    return {name: [line for line in own if sign in line] for name, own in parts.items()}
 
 
 @pytest.mark.requires(device="cpu")
@@ -361,13 +400,19 @@ def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
     """
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    lines = children.run(ONEDNN, environ={"DNNL_VERBOSE": "0", "ONEDNN_VERBOSE": "0"}).lines()
-    parts: dict[str, list[str]] = {}
-    for line in lines:
-        if line in ("before", "off", "on", "after"):
-            parts[line] = []
-        else:
-            parts[next(reversed(parts))].append(line)
-    ran = {name: [line for line in own if ",exec," in line] for name, own in parts.items()}
-    assert any(",convolution," in line for line in ran["on"])
-    assert {name: own for name, own in ran.items() if name != "on"} == {"before": [], "off": [], "after": []}
+    ran = printed("mkldnn", CONVOLUTION, ",exec,")
+    assert any(",convolution," in line for line in ran.pop("on"))
+    assert ran == {"before": [], "off": [], "after": []}
+
+
+@pytest.mark.requires(device="cpu")
+def test_mkl_verbose_prints_the_calls_of_its_block() -> None:
+    """`mkl.verbose(VERBOSE_ON)` has oneMKL print the calls that run in the block, and none before or after.
+
+    `VERBOSE_OFF` prints nothing.
+    """
+    if not torch.backends.mkl.is_available():
+        pytest.skip("this torch has no oneMKL")
+    ran = printed("mkl", PRODUCT, "MKL_VERBOSE")
+    assert any("DGEMM(N,N,64,64,64," in line for line in ran.pop("on"))
+    assert ran == {"before": [], "off": [], "after": []}

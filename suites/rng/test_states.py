@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -276,3 +277,45 @@ def test_fork_rng_of_the_meta_device_forks_nothing() -> None:
         assert [first, torch.rand(()).item()] == wanted
     finally:
         torch.set_rng_state(before)
+
+
+def test_fork_rng_without_devices_forks_all_of_the_accelerator(device: torch.device) -> None:
+    """Without `devices`, `fork_rng` restores the CPU and each device of the accelerator, of which there may be none.
+
+    If there are several it warns, once in a process, and names the argument that says which.
+    """
+    host, devices = torch.get_rng_state(), []
+    if device.type != "cpu":
+        devices = [torch.device(device.type, number) for number in range(module(device).device_count())]
+    states = [module(device).get_rng_state(each) for each in devices]
+    warned = []
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with torch.random.fork_rng():
+                for each in ("cpu", *devices):
+                    torch.rand(3, device=each)
+        warned += [str(each.message) for each in caught]
+        assert torch.equal(torch.get_rng_state(), host)
+        for each, state in zip(devices, states, strict=True):
+            assert torch.equal(module(device).get_rng_state(each), state)
+    assert len(warned) <= (len(devices) > 1)
+    assert all(f"{len(devices)} available devices" in text and "'devices'" in text for text in warned)
+
+
+@pytest.mark.requires(accelerator=True, devices=2)
+@pytest.mark.own_process
+def test_fork_rng_without_devices_warns_once_of_several(device: torch.device) -> None:
+    """The first `fork_rng` without `devices` in a process with several warns; a list or a range of all does not."""
+    for devices in ([device.index], range(2)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with torch.random.fork_rng(devices=devices):
+                torch.rand(3, device=device)
+    with pytest.warns(UserWarning, match="2 available devices, and you have used fork_rng without"):  # noqa: SIM117
+        with torch.random.fork_rng():
+            pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.random.fork_rng():
+            pass
