@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -145,7 +146,7 @@ def test_allow_cache_entry_mutation_decides_whether_a_changed_entry_is_refused(
     torch.testing.assert_close(x.grad, (2 * values.sin()).exp() * values.cos())
 
 
-def different(device: torch.device) -> Callable[[Tensor], Tensor]:
+def different() -> Callable[[Tensor], Tensor]:
     """A function that makes another shape the second time."""
     calls: list[int] = []
 
@@ -153,7 +154,6 @@ def different(device: torch.device) -> Callable[[Tensor], Tensor]:
         calls.append(1)
         return (x if len(calls) == 1 else x[:2]).sin().cos()
 
-    assert device is not None
     return forward
 
 
@@ -161,9 +161,9 @@ def test_checkpoint_determinism_check_none_does_not_compare(device: torch.device
     """A function that computes other shapes the second time is refused; `determinism_check="none"` does not look."""
     x = torch.ones(4, device=device, requires_grad=True)
     with pytest.raises(CheckpointError, match="different metadata"):
-        checkpoint(different(device), x, use_reentrant=False).sum().backward()
+        checkpoint(different(), x, use_reentrant=False).sum().backward()
     with pytest.raises(RuntimeError) as found:
-        checkpoint(different(device), x, use_reentrant=False, determinism_check="none").sum().backward()
+        checkpoint(different(), x, use_reentrant=False, determinism_check="none").sum().backward()
     assert "different metadata" not in str(found.value)
     with pytest.raises(ValueError, match="determinism_check"):
         checkpoint(chain, x, use_reentrant=False, determinism_check="other").sum().backward()
@@ -182,7 +182,7 @@ def test_set_checkpoint_debug_enabled_overrides_the_argument(
     monkeypatch.setattr(logging.getLogger("LoggingTensor"), "propagate", False)
     x = torch.ones(4, device=device, requires_grad=True)
     with set_checkpoint_debug_enabled(not shown), set_checkpoint_debug_enabled(context):
-        result = checkpoint(different(device), x, use_reentrant=False, debug=given)
+        result = checkpoint(different(), x, use_reentrant=False, debug=given)
     with pytest.raises(CheckpointError) as found:
         result.sum().backward()
     assert ("aten::sin" in str(found.value) or "aten.sin" in str(found.value)) is shown
@@ -233,3 +233,26 @@ def test_set_device_states_restores_what_get_device_states_saw(device: torch.dev
     assert not torch.equal(torch.rand(64, device=device), wanted)
     set_device_states(devices, states, device_type="meta")
     assert not torch.equal(torch.rand(64, device=device), wanted)
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_checkpoint_context_fn_may_not_hide_an_error_of_the_function(device: torch.device) -> None:
+    """An error of the function is raised by `checkpoint`; a context of `context_fn` that hides it is refused."""
+    x = torch.ones(2, device=device, requires_grad=True)
+
+    def fails(_: Tensor) -> Tensor:
+        raise LookupError("in the function")
+
+    with pytest.raises(LookupError, match="in the function"):
+        checkpoint(fails, x, use_reentrant=False)
+    for hidden, error in ((LookupError, RuntimeError), (ZeroDivisionError, LookupError)):
+        contexts = (contextlib.suppress(hidden), contextlib.nullcontext())
+        with pytest.raises(error, match=r"suppressed an exception|in the function"):
+            checkpoint(fails, x, use_reentrant=False, context_fn=lambda given=contexts: given)
+
+
+def test_set_device_states_of_meta_does_nothing() -> None:
+    """The meta device has no random numbers: there is no state to restore, and none is asked for."""
+    before = torch.get_rng_state()
+    set_device_states([0], [torch.zeros(8, dtype=torch.uint8)], device_type="meta")
+    assert torch.equal(torch.get_rng_state(), before)

@@ -158,3 +158,57 @@ def test_once_differentiable_refuses_a_second_derivative(x: torch.Tensor) -> Non
     with pytest.raises(RuntimeError, match="trying to differentiate twice a function that was marked"):
         found.sum().backward()
     assert weight.grad is None
+
+
+def test_save_for_forward_refuses_what_is_no_tensor() -> None:
+    """`FunctionCtx.save_for_forward` takes tensors and None; other values belong on the context as attributes."""
+
+    class Saves(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, other: object) -> torch.Tensor:
+            ctx.save_for_forward(x, None, other)
+            return x * 1
+
+    x = torch.ones(2)
+    assert Saves.apply(x, None).tolist() == [1, 1]
+    with pytest.raises(AssertionError, match="save_for_forward expects all arguments to be tensors"):
+        Saves.apply(x, 3)
+
+
+def test_mark_shared_storage_warns_and_changes_nothing() -> None:
+    """`mark_shared_storage` is deprecated: storages that are shared are tracked without it."""
+
+    class Marks(Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            y = x * 3
+            with pytest.warns(FutureWarning, match="`mark_shared_storage` is deprecated"):
+                ctx.mark_shared_storage((x, y))
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 3
+
+    x = torch.ones(2, requires_grad=True)
+    Marks.apply(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_function_without_a_rule_for_vmap_refuses_to_be_mapped() -> None:
+    """A function has no rule for `vmap` by itself: the error names the two ways to give it one."""
+
+    class Doubles(Function):
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+    with pytest.raises(RuntimeError, match="generate_vmap_rule"):
+        torch.vmap(Doubles.apply)(torch.ones(3))
+    with pytest.raises(NotImplementedError, match="override the vmap staticmethod or set generate_vmap_rule=True"):
+        Doubles.vmap(None, (0,), torch.ones(3))

@@ -222,3 +222,25 @@ def live_bytes_of_graphs() -> int:
 def storage_reference(of: torch.Tensor, **options: Any) -> Any:
     """The weak reference by which trees watch the storage of an output."""
     return reach("torch._inductor.cudagraph_trees.StorageWeakRefWrapper")(of, **options)
+
+
+def check_memory_pool(device: torch.device, pool: tuple[int, int], live: list[Any]) -> None:
+    """Compare what is allocated in a pool with the storages that are known to live there, as trees do."""
+    reach("torch._inductor.cudagraph_trees.check_memory_pool")(device.index or 0, pool, live)
+
+
+def storage_reference_of(storage: Any, **options: Any) -> Any:
+    """The same of a storage."""
+    return reach("torch._inductor.cudagraph_trees.StorageWeakRefWrapper")(storage, **options)
+
+
+def history_is_recorded() -> bool:
+    """Whether the allocator records where memory is allocated."""
+    found: bool = reach("torch._C._cuda_isHistoryEnabled")()
+    return found
+
+
+def described_inputs(inputs: list[Any]) -> str:
+    """What the log of a recording says about the inputs of a graph."""
+    found: str = reach("torch._inductor.cudagraph_trees.format_inputs_log")(inputs)
+    return found

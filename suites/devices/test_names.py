@@ -200,3 +200,26 @@ def test_get_arch_list_needs_no_device() -> None:
     assert len(set(architectures)) == len(architectures)
     if torch.version.cuda is None and torch.version.hip is None:
         assert architectures == []
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("BFloat16", torch.bfloat16),
+        ("Bool", torch.bool),
+        ("Byte", torch.uint8),
+        ("Char", torch.int8),
+        ("ComplexDouble", torch.complex128),
+        ("ComplexFloat", torch.complex64),
+        ("Double", torch.float64),
+        ("Float", torch.float32),
+        ("Half", torch.float16),
+        ("Int", torch.int32),
+        ("Long", torch.int64),
+        ("Short", torch.int16),
+    ],
+)
+def test_storage_classes_of_cuda_have_their_type(name: str, dtype: torch.dtype) -> None:
+    """Each of the classes of storages on CUDA names the type of its elements, also without CUDA; it is deprecated."""
+    assert getattr(torch.cuda, f"{name}Storage").dtype is dtype

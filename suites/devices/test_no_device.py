@@ -9,6 +9,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from .. import children
 
@@ -107,3 +108,11 @@ def test_get_arch_list_without_a_visible_device() -> None:
     answers = ask("torch.cuda.get_arch_list()")
 
     assert answers["torch.cuda.get_arch_list()"] == ("value", repr(torch.cuda.get_arch_list()))
+
+
+@pytest.mark.requires(cuda=False, rocm=False)
+def test_build_without_cuda_has_no_architectures_and_statistics() -> None:
+    """A build without CUDA was compiled for no architecture, and has no statistics of pinned memory."""
+    assert torch.cuda.get_arch_list() == []
+    assert torch.cuda.host_memory_stats_as_nested_dict() == {}
+    assert torch.cuda.host_memory_stats() == {}

@@ -122,3 +122,37 @@ def test_get_device_properties_changes_neither_current_device_nor_stream(device:
         module(device).mem_get_info(index)
 
     assert (torch.accelerator.current_device_index(), torch.accelerator.current_stream(device)) == before
+
+
+#: Types that need no more than their name to make a tensor, as quantized ones do.
+PLAIN = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+}
+
+
+@pytest.mark.requires(torch=">=2.12")
+def test_accelerator_get_device_capability_has_the_types_of_the_device(device: torch.device) -> None:
+    """If the back end knows the types that its device supports, float32 is one of them, and plain ones make tensors.
+
+    https://docs.pytorch.org/docs/stable/generated/torch.accelerator.get_device_capability.html. A back end that does
+    not know them says so.
+    """
+    try:
+        found = torch.accelerator.get_device_capability(device)
+    except RuntimeError:
+        with pytest.raises(RuntimeError, match="doesn't support getting device capabilities"):
+            torch.accelerator.get_device_capability(device)
+        return
+    assert torch.float32 in found["supported_dtypes"]
+    for dtype in found["supported_dtypes"] & PLAIN:
+        assert torch.empty(1, dtype=dtype, device=device).dtype is dtype

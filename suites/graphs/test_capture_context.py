@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ..streams.busy import calibrate, sleep_on
+from . import _torch_private as private
 
 pytestmark = [
     pytest.mark.requires(device="cuda", cuda_graphs=True),
@@ -206,3 +207,30 @@ def test_make_graphed_callables_warms_up_as_often_as_it_is_reported(device: torc
     calls.clear()
     torch.cuda.make_graphed_callables(double, (x,))
     assert calls == [False] * 3 + [True]
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_enable_annotations_marks_nothing_that_a_replay_computes(device: torch.device) -> None:
+    """With `enable_annotations`, the kernels of a capture can be marked for profilers; the graph computes the same.
+
+    The marks stay switched on until they are switched off (torch/cuda/_graph_annotations.py).
+    """
+    x = torch.ones(4, device=device)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    try:
+        with torch.cuda.graph(graph, enable_annotations=True):
+            assert private.annotations_enabled()
+            y = x * 3
+        graph.replay()
+        assert y.tolist() == [3.0] * 4
+        x.fill_(2)
+        graph.replay()
+        assert y.tolist() == [6.0] * 4
+    finally:
+        private.disable_annotations()
+    graph.reset()
+    other = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(other):
+        assert not private.annotations_enabled()
+        y = x * 5
+    other.reset()

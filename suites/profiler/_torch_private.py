@@ -6,8 +6,11 @@ not where torch keeps it.
 
 from __future__ import annotations
 
+import types
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from suites.reaching import below, reach
@@ -67,3 +70,59 @@ def trace_start_ns(profile: Any) -> int:
 def trace_only_config() -> Any:
     """The settings with which a profile can be exported, and has no events in Python."""
     return reach("torch._C._profiler._ExperimentalConfig")(trace_only=True)
+
+
+def evaluation(prof: Any) -> Any:
+    """What torch's analysis of a finished profile finds: own times, queue depths and idle times of its events."""
+    return reach("torch.profiler._utils.BasicEvaluation")(prof)
+
+
+def event_key(event: Any) -> Any:
+    """The key under which `evaluation` has the metrics of an event."""
+    return reach("torch.profiler._utils.EventKey")(event)
+
+
+def interval(start: int, end: int) -> Any:
+    """A span of time on the device, in nanoseconds."""
+    return reach("torch.profiler._utils.Interval")(start, end)
+
+
+def source_code_location(event: Any) -> str:
+    """The nearest frame of a Python file around an event."""
+    found: str = reach("torch.profiler._utils.source_code_location")(event)
+    return found
+
+
+def add_nodes_to_trace(trace: dict[str, Any]) -> None:
+    """Add, to the events of a Chrome trace, the names and stacks of the nodes of `torch.fx` that ran them."""
+    reach("torch.profiler._utils.map_recorded_events_to_aten_ops_with_stack_trace")(trace)
+
+
+def marked_nodes() -> Any:
+    """A context in which modules of `torch.fx` are compiled with marks for the profiler around their nodes."""
+    return reach("torch.fx.experimental._config.patch")(enrich_profiler_metadata=True)
+
+
+def registered_graphs() -> dict[str, dict[str, Any]]:
+    """By the name of its file: the nodes of each module of `torch.fx` that was compiled within `marked_nodes`."""
+    found: dict[str, dict[str, Any]] = reach("torch.fx.traceback._FX_METADATA_REGISTRY")
+    return found
+
+
+def replace_device_stopped(monkeypatch: pytest.MonkeyPatch, stopped: Callable[[], bool]) -> None:
+    """Have torch ask this whether the collection on the device has stopped early, as it does with full buffers."""
+    reach("torch.autograd._is_kineto_stopped")
+    monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", stopped)
+
+
+def add_compiled_file(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """Have torch take this file for one that its compiler has generated."""
+    cache = reach("torch._inductor.codecache.PyCodeCache")
+    module = types.ModuleType("generated")
+    module.__file__ = file
+    monkeypatch.setattr(cache, "modules", [module, types.ModuleType("without_a_file")])
+
+
+def unregistered_device_type() -> Any:
+    """A type of device that no profile has events of."""
+    return reach("torch.autograd.DeviceType.Meta")

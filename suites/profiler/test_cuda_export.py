@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,3 +88,41 @@ def test_export_chrome_trace_kernels_of_a_stream_do_not_overlap(trace: Trace) ->
     for first, second in by_stream.values():
         assert first.end_ns <= second.start_ns, f"{first} overlaps {second}"
         assert first.args["correlation"] < second.args["correlation"]
+
+
+def labels(file: Path) -> set[tuple[str, str, str]]:
+    """The names of the streams, the labels and the orders of the processes of a trace that has spans there."""
+    events = json.loads(file.read_text())["traceEvents"]
+    used = {str(event["pid"]) for event in events if event["ph"] == "X"}
+    return {
+        (event["name"], str(event["pid"]), str(event["args"]))
+        for event in events
+        if event["ph"] == "M" and str(event["pid"]) in used
+        if event["name"] in ("process_labels", "process_sort_index") or "stream" in str(event["args"])
+    }
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_export_chrome_trace_in_python_has_devices_and_kernels(device: torch.device, tmp_path: Path) -> None:
+    """With `use_python_export`, a file has the kernels, streams, labels and properties of devices of the usual one."""
+    work = side_streams(device)
+    warm_up(work, activities=HOST_AND_CUDA)
+    with quiet_collector(), profiler(activities=HOST_AND_CUDA) as prof:
+        work()
+    usual, other = tmp_path / "usual.json", tmp_path / "other.json"
+    prof.export_chrome_trace(str(usual))
+    prof.export_chrome_trace(str(other), use_python_export=True)
+
+    def kernels(file: Path) -> list[tuple[Any, ...]]:
+        spans = chrome.load(file).of("kernel")
+        return [(span.name, span.line, span.start_ns, span.end_ns, span.args["External id"]) for span in spans]
+
+    assert kernels(other) == kernels(usual) != []
+    named = {label for label in labels(other) if "Overhead" not in label[2] and label[1] != "-1"}
+    assert named - labels(usual) == set()
+    assert any("GPU" in label for *_, label in named)
+    assert sum("stream" in label for *_, label in named) == STREAMS
+    found, wanted = (chrome.load(file).properties["deviceProperties"] for file in (other, usual))
+    for key in ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "maxThreadsPerBlock", "warpSize"):
+        assert [each[key] for each in found] == [each[key] for each in wanted], key
+    assert len(found) == torch.cuda.device_count()

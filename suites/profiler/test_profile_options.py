@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.profiler import ExecutionTraceObserver, profile, tensorboard_trace_handler
 
+from . import _torch_private as private
 from .trees import HOST, profiler
 
 #: Options of a profile that an exported trace lists by name.
@@ -107,3 +108,47 @@ def test_profile_stops_its_observer(tmp_path: Path) -> None:
     observer.unregister_callback()
     assert "aten::cos" in nodes(file)
     assert "aten::sin" not in nodes(file)
+
+
+def test_executiontraceobserver_copies_compiled_files_to_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `set_extra_resource_collection`, the folder has the files that the compiler generated; a file that is gone
+    gives a warning, and the trace is written."""
+    (tmp_path / "kernel.py").write_text("compiled = 1")
+    for name in ("kernel.py", "gone.py"):
+        file = tmp_path / f"{name}.json"
+        private.add_compiled_file(monkeypatch, str(tmp_path / name))
+        observer = ExecutionTraceObserver().register_callback(str(file))
+        observer.set_extra_resource_collection(True)
+        observer.start()
+        torch.ones(2).sin()
+        if name == "gone.py":
+            with pytest.warns(UserWarning, match="failed to save kernels"):
+                observer.unregister_callback()
+        else:
+            observer.unregister_callback()
+        assert "aten::sin" in nodes(file)
+        assert not observer.is_registered
+    folder = tmp_path / "kernel.py_resources"
+    assert [(each.name, each.read_text()) for each in folder.iterdir()] == [("kernel.py", "compiled = 1")]
+
+
+def test_executiontraceobserver_warns_of_folders_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a place for its folder, or for the file of `ENABLE_PYTORCH_EXECUTION_TRACE`, there is a warning."""
+    with pytest.warns(UserWarning, match="exception when creating"):
+        assert ExecutionTraceObserver.get_resources_dir_for_et_path(str(tmp_path / "a" / "b.json"), True) is None
+
+    class Raises(ExecutionTraceObserver):
+        def get_resources_dir(self, can_create: bool = False) -> str | None:  # noqa: ARG002
+            raise OSError("no folder")
+
+    observer = Raises().register_callback(str(tmp_path / "trace.json"))
+    with pytest.warns(UserWarning, match="exception when generating resource directory: no folder"):
+        observer.unregister_callback()
+    monkeypatch.setenv("ENABLE_PYTORCH_EXECUTION_TRACE", "1")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.warns(UserWarning, match="Execution trace will not be recorded"):
+        assert profiler().execution_trace_observer is None

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.profiler import ProfilerAction, profile, schedule
+from torch.autograd.profiler import KinetoStepTracker
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+
+from . import _torch_private as private
+from .trees import HOST, HOST_AND_CUDA, profiler
 
 NONE, WARMUP, RECORD, SAVE = (
     ProfilerAction.NONE,
@@ -101,3 +105,82 @@ def test_profiler_records_the_active_steps_of_its_schedule(device: torch.device)
             prof.step()
 
     assert seen == [["step 2", "step 3"], ["step 6", "step 7"]]
+
+
+@pytest.mark.requires(device="cuda", torch=">=2.13")
+@pytest.mark.parametrize("activities", [HOST_AND_CUDA, HOST], ids=["device", "host"])
+def test_profiler_whose_device_stopped_goes_on_with_the_next_cycle(
+    activities: tuple[ProfilerActivity, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If collection on the device stops early, the profiler warns, and hands over the cycle as far as it was recorded.
+
+    It records nothing more until the next cycle. A profiler of the host is not concerned
+    (torch/profiler/profiler.py, `ProfilerAction.DEVICE_STOPPED`).
+    """
+    stopped = False
+    seen: list[list[str]] = []
+
+    def ready(prof: profile) -> None:
+        seen.append(sorted({event.name for event in prof.events() if event.name.startswith("step ")}))
+
+    def run(prof: profile, step: int) -> None:
+        with torch.profiler.record_function(f"step {step}"):
+            torch.ones(2, device=device).sum()
+        prof.step()
+
+    private.replace_device_stopped(monkeypatch, lambda: stopped)
+    plan = schedule(wait=0, warmup=1, active=3, repeat=2)
+    prof = profile(activities=activities, schedule=plan, on_trace_ready=ready)
+    with prof:
+        run(prof, 0)
+        stopped = True
+        if activities == HOST_AND_CUDA:
+            with pytest.warns(UserWarning, match="stopped early at step 2"):
+                run(prof, 1)
+            assert prof.current_action == ProfilerAction.DEVICE_STOPPED
+            run(prof, 2)
+            assert prof.current_action == ProfilerAction.DEVICE_STOPPED
+        else:
+            run(prof, 1)
+            run(prof, 2)
+        stopped = False
+        run(prof, 3)
+        assert prof.current_action == WARMUP
+        for step in range(4, 8):
+            run(prof, step)
+    first = ["step 1", "step 2", "step 3"] if activities == HOST else ["step 1"]
+    assert seen == [first, ["step 5", "step 6", "step 7"]]
+
+
+@pytest.mark.requires(device="cuda")
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="torch 2.11 to 2.13 compute the activities with `use_cuda`, and record those without it"
+    " (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/profiler/profiler.py)",
+)
+@pytest.mark.parametrize("use_cuda", [True, False])
+def test_profile_use_cuda_adds_or_removes_the_device(use_cuda: bool) -> None:
+    """The deprecated `use_cuda` adds the device to the activities, or removes it."""
+    with pytest.warns(FutureWarning, match="use_cuda. is deprecated"):
+        prof = profile(activities=HOST if use_cuda else HOST_AND_CUDA, use_cuda=use_cuda)
+    assert prof.activities == {*(HOST_AND_CUDA if use_cuda else HOST)}
+
+
+def test_profile_use_cuda_false_leaves_no_activity_of_a_device_alone() -> None:
+    """A profile of the device only, without the device, is refused."""
+    with (
+        pytest.warns(FutureWarning, match="use_cuda. is deprecated"),
+        pytest.raises(AssertionError, match="No valid profiler activities found"),
+    ):
+        profile(activities=[ProfilerActivity.CUDA], use_cuda=False)
+
+
+@pytest.mark.parametrize("daemon", ["", "1"])
+def test_profiler_step_counts_for_kineto_if_a_daemon_is_used(daemon: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `KINETO_USE_DAEMON`, a step of a profiler is a step of Kineto, which a daemon counts; without it is not."""
+    monkeypatch.setenv("KINETO_USE_DAEMON", daemon)
+    count = KinetoStepTracker.current_step()
+    with profiler() as prof:
+        prof.step()
+        prof.step()
+    assert KinetoStepTracker.current_step() == count + (2 if daemon else 0)

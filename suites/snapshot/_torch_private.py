@@ -158,8 +158,8 @@ def flame_lines(kind: str, *snapshots: Any) -> str:
     return str(reach(f"{VIZ}.{kind}")(*snapshots, format_flamegraph=lambda lines: lines))
 
 
-def flame_graph(lines: str, script: str) -> str:
-    """The output of a flame graph program for such lines."""
+def flame_graph(lines: str, script: str | None = None) -> str:
+    """The output of a flame graph program for such lines; without a program, of the one in the user's cache."""
     return str(reach(f"{VIZ}.format_flamegraph")(lines, script))
 
 

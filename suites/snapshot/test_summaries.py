@@ -283,3 +283,10 @@ def test_memory_viz_trace_total_is_the_live_memory() -> None:
     assert kept == 0x1000_0000
 
     assert private.trace(paper.snapshot()).splitlines()[-1] == "TOTAL MEM: 4.0KiB"
+
+
+def test_memory_viz_trace_has_the_address_of_an_allocation_outside_of_segments() -> None:
+    """An allocation in no segment that the snapshot knows is at its address in memory."""
+    entries = [{"action": "alloc", "addr": 4096, "size": 2048, "frames": [], "stream": 0}]
+    lines = private.trace({"segments": [], "device_traces": [entries]}).splitlines()
+    assert "a = MEM[4096:2.0KiB]" in lines

@@ -37,3 +37,9 @@ def replace_nvml(monkeypatch: pytest.MonkeyPatch, nvml: Any) -> None:
     else:
         reach("torch.cuda.pynvml")
         monkeypatch.setattr(module, "pynvml", nvml)
+
+
+def recorder_name() -> str:
+    """What operators are recorded for on this thread: NONE, NVTX, ITT, KINETO, …"""
+    found: str = reach("torch._C._autograd._profiler_type")().name
+    return found

@@ -1,0 +1,112 @@
+"""Captured backward passes that nothing compiles: each operation of a capture runs as plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from suites import _torch_private_compiled as private
+from suites.compiled import assert_same, run
+
+from .models import network, rows, train
+
+
+def slices(device: torch.device) -> Iterator[object]:
+    """Writes into views: of a part, of a part of a part, with another gradient than that of the whole."""
+    x = torch.randn(4, 3).to(device).requires_grad_()
+    w = torch.randn(2, 3).to(device).requires_grad_()
+    y = x * 2
+    y[1:3].mul_(w)
+    y.t()[1:][1].exp_()
+    (y * y).sum().backward()
+    yield x.grad
+    yield w.grad
+
+
+def model(device: torch.device) -> Iterator[object]:
+    yield from train(network(device), rows(3, device))
+
+
+def accumulated(device: torch.device) -> Iterator[object]:
+    x = torch.randn(3).to(device).requires_grad_()
+    for number in range(3):
+        (x * number).exp().sum().backward()
+        yield x.grad
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        return x * x * factor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return 2 * x * ctx.factor * gradients[0], None
+
+
+def function(device: torch.device) -> Iterator[object]:
+    x = torch.randn(3).to(device).requires_grad_()
+    Scaled.apply(x, 1.5).sum().backward()
+    yield x.grad
+
+
+def hooks(device: torch.device) -> Iterator[object]:
+    """Hooks of tensors, of nodes and of leaves, which change gradients or see them."""
+    seen: list[object] = []
+    x = torch.randn(3).to(device).requires_grad_()
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 3)
+    z = y.exp()
+    assert z.grad_fn is not None
+    z.grad_fn.register_prehook(lambda gradients: (gradients[0] * 5,))
+    z.grad_fn.register_hook(lambda inputs, _: (inputs[0] + 1,))
+    x.register_post_accumulate_grad_hook(lambda leaf: seen.append(leaf.grad.clone()))
+    z.sum().backward()
+    yield x.grad
+    yield seen
+
+
+def unpacked(device: torch.device) -> Iterator[object]:
+    """Hooks that keep saved tensors in another form."""
+    x = torch.randn(3).to(device).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 2, lambda kept: kept / 2):
+        y = x.sin()
+    y.sum().backward()
+    yield x.grad
+
+
+def asked(device: torch.device) -> Iterator[object]:
+    """`torch.autograd.grad` with given gradients, of some inputs."""
+    x, y = (torch.randn(2, 3).to(device).requires_grad_() for _ in range(2))
+    yield from torch.autograd.grad((x * y).sum(1), (y, x), torch.tensor([1.0, 3.0]).to(device))
+
+
+@pytest.mark.parametrize("work", [slices, model, accumulated, function, hooks, unpacked, asked])
+def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
+    work: Callable[[torch.device], Iterator[object]], device: torch.device
+) -> None:
+    """A captured pass is a graph of calls that Python can run: a compiler that returns it as it is changes nothing.
+
+    torch/_dynamo/compiled_autograd.py, `_enable`: the function that it is given turns a graph into something callable.
+    """
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    expected = run(lambda: work(device))
+    private.reset_compiler()
+    try:
+        with private.enable(keep):
+            found = run(lambda: work(device))
+    finally:
+        private.reset_compiler()
+    assert graphs
+    assert_same(expected, found)

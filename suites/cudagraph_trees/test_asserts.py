@@ -1,0 +1,114 @@
+"""What CUDA graph trees check about themselves: memory of their pools, storages, and settings for debugging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from . import _torch_private as private
+from . import trees
+from .trees import CUDAGRAPHS, Counts, on_cuda, repeated, watched, whole_numbers
+
+pytestmark = pytest.mark.timeout(trees.LIMIT)
+
+
+def two_steps(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    y = x * 2
+    return y, (y + x).t(), x.shape[0]
+
+
+@on_cuda
+@pytest.mark.parametrize(
+    "setting", ["fast_path_cudagraph_asserts", "force_cudagraph_sync", "cudagraph_trees_history_recording"]
+)
+def test_settings_for_debugging_change_no_result(setting: str, device: torch.device) -> None:
+    """Checks before and after each replay, a wait after each, and a record of the allocations of graphs change nothing.
+
+    Results and kinds of calls are those without them (torch/_inductor/config.py, `triton`).
+    """
+    with watched(**{f"triton__{setting}": True}) as watch:
+        calls = repeated(lambda n: [whole_numbers(3, 4, device=device, start=n)], 4)
+        assert trees.compare(two_steps, calls, CUDAGRAPHS, watch) == Counts(1, 1, 2, 0)
+        assert not private.history_is_recorded()
+    trees.assert_nothing_left()
+
+
+@on_cuda
+def test_fast_path_cudagraph_asserts_hold_over_several_graphs(device: torch.device) -> None:
+    """The checks hold where a graph reads outputs of another one, which live, die and are replaced between replays."""
+    with watched(triton__fast_path_cudagraph_asserts=True) as watch:
+        first, second = (trees.compiled(work, CUDAGRAPHS) for work in (lambda x: (x + 1, x - 1), lambda x: x * 3))
+        for number in range(5):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = whole_numbers(4, device=device, start=number)
+            kept, dropped = first(x)
+            del dropped
+            assert second(kept).tolist() == ((x + 1) * 3).tolist()
+            assert kept.tolist() == (x + 1).tolist()
+            del kept
+        assert watch.counts().replays > 0
+    trees.assert_nothing_left()
+
+
+@on_cuda
+def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) -> None:
+    """If the pool has exactly the storages that are known to live, there is nothing to report.
+
+    Reported are a storage that nothing knows, with a hint how to find it, and one that is known and not there.
+    """
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device):
+        known, stray = (torch.ones(1 << 18, device=device) for _ in range(2))
+    outside = torch.ones(8, device=device)
+    identity = pool.id
+    references = {name: private.storage_reference(of) for name, of in (("known", known), ("stray", stray))}
+    private.check_memory_pool(device, identity, list(references.values()))
+    with pytest.raises(RuntimeError, match=r"Detected 1 tensor\(s\) in the cudagraph pool not tracked") as reported:
+        private.check_memory_pool(device, identity, [references["known"]])
+    assert f"Data Pointer: {stray.data_ptr()}" in str(reported.value)
+    assert str(known.data_ptr()) not in str(reported.value)
+    assert "cudagraph_trees_history_recording = True" in str(reported.value)
+    with (
+        private.config({"triton.cudagraph_trees_history_recording": True}),
+        pytest.raises(RuntimeError, match="not tracked") as reported,
+    ):
+        private.check_memory_pool(device, identity, [references["known"]])
+    assert "history_recording" not in str(reported.value)
+    with pytest.raises(RuntimeError, match=r"are not allocated in pool .* but should be") as reported:
+        private.check_memory_pool(device, identity, [*references.values(), private.storage_reference(outside)])
+    assert str(outside.data_ptr()) in str(reported.value)
+    del stray, reported
+    private.check_memory_pool(device, identity, list(references.values()))
+    references.clear()
+    del known
+    private.check_memory_pool(device, identity, [])
+    del pool
+    torch.cuda.empty_cache()
+
+
+def test_storage_reference_says_whether_the_storage_lives() -> None:
+    """The reference of a storage is that of its tensor: it has the address, and says whether it is alive."""
+    tensor = torch.ones(4)
+    storage: Any = tensor.untyped_storage()
+    reference, other = private.storage_reference(tensor), private.storage_reference_of(storage)
+    address = tensor.data_ptr()
+    assert reference() == other() is not None
+    assert repr(reference) == repr(other) == f"StorageWeakRefWrapper to {address}; alive"
+    del tensor, storage
+    assert reference() is None
+    assert other.data_ptr() == address
+    assert repr(reference) == repr(other) == f"StorageWeakRefWrapper to {address}; dead"
+
+
+def test_log_of_the_inputs_of_a_graph_has_the_first_ten() -> None:
+    """Described are shape, stride, type and address of tensors, other values as they are, and how many follow."""
+    tensor = torch.ones(2, 3).t()
+    assert private.described_inputs([]) == "[]"
+    assert private.described_inputs([tensor, None, 7]) == (
+        f"[0]: Tensor(size=[3, 2], stride=(1, 3), dtype=torch.float32, data_ptr=0x{tensor.data_ptr():X}), "
+        "[1]: None, [2]: int(7)"
+    )
+    for count, ending in ((10, "[9]: int(9)"), (12, "... (2 more items)")):
+        assert private.described_inputs(list(range(count))).endswith(ending)

@@ -1,0 +1,323 @@
+"""Profilers and names of earlier releases that torch still has: the legacy profiler, files of nvprof, and old names."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+from torch.autograd import profiler_legacy as legacy
+from torch.autograd.profiler import EnforceUnique, load_nvprof
+from torch.autograd.profiler import profile as autograd_profile
+from torch.autograd.profiler_util import EventList, FunctionEvent, FunctionEventAvg
+
+from . import _torch_private as private
+
+
+def work(device: torch.device) -> None:
+    a = torch.ones(4, 8, device=device, requires_grad=True)
+    (a @ torch.ones(8, 2, device=device)).sum().backward()
+
+
+def test_legacy_profile_has_the_operators_of_its_block(device: torch.device, tmp_path: Path) -> None:
+    """The legacy profiler records operators as trees, with shapes, and its results are those of its events.
+
+    https://docs.pytorch.org/docs/stable/autograd.html, `torch.autograd.profiler_legacy.profile`.
+    """
+    with legacy.profile(record_shapes=True, with_stack=True) as prof:
+        work(device)
+    torch.ones(2).exp()
+    events = prof.function_events
+    assert isinstance(events, EventList)
+    found = {event.name: event for event in events}
+    assert found["aten::mm"].cpu_parent is not None
+    assert found["aten::matmul"].input_shapes == [[4, 8], [8, 2]]
+    assert found["aten::matmul"].cpu_time_total >= found["aten::mm"].cpu_time_total > 0
+    assert "MmBackward0" in found
+    assert "aten::exp" not in found
+    assert any("test_legacy.py" in frame and ": work" in frame for frame in found["aten::matmul"].stack)
+    assert [event.time_range.start for event in events] == sorted(event.time_range.start for event in events)
+    assert prof.table(row_limit=3, sort_by="cpu_time_total") == events.table(row_limit=3, sort_by="cpu_time_total")
+    assert str(prof) == str(events)
+    assert repr(prof) == repr(events)
+    shapes = prof.key_averages(group_by_input_shape=True)
+    assert {str(each.input_shapes) for each in shapes if each.key == "aten::mm"} == {
+        str(event.input_shapes) for event in events if event.name == "aten::mm"
+    }
+    assert prof.total_average().count == len(events)
+    assert prof.self_cpu_time_total == events.self_cpu_time_total > 0
+    prof.export_chrome_trace(str(tmp_path / "trace.json"))
+    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text()) if event["ph"] == "X"]
+    assert Counter(names) == Counter(event.trace_name for event in events)
+    prof.export_stacks(str(tmp_path / "stacks"))
+    assert "_work " in (tmp_path / "stacks").read_text()
+
+
+def test_legacy_profile_counts_the_memory_that_operators_allocate() -> None:
+    """With `profile_memory`, an operator has the memory that is allocated and freed within it; what is freed by no
+    operator is an event of its own."""
+    with legacy.profile(profile_memory=True) as prof:
+        x = torch.empty(256)
+        x.add(1)
+        del x
+    found = [(event.name, event.cpu_memory_usage) for event in prof.function_events or ()]
+    assert ("aten::empty", 1024) in found
+    assert ("aten::add", 1024) in found
+    assert found.count(("[memory]", -1024)) == 2
+
+
+def test_legacy_profile_that_has_not_ended_has_no_results(tmp_path: Path) -> None:
+    """Before the end of its block a profile refuses its results, and it is entered once.
+
+    Without `enabled` it records nothing, and without a GPU it warns that it cannot record one.
+    """
+    prof = legacy.profile()
+    assert repr(prof) == "<unfinished profiler_legacy.profile>"
+    assert str(prof).startswith("<unfinished")
+    for wrong in (
+        prof.table,
+        prof.key_averages,
+        prof.total_average,
+        lambda: prof.self_cpu_time_total,
+        lambda: prof.export_chrome_trace(str(tmp_path / "trace")),
+        lambda: prof.export_stacks(str(tmp_path / "stacks")),
+    ):
+        with pytest.raises(RuntimeError, match="didn't finish running"):
+            wrong()
+    with prof, pytest.raises(RuntimeError, match="not reentrant"):
+        prof.__enter__()
+    with pytest.raises(AssertionError, match="requires with_stack=True"):
+        prof.export_stacks(str(tmp_path / "stacks"))
+    assert not list(tmp_path.iterdir())
+    with legacy.profile(enabled=False) as nothing:
+        assert not private.profiler_enabled()
+    assert nothing is None
+
+
+@pytest.mark.requires(cuda=False)
+def test_legacy_profile_without_a_gpu_warns() -> None:
+    """`use_cuda` without a GPU warns, and the profile records the host."""
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        prof = legacy.profile(use_cuda=True)
+    assert prof.use_cuda is False
+
+
+@pytest.mark.requires(device="cuda")
+def test_legacy_profile_times_operators_on_the_device(device: torch.device) -> None:
+    """With `use_cuda`, each operator has the time between the events that were recorded around it on the device."""
+    with legacy.profile(use_cuda=True) as prof:
+        work(device)
+    found = {event.name: event for event in prof.function_events or ()}
+    assert found["aten::matmul"].use_device == "cuda"
+    timed = [event for event in found.values() if event.kernels]
+    assert "aten::mm" in {event.name for event in timed}
+    for event in timed:
+        assert [(each.name, each.device) for each in event.kernels] == [(event.name, device.index)]
+        assert event.kernels[0].duration > 0
+
+
+#: The parts of nvprof's database that torch reads.
+TABLES = """
+CREATE TABLE StringTable (_id_ INTEGER PRIMARY KEY, value TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MARKER (id INTEGER, name INTEGER, timestamp INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
+    _id_ INTEGER PRIMARY KEY, cbid INTEGER, start INTEGER, end INTEGER, correlationId INTEGER
+);
+CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (name INTEGER, start INTEGER, end INTEGER, correlationId INTEGER);
+"""
+
+#: The number of `cudaLaunchKernel` among CUPTI's callbacks.
+LAUNCH = 211
+
+
+def nvprof_file(
+    file: Path,
+    *,
+    strings: Sequence[str],
+    ranges: Sequence[tuple[int, int, int, int]],
+    launches: Sequence[tuple[int, int, int, int]],
+    kernels: Sequence[tuple[int, int, int, int]],
+) -> str:
+    """Write a file of nvprof, and return its path.
+
+    `ranges`: (id, number of the name, start, end); `launches`: (callback, start, end, correlation);
+    `kernels`: (number of the name, start, end, correlation).
+    """
+    connection = sqlite3.connect(file)
+    connection.executescript(TABLES)
+    connection.executemany("INSERT INTO StringTable VALUES (?, ?)", list(enumerate(strings, 1)))
+    markers = [(number, name, start) for number, name, start, _ in ranges]
+    markers += [(number, 0, end) for number, _, _, end in ranges]
+    connection.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_MARKER VALUES (?, ?, ?)", markers)
+    connection.executemany(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (cbid, start, end, correlationId) VALUES (?, ?, ?, ?)", launches
+    )
+    connection.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL VALUES (?, ?, ?, ?)", kernels)
+    connection.commit()
+    connection.close()
+    return str(file)
+
+
+#: torch leaves the connection to its database to be closed by Python, which warns from 3.13 on.
+unclosed = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+
+
+@unclosed
+def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path) -> None:
+    """Each range is an event with its demangled name and times, in the order of the starts.
+
+    A kernel belongs to the ranges around the call that launched it (`torch.autograd.profiler.load_nvprof`).
+    """
+    file = nvprof_file(
+        tmp_path / "trace.prof",
+        strings=["inner", "outer", "_Z4workif", "kernel"],
+        ranges=[(1, 1, 30, 60), (2, 2, 10, 100), (3, 3, 110, 120)],
+        launches=[(LAUNCH, 40, 45, 7), (LAUNCH, 70, 75, 8), (LAUNCH, 130, 135, 9)],
+        kernels=[(4, 50, 57, 7), (4, 80, 180, 8), (4, 200, 300, 9)],
+    )
+    events = load_nvprof(file)
+    assert isinstance(events, EventList)
+    assert [(event.id, event.name, event.time_range.start, event.time_range.end) for event in events] == [
+        (2, "outer", 10, 100),
+        (1, "inner", 30, 60),
+        (3, "work(int, float)", 110, 120),
+    ]
+    assert [sorted(each.duration for each in event.kernels) for event in events] == [[7, 100], [7], []]
+    assert {each.device for event in events for each in event.kernels} == {0}
+
+
+@unclosed
+@pytest.mark.parametrize(
+    ("ranges", "launches", "error", "reason"),
+    [
+        ([(1, 1, 0, 90), (1, 1, 10, 80)], [], RuntimeError, r"duplicate key: \(1,\)"),
+        ([(1, 1, 0, 90)], [(LAUNCH + 1, 40, 45, 7)], AssertionError, "cbid to be 211, but got 212"),
+    ],
+    ids=["ranges of one id", "kernel of another call"],
+)
+def test_load_nvprof_refuses(ranges: Any, launches: Any, error: type[Exception], reason: str, tmp_path: Path) -> None:
+    """Two ranges of one id are refused, as is a kernel that no launch started."""
+    file = nvprof_file(
+        tmp_path / "trace.prof", strings=["work"], ranges=ranges, launches=launches, kernels=[(1, 50, 60, 7)]
+    )
+    with pytest.raises(error, match=reason):
+        load_nvprof(file)
+
+
+def test_enforceunique_refuses_a_key_that_it_has_seen() -> None:
+    """A key is seen once; keys of other values, or of the same in another order, are other keys."""
+    unique = EnforceUnique()
+    for key in ((1,), (1, 2), (2, 1), ("1",)):
+        unique.see(*key)
+    with pytest.raises(RuntimeError, match=r"duplicate key: \(1, 2\)"):
+        unique.see(1, 2)
+    EnforceUnique().see(1)
+
+
+def test_old_names_of_device_times_warn_and_have_the_same_values() -> None:
+    """The names with `cuda` are deprecated: each warns, and has the value of its name with `device`."""
+    child = FunctionEvent(2, "kernel", 0, 2.0, 5.0, use_device="cuda", device_memory_usage=100)
+    parent = FunctionEvent(1, "work", 0, 1.0, 9.0, use_device="cuda", device_memory_usage=700)
+    parent.append_kernel("one", 0, 6.0)
+    child.append_kernel("two", 0, 4.0)
+    parent.append_cpu_child(child)
+    child.set_cpu_parent(parent)
+    values = {"device_time": 10.0, "device_time_total": 10.0, "self_device_time_total": 6.0}
+    for name, value in {**values, "self_device_memory_usage": 600}.items():
+        assert getattr(parent, name) == value, name
+        old = name.replace("device", "cuda")
+        with pytest.warns(FutureWarning, match=f"`{old}` is deprecated"):
+            assert getattr(parent, old) == value
+    parent.is_legacy = True  # the kernels of such an event are also those of its children
+    assert (parent.device_time_total, parent.self_device_time_total) == (6.0, 2.0)
+
+
+def test_functionevent_times_and_children_are_of_known_devices() -> None:
+    """Only events of the host have kernels, children and parents; a time on a device needs one of torch's devices."""
+    host = FunctionEvent(1, "work", 0, 1.0, 9.0)
+    kernel = FunctionEvent(2, "kernel", 0, 2.0, 5.0, device_type=DeviceType.CUDA, use_device="cuda")
+    other = FunctionEvent(3, "other", 0, 2.0, 5.0, device_type=private.unregistered_device_type(), use_device="cuda")
+    assert kernel.device_time_total == kernel.self_device_time_total == 3.0
+    for wrong in (
+        lambda: kernel.append_kernel("inner", 0, 1.0),
+        lambda: kernel.append_cpu_child(host),
+        lambda: host.append_cpu_child(kernel),
+        lambda: host.append_cpu_child("work"),
+        lambda: kernel.set_cpu_parent(host),
+        lambda: host.set_cpu_parent(kernel),
+        lambda: host.set_cpu_parent("work"),
+        lambda: other.device_time_total,
+        lambda: other.self_device_time_total,
+    ):
+        with pytest.raises(AssertionError, match="Expected"):
+            wrong()
+    assert (host.cpu_children, host.cpu_parent, kernel.kernels) == ([], None, [])
+    with pytest.raises(AssertionError, match="Expected tree to be built"):
+        EventList([host]).key_averages()
+    average = FunctionEventAvg()
+    average += host
+    with pytest.raises(AssertionError, match="Expected other to be a FunctionEvent"):
+        average.add("work")
+    assert average.count == 1
+
+
+def test_functionevent_and_its_average_say_what_they_are() -> None:
+    """The text of an event has its name, times, memory and children; that of an average its name and times."""
+    event = FunctionEvent(
+        1, "work", 3, 10.0, 25.0, input_shapes=[[2]], use_device="cuda", cpu_memory_usage=4, sequence_nr=6
+    )
+    event.append_kernel("kernel", 0, 7.0)
+    event.append_cpu_child(FunctionEvent(2, "inner", 3, 11.0, 12.0))
+    average = FunctionEventAvg()
+    average += event
+    for part in (
+        "id=1 name=work",
+        "cpu_time=15.000us",
+        "cpu_children=[2]",
+        "cuda_time=7.000us",
+        "thread=3",
+        "seq_nr=6",
+    ):
+        assert part in repr(event)
+    for part in ("key=work", "self_cpu_time=14.000us", "cpu_time=15.000us", "cuda_time=7.000us", "cpu_memory_usage=4"):
+        assert part in repr(average)
+
+
+def test_autograd_profile_of_devices_that_are_not_here_warns() -> None:
+    """A device that is known and not here is left out with a warning; one that cannot be recorded is refused."""
+    for name in ("xpu", "hpu"):
+        with pytest.warns(UserWarning, match=f"{name.upper()} is not available"):
+            assert autograd_profile(use_device=name).use_device is None
+    with pytest.raises(AssertionError, match="MTIA profiling is not supported"):
+        autograd_profile(use_device="mtia")
+
+
+def test_autograd_profile_text_is_that_of_its_events() -> None:
+    """`repr` and `str` of a profile are those of its events, and say before that it has not ended."""
+    prof = autograd_profile()
+    assert repr(prof) == str(prof) == "<unfinished torch.autograd.profile>"
+    with prof:
+        torch.ones(2).sin()
+    assert "name=aten::sin" in repr(prof)
+    assert repr(prof) == repr(prof.function_events)
+    assert str(prof) == str(prof.function_events)
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_autograd_profile_with_stacks_has_events_despite_trace_only() -> None:
+    """`trace_only` with stacks is turned off with a warning, in a copy of the settings."""
+    config = private.trace_only_config()
+    with pytest.warns(UserWarning, match="trace_only=True is incompatible with with_stack=True"):
+        prof = autograd_profile(with_stack=True, experimental_config=config)
+    assert config.trace_only
+    assert not prof.experimental_config.trace_only
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert autograd_profile(experimental_config=config).experimental_config.trace_only
