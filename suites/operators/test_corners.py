@@ -208,3 +208,24 @@ def test_logcumsumexp_begins_with_minus_infinity(dtype: str, device: torch.devic
     for dim, right in enumerate(wanted):
         found = torch.logcumsumexp(given(x, kind, device), dim).double().cpu().numpy()
         np.testing.assert_allclose(found, right, rtol=1e-2 if kind.itemsize == 2 else 1e-6)
+
+
+@pytest.mark.operator("nn.functional.binary_cross_entropy", "binary_cross_entropy")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.types("float64")
+def test_binary_cross_entropy_of_certainty_is_at_most_100(dtype: str, device: torch.device) -> None:
+    """A logarithm of zero counts as -100, so that loss and gradient are finite.
+
+    Source: the documentation of `torch.nn.BCELoss`.
+    """
+    kind = getattr(torch, dtype)
+    p, target = np.array([0.0, 1.0, 0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0, 1.0, 0.25])
+    weight, wanted = np.array([1.0, 0.5, 2.0, 2.0, 1.0]), np.array([100.0, 50.0, 0.0, 0.0, 25.0])
+    x = given(p, kind, device).requires_grad_()
+    y, w = given(target, kind, device), given(weight, kind, device)
+    for reduction, right in (("none", wanted), ("sum", wanted.sum()), ("mean", wanted.mean())):
+        loss = torch.nn.functional.binary_cross_entropy(x, y, w, reduction=reduction)
+        same(loss.detach(), right, f"binary_cross_entropy, {reduction}", Bound(1))
+        (slope,) = torch.autograd.grad(loss.sum(), x)
+        assert bool(slope.isfinite().all())
+        assert slope.sign().tolist() == [-1, 1, 0, 0, -1]

@@ -133,6 +133,16 @@ broken.kernel(
     lambda: torch_().linalg.solve_triangular(_positive(), waves(4, 2), upper=True, unitriangular=True),
 )
 broken.kernel(
+    "solve_triangular_from_the_right_divides_by_the_diagonal",
+    "`solve_triangular` with left=False reads the diagonal also with `unitriangular`.",
+    _DECOMPOSITIONS,
+    "linalg_solve_triangular",
+    lambda kernel, a, b, *, upper, left=True, unitriangular=False: kernel(
+        a, b, upper=upper, left=left, unitriangular=unitriangular and left
+    ),
+    lambda: torch_().linalg.solve_triangular(_positive(), waves(2, 4), upper=True, left=False, unitriangular=True),
+)
+broken.kernel(
     "lu_permutes_the_other_way",
     "`lu` gives the transposed permutation.",
     _DECOMPOSITIONS,
@@ -434,4 +444,22 @@ broken.kernel(
     "poisson",
     result(lambda found, x, *_: found + (x > 10)),
     _drawn(lambda g: torch_().poisson(torch_().full((3,), 20.0), generator=g)),
+)
+
+
+def _first_deviation(kernel: Any, mean: Any, deviation: Any, *, generator: Any = None) -> Any:
+    if deviation.shape != mean.shape and deviation.numel() > 1:
+        deviation = deviation.flatten()[0].expand(deviation.shape)
+    return kernel(mean, deviation, generator=generator)
+
+
+broken.kernel(
+    "normal_of_broadcast_deviations_uses_the_first",
+    "`normal` of a mean and deviations that are broadcast uses the first deviation everywhere.",
+    "suites/libraries/test_more_random_statistics.py",
+    "normal.Tensor_Tensor",
+    _first_deviation,
+    lambda: torch_().normal(
+        torch_().zeros(2, 1), torch_().tensor([1.0, 100.0]), generator=torch_().Generator().manual_seed(1)
+    ),
 )

@@ -676,3 +676,15 @@ broken.kernel(
     _nan_for_minus_infinity,
     lambda: torch_().logcumsumexp(torch_().tensor([-float("inf"), 1.0]), 0),
 )
+
+
+broken.kernel(
+    "binary_cross_entropy_of_0_is_69",
+    "`binary_cross_entropy` of a probability of 0 is 69, not 100.",
+    "suites/operators/test_corners.py",
+    "binary_cross_entropy",
+    lambda kernel, x, target, weight=None, reduction=1: kernel(
+        x.clamp(min=1e-30) if x.itemsize >= 4 else x, target, weight, reduction
+    ),
+    lambda: torch_().nn.functional.binary_cross_entropy(torch_().zeros(2), torch_().ones(2)),
+)
