@@ -463,3 +463,53 @@ broken.kernel(
         torch_().zeros(2, 1), torch_().tensor([1.0, 100.0]), generator=torch_().Generator().manual_seed(1)
     ),
 )
+
+
+def _beta_times_input(kernel: Any, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    found = kernel(x, a, b, beta=beta, alpha=alpha)
+    return found + x * 0 if beta == 0 else found
+
+
+broken.kernel(
+    "addbmm_with_beta_0_reads_its_input",
+    "`addbmm` with beta=0 passes NaN of its input on.",
+    "suites/libraries/test_products.py",
+    "addbmm",
+    _beta_times_input,
+    lambda: torch_().addbmm(torch_().full_like(waves(2, 2), torch_().nan), waves(1, 2, 2), waves(1, 2, 2), beta=0),
+)
+
+
+def _smallest_with_nan(kernel: Any, x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if largest or not x.is_floating_point() or not x.dim():
+        return kernel(x, k, dim, largest, sorted)
+    places = kernel(x.masked_fill(x.isnan(), -torch_().inf), k, dim, largest, sorted)[1]
+    return x.gather(dim, places), places
+
+
+broken.kernel(
+    "topk_of_the_smallest_begins_with_nan",
+    "`topk` with largest=False takes NaN for the smallest.",
+    _ORDER,
+    "topk",
+    _smallest_with_nan,
+    lambda: torch_().topk(torch_().tensor([1.0, torch_().nan, 0.0]), 1, largest=False),
+)
+
+
+def _first_of_equals(kernel: Any, x: Any, values: Any, places: Any, dim: int) -> None:
+    kernel(x, values, places, dim)
+    for place in range(1, x.shape[dim] if x.dim() else 0):
+        same = x.select(dim, place) == values.select(dim, place - 1)
+        here, before = places.select(dim, place), places.select(dim, place - 1)
+        here.copy_(torch_().where(same, before, here))
+
+
+broken.kernel(
+    "cummax_of_equal_elements_is_the_first",
+    "`cummax` and `cummin` give the place of the first of equal elements.",
+    _ORDER,
+    ("_cummax_helper", "_cummin_helper"),
+    _first_of_equals,
+    lambda: torch_().cummax(torch_().tensor([1.0, 2.0, 2.0]), 0),
+)
