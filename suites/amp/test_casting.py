@@ -119,6 +119,32 @@ def test_autocast_cache_enabled_false_converts_a_weight_each_time(device: torch.
 
 
 @LOWER
+@pytest.mark.parametrize("outer", [False, True], ids=["outer_without", "outer_with"])
+def test_autocast_cache_enabled_is_that_of_the_outer_region_again(
+    device: torch.device, dtype: torch.dtype, outer: bool
+) -> None:
+    """Each region decides whether weights are converted once, also one with `enabled=False`.
+
+    After an inner region, the outer one's choice holds again.
+    """
+    layer, x = nn.Linear(4, 4, device=device), torch.ones(2, 4, device=device)
+    tally: list[torch.dtype] = []
+    seen = []
+    with counting_casts(tally), torch.autocast(device.type, dtype=dtype, cache_enabled=outer):
+        with torch.autocast(device.type, dtype=dtype, cache_enabled=not outer):
+            seen.append(torch.is_autocast_cache_enabled())
+        with torch.autocast(device.type, enabled=False, cache_enabled=not outer):
+            seen.append(torch.is_autocast_cache_enabled())
+        seen.append(torch.is_autocast_cache_enabled())
+        for _ in range(3):
+            layer(x)
+
+    assert seen == [not outer, not outer, outer]
+    assert tally.count(dtype) == (2 + 3 if outer else 3 * 3)
+    assert torch.is_autocast_cache_enabled()
+
+
+@LOWER
 def test_autocast_cache_keeps_only_leaves_that_require_grad(device: torch.device, dtype: torch.dtype) -> None:
     """Only leaves that require grad are cached, so a frozen layer's weights are converted each time."""
     layer = nn.Linear(4, 4, device=device).requires_grad_(requires_grad=False)

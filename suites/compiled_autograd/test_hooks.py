@@ -92,6 +92,23 @@ def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> No
     assert compare(work, backend="eager").captures == 2
 
 
+@pytest.mark.parametrize("hooked", [(0,), (1,), (2,), (0, 2)], ids=str)
+def test_register_hook_on_outputs_of_one_operator_changes_theirs(device: torch.device, hooked: tuple[int, ...]) -> None:
+    """A hook on an output of an operator with several changes the gradient of that output and of no other."""
+
+    def work() -> Iterator[object]:
+        x = rows(3, device).requires_grad_()
+        outputs = x.sin().unbind(0)
+        for place in hooked:
+            outputs[place].register_hook(twice)
+        sum((place + 2) * output.sum() for place, output in enumerate(outputs)).backward()
+        expected = torch.stack([(place + 2) * (1 + (place in hooked)) * row.cos() for place, row in enumerate(x)])
+        torch.testing.assert_close(x.grad, expected)
+        yield x.grad
+
+    assert compare(work, backend="eager") == Counts(1, 1)
+
+
 def test_register_post_accumulate_grad_hook_finds_the_gradient(device: torch.device) -> None:
     """A post-accumulate hook finds the accumulated gradient in `.grad` and may remove it.
 

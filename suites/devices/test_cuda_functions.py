@@ -83,14 +83,19 @@ def test_memory_cached_is_the_old_name_of_memory_reserved(device: torch.device) 
 
 def test_cuda_reset_accumulated_memory_stats_resets_totals(device: torch.device) -> None:
     """`reset_accumulated_memory_stats` of `torch.cuda` sets totals to zero, and leaves values and peaks."""
+    torch.cuda.empty_cache()
     kept = torch.empty(8 * MIB, dtype=torch.uint8, device=device)
+    torch.empty(40 * MIB, dtype=torch.uint8, device=device)
+    torch.cuda.empty_cache()
     before = torch.cuda.memory_stats(device)
     torch.cuda.reset_accumulated_memory_stats(device)
     after = torch.cuda.memory_stats(device)
     assert before["allocated_bytes.all.allocated"] > 0
     assert after["allocated_bytes.all.allocated"] == after["allocated_bytes.all.freed"] == 0
-    for name in ("current", "peak"):
-        assert after[f"allocated_bytes.all.{name}"] == before[f"allocated_bytes.all.{name}"]
+    for what in ("allocated_bytes", "reserved_bytes"):
+        assert before[f"{what}.all.peak"] > before[f"{what}.all.current"]
+        for name in ("current", "peak"):
+            assert after[f"{what}.all.{name}"] == before[f"{what}.all.{name}"]
     del kept
 
 

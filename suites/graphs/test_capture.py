@@ -208,6 +208,26 @@ def test_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.devic
     assert all(seen(number, waiting=True) for number in range(1, 6))
 
 
+@pytest.mark.requires(asynchronous=True)
+@apis
+def test_replay_follows_the_work_of_its_stream(api: Api, device: torch.device) -> None:
+    """A replay runs on the current stream: what it reads was written there before, however late."""
+    value, buffer = (torch.zeros(1 << 18, dtype=torch.int32, device=device) for _ in range(2))
+    writer = torch.Stream(device)
+    graph = captured(api, device, lambda: buffer.copy_(value), stream=writer)
+    calibrate(device)
+
+    for number in range(1, 4):
+        buffer.fill_(POISON)
+        torch.accelerator.synchronize(device)
+        sleep_on(writer)
+        with writer:
+            value.fill_(number)
+            graph.replay()
+        torch.accelerator.synchronize(device)
+        assert (buffer == number).all()
+
+
 @apis
 @pytest.mark.requires(devices=2)
 def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:

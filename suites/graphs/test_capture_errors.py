@@ -152,6 +152,35 @@ if problems:
         assert reported == "nothing was told"
 
 
+@on_cuda
+@pytest.mark.parametrize(("mode", "fails"), [("global", True), ("thread_local", True), ("relaxed", False)])
+@pytest.mark.own_process
+def test_capture_error_mode_and_unsafe_calls_of_the_capturing_thread(
+    mode: str, fails: bool, device: torch.device
+) -> None:
+    """In modes "global" and "thread_local", the capturing thread's own unsafe runtime call is an error.
+
+    In mode "relaxed" it is not, and the capture can be replayed.
+    """
+    reported = reported_in_a_child(
+        device,
+        f"""
+x = torch.zeros(8, device=DEVICE)
+graph = torch.cuda.CUDAGraph()
+host = torch.empty(1 << 20, dtype=torch.uint8)
+with torch.cuda.graph(graph, capture_error_mode={mode!r}):
+    x.add_(1)
+    torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
+graph.replay()
+assert x.sum().item() == 8
+""",
+    )
+    if fails:
+        assert "captur" in reported.lower()
+    else:
+        assert reported == "nothing was told"
+
+
 @apis
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 @pytest.mark.covers(f"{ROW}test_cuda_graph_error_options")

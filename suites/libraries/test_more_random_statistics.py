@@ -69,7 +69,7 @@ def test_random_from_to_the_end_has_all_bits(device: torch.device) -> None:
 @pytest.mark.operator("normal", "bernoulli")
 @types(F32, F64)
 def test_normal_and_bernoulli_by_tensors(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """`normal` with a deviation, a mean, or both per element; `bernoulli_` with a probability per element."""
+    """`normal` with a deviation, a mean, or both per element or broadcast; `bernoulli_` with a probability each."""
     spread, middle = rng.uniform(0.5, 4, COUNT), rng.uniform(-3, 3, COUNT)
     s, m = tensor(spread, dtype, device), tensor(middle, dtype, device)
     a, b = numbers(s), numbers(m)
@@ -78,8 +78,13 @@ def test_normal_and_bernoulli_by_tensors(device: torch.device, rng: np.random.Ge
         (aten("normal.Tensor_float")(m, 0.5, generator=seeded(device)), b, np.full(COUNT, 0.5)),
         (aten("normal.Tensor_Tensor")(m, s, generator=seeded(device)), b, a),
     ]
+    rows = COUNT // 4
+    for mean, deviation in ((m[:rows, None], s[:4]), (m[:4], s[:rows, None])):
+        shapes = np.broadcast_arrays(numbers(mean), numbers(deviation))
+        draws.append((torch.normal(mean, deviation, generator=seeded(device)), *shapes))
     for found, mean, deviation in draws:
-        plain = (numbers(found) - mean) / deviation
+        assert tuple(found.shape) == mean.shape
+        plain = ((numbers(found) - mean) / deviation).ravel()
         assert_fits(plain, normal)
         assert_moments(plain, 0, 1)
     p = tensor(rng.choice([0.0, 0.125, 0.5, 1.0], COUNT), dtype, device)

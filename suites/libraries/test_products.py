@@ -257,14 +257,20 @@ def test_addmm_and_baddbmm_scale_both_terms(
 
 @TYPE
 def test_addmm_with_beta_zero_ignores_nan(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """With beta = 0, `addmm`, `baddbmm` and `addmv` ignore their input, also NaN and infinity in it (torch.addmm)."""
+    """With beta = 0, `addmm`, `baddbmm`, `addbmm`, `addmv` and `addr` ignore their input, also NaN and infinity in it.
+
+    Source: the documentation of each.
+    """
     a, b = factors(rng, (2, 9, 20), (2, 20, 11), dtype)
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
-    z = torch.full((2, 9, 11), float("nan"), dtype=dtype, device=device)
+    for value in (float("nan"), float("inf")):
+        z = torch.full((2, 9, 11), value, dtype=dtype, device=device)
 
-    assert_equal(torch.addmm(z[0], x[0], y[0], beta=0), a[0] @ b[0])
-    assert_equal(torch.baddbmm(z, x, y, beta=0), a @ b)
-    assert_equal(torch.addmv(z[0, :, 0], x[0], y[0, :, 0], beta=0), a[0] @ b[0, :, 0])
+        assert_equal(torch.addmm(z[0], x[0], y[0], beta=0), a[0] @ b[0])
+        assert_equal(torch.baddbmm(z, x, y, beta=0), a @ b)
+        assert_equal(torch.addbmm(z[0], x, y, beta=0), (a @ b).sum(0))
+        assert_equal(torch.addmv(z[0, :, 0], x[0], y[0, :, 0], beta=0), a[0] @ b[0, :, 0])
+        assert_equal(torch.addr(z[0], x[0, :, 0], y[0, 0], beta=0), np.outer(a[0, :, 0], b[0, 0]))
 
 
 @TYPE

@@ -99,8 +99,10 @@ def test_solve_triangular_of_whole_numbers_is_exact(
     assert_equal(
         torch.linalg.solve_triangular(without, tensor(a @ x, dtype, device), upper=upper, unitriangular=True), x
     )
-    found = torch.linalg.solve_triangular(given, tensor(x.T @ a, dtype, device), upper=upper, left=False)
-    assert_equal(found, x.T)
+    for matrix, unit in ((given, False), (without, True)):
+        b = tensor(x.T @ a, dtype, device)
+        found = torch.linalg.solve_triangular(matrix, b, upper=upper, left=False, unitriangular=unit)
+        assert_equal(found, x.T)
     assert_equal(torch.linalg.solve_triangular(given.mT, tensor(a.T @ x, dtype, device), upper=not upper), x)
 
 

@@ -208,3 +208,65 @@ def test_logcumsumexp_begins_with_minus_infinity(dtype: str, device: torch.devic
     for dim, right in enumerate(wanted):
         found = torch.logcumsumexp(given(x, kind, device), dim).double().cpu().numpy()
         np.testing.assert_allclose(found, right, rtol=1e-2 if kind.itemsize == 2 else 1e-6)
+
+
+@pytest.mark.operator("nn.functional.binary_cross_entropy", "binary_cross_entropy")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.types("float64")
+def test_binary_cross_entropy_of_certainty_is_at_most_100(dtype: str, device: torch.device) -> None:
+    """A logarithm of zero counts as -100, so that loss and gradient are finite.
+
+    Source: the documentation of `torch.nn.BCELoss`.
+    """
+    kind = getattr(torch, dtype)
+    p, target = np.array([0.0, 1.0, 0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0, 1.0, 0.25])
+    weight, wanted = np.array([1.0, 0.5, 2.0, 2.0, 1.0]), np.array([100.0, 50.0, 0.0, 0.0, 25.0])
+    x = given(p, kind, device).requires_grad_()
+    y, w = given(target, kind, device), given(weight, kind, device)
+    for reduction, right in (("none", wanted), ("sum", wanted.sum()), ("mean", wanted.mean())):
+        loss = torch.nn.functional.binary_cross_entropy(x, y, w, reduction=reduction)
+        same(loss.detach(), right, f"binary_cross_entropy, {reduction}", Bound(1))
+        (slope,) = torch.autograd.grad(loss.sum(), x)
+        assert bool(slope.isfinite().all())
+        assert slope.sign().tolist() == [-1, 1, 0, 0, -1]
+
+
+@pytest.mark.operator("roll")
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
+def test_roll_wraps_around_any_number_of_times(dtype: str, device: torch.device) -> None:
+    """Shifts beyond the size, of either sign, wrap; of several dimensions too, also of one that is named twice (NumPy).
+
+    Without dimensions the flattened tensor rolls.
+    """
+    kind = getattr(torch, dtype)
+    array = np.arange(60).reshape(3, 4, 5) % (2 if kind == torch.bool else 60)
+    for layout in ((0, 1, 2), (2, 0, 1)):
+        x, values = given(array, kind, device).permute(layout), array.transpose(layout)
+        for shifts, dims in (
+            ((4, -7), (0, 1)),
+            ((11, 5, -9), (-1, 0, 1)),
+            ((2, 3), (1, 1)),
+            ((-13,), (2,)),
+            (61, None),
+        ):
+            wanted = np.roll(values, shifts, dims)
+            same(torch.roll(x, shifts, dims), wanted, f"roll by {shifts} along {dims}")
+
+
+@pytest.mark.operator("index_add")
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float32", "bfloat16", "complex64"])
+def test_index_add_scales_what_it_adds(dtype: str, device: torch.device) -> None:
+    """`index_add` adds alpha times each slice, along any dimension, to elements that are named several times too."""
+    kind = getattr(torch, dtype)
+    array, source, index = np.arange(24).reshape(4, 6), np.arange(20).reshape(4, 5) % 7, np.array([2, 0, 2, 5, 0])
+    wanted = array.copy()
+    np.add.at(wanted, (slice(None), index), 3 * source)
+    x, y, places = given(array, kind, device), given(source, kind, device), given(index, torch.int32, device)
+    for dim, axes in ((1, (0, 1)), (-1, (0, 1)), (0, (1, 0)), (-2, (1, 0))):
+        a, b, right = x.permute(axes), y.permute(axes), wanted.transpose(axes)
+        for at in (places, places.long()):
+            same(torch.index_add(a, dim, at, b, alpha=3), right, f"index_add along {dim}")
+        same(a.clone().index_add_(dim, places, b, alpha=3), right, f"index_add_ along {dim}")
+        out = torch.empty_like(a.contiguous())
+        torch.index_add(a, dim, places, b, alpha=3, out=out)
+        same(out, right, f"index_add along {dim} into a tensor")

@@ -81,7 +81,7 @@ def _rate(form: str, device: torch.device) -> Any:
 
 
 @pytest.mark.operator("_fused_adam_", "_fused_adamw_")
-@pytest.mark.parametrize("options", ["plain", "amsgrad", "maximize"])
+@pytest.mark.parametrize("options", ["plain", "amsgrad", "maximize", "amsgrad_maximize"])
 @pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
 @FORM
 @TYPES
@@ -89,7 +89,7 @@ def test_fused_adam_steps_each_list(
     name: str, form: str, options: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
     """Weights, both moments and their largest, for gradients that are divided by a scale, which they keep."""
-    amsgrad, maximize = options == "amsgrad", options == "maximize"
+    amsgrad, maximize = "amsgrad" in options, "maximize" in options
     for kind in _kinds(form, dtype, options):
         given = _lists(rng, kind, 5, dtype, device)
         wanted = _adam([each.values for each in given], 3, amsgrad, maximize, name == "_fused_adamw_")

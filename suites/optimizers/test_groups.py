@@ -303,19 +303,22 @@ def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> No
 @with_kinds()
 @pytest.mark.types("float64")
 def test_complex_weights_step_as_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
-    """A complex weight is updated like its real and imaginary parts as real weights.
+    """Complex weights are updated like their real and imaginary parts as real weights, several at once too.
 
     The tolerance is float64 rounding, because complex kernels may fuse a product with a sum.
     """
     for settings in kind.settings:
-        start = torch.randn(4, 2, dtype=torch.float64)
-        pairs, whole = start.to(device, copy=True), torch.view_as_complex(start.clone()).to(device)
-        by_pairs, by_whole = (kind.make([weight], form, settings) for weight in (pairs, whole))
+        starts = [torch.randn(size, 2, dtype=torch.float64) for size in (4, 3)]
+        pairs = [start.to(device, copy=True) for start in starts]
+        wholes = [torch.view_as_complex(start.clone()).to(device) for start in starts]
+        by_pairs, by_whole = (kind.make(weights, form, settings) for weights in (pairs, wholes))
 
         for _ in range(STEPS):
-            gradient = torch.randn(4, 2, dtype=torch.float64)
-            pairs.grad, whole.grad = gradient.to(device, copy=True), torch.view_as_complex(gradient).to(device)
+            for pair, whole in zip(pairs, wholes, strict=True):
+                gradient = torch.randn(len(pair), 2, dtype=torch.float64)
+                pair.grad, whole.grad = gradient.to(device, copy=True), torch.view_as_complex(gradient).to(device)
             by_pairs.step()
             by_whole.step()
 
-        torch.testing.assert_close(torch.view_as_real(whole.cpu()), pairs.cpu(), rtol=1e-12, atol=1e-12)
+        for pair, whole in zip(pairs, wholes, strict=True):
+            torch.testing.assert_close(torch.view_as_real(whole.cpu()), pair.cpu(), rtol=1e-12, atol=1e-12)

@@ -66,13 +66,14 @@ SAME = {
 def test_events_have_the_facts_that_were_recorded() -> None:
     """Each event of a profile has the name, times and facts of the recorded one, in the order of their begins.
 
+    Concrete inputs are the numbers and lists of numbers that the operator was given, with their signs.
     Of events that begin together, the longer one comes first.
     """
     x, w = torch.ones(2, 3, requires_grad=True), torch.ones(3, 2)
 
     def work() -> None:
         with record_function("scope"):
-            (x @ w).add(1.5, alpha=2).sum().backward()
+            (x @ w).add(1.5, alpha=-2).sum([-1]).sum().backward()
 
     options = {"record_shapes": True, "with_flops": True, "with_stack": True}
     warm_up(work, **options)
@@ -94,6 +95,8 @@ def test_events_have_the_facts_that_were_recorded() -> None:
         assert not event.is_async
     for name in ("fwd_thread", "input_shapes", "concrete_inputs", "scope", "sequence_nr", "flops", "flow_id"):
         assert len({str(getattr(event, name)) for event in compared}) > 1, name
+    assert [event.concrete_inputs for event in compared if event.name == "aten::add"] == [[None, None, -2]]
+    assert [None, [-1], False, None] in [event.concrete_inputs for event in compared if event.name == "aten::sum"]
     order = [(event.time_range.start, -event.time_range.end) for event in events]
     assert order == sorted(order)
 

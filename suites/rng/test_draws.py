@@ -34,16 +34,19 @@ def test_randint_uses_a_large_range_completely(device: torch.device, bits: int) 
 
 
 def test_randperm_puts_every_number_at_every_position(device: torch.device) -> None:
-    """`randperm` gives each number once, and over 500 draws each number occurs at each position.
+    """`randperm` of any type gives each number once, and over 500 draws each number occurs at each position.
 
     The probability that one never does is 10^-47.
     """
     generator = seeded(device, 3)
+    for dtype in (torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16):
+        asked = {"dtype": dtype, "device": device, "generator": generator}
 
-    drawn = torch.stack([torch.randperm(5, device=device, generator=generator).cpu() for _ in range(500)])
+        drawn = torch.stack([torch.randperm(5, **asked).cpu() for _ in range(500)])
 
-    assert (drawn.sort(dim=1).values == torch.arange(5)).all()
-    assert [sorted(set(place)) for place in drawn.t().tolist()] == [[0, 1, 2, 3, 4]] * 5
+        assert drawn.dtype == dtype
+        assert (drawn.sort(dim=1).values == torch.arange(5)).all()
+        assert [sorted(set(place)) for place in drawn.t().tolist()] == [[0, 1, 2, 3, 4]] * 5
 
 
 @pytest.mark.requires(accelerator=True, free_memory=">=24GiB")

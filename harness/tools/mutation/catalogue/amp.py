@@ -379,3 +379,23 @@ def _after_an_exception() -> object:
         weight.mul_(3)
     with torch.autocast("cpu", torch.bfloat16):
         return (x @ weight).tolist()
+
+
+broken.edit(
+    "inner_autocast_region_enables_the_cache",
+    "After an inner autocast region the cache of casts is enabled, whatever the outer region has.",
+    "torch.amp.autocast_mode:autocast.__exit__",
+    "torch.set_autocast_cache_enabled(self.prev_cache_enabled)",
+    "torch.set_autocast_cache_enabled(True)",
+    "suites/amp/test_casting.py",
+    shows=lambda: _cache_after_an_inner_region(),
+)
+
+
+def _cache_after_an_inner_region() -> bool:
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        with torch.autocast("cpu", torch.bfloat16):
+            pass
+        return torch.is_autocast_cache_enabled()

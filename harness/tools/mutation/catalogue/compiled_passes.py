@@ -174,3 +174,28 @@ broken.edit(
     _DECISIONS,
     shows=_metadata,
 )
+
+
+broken.edit(
+    "captured_hook_of_a_second_output_has_no_effect",
+    "In a captured pass, what a hook on an operator's second output returns is dropped.",
+    "torch._dynamo.compiled_autograd:AutogradCompilerInstance.tensor_pre_hook",
+    "self.bind_objects_to_proxies([inputs[i]], [proxy])",
+    "self.bind_objects_to_proxies([inputs[i]], [proxy]) if i == 0 else None",
+    "suites/compiled_autograd/test_hooks.py",
+    shows=lambda: _hooked(),
+)
+
+
+def _hooked() -> object:
+    import torch
+    from torch._dynamo import compiled_autograd
+
+    compiled_autograd.reset()  # type: ignore[no-untyped-call]
+    x = torch.ones(2, requires_grad=True)
+    first, second = x.unbind(0)
+    second.register_hook(lambda gradient: gradient * 10)
+    with compiled_autograd._enable(lambda graph: graph):
+        (first * 2 + second * 3).backward()
+    assert x.grad is not None
+    return x.grad.tolist()

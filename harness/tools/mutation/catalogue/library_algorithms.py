@@ -133,6 +133,16 @@ broken.kernel(
     lambda: torch_().linalg.solve_triangular(_positive(), waves(4, 2), upper=True, unitriangular=True),
 )
 broken.kernel(
+    "solve_triangular_from_the_right_divides_by_the_diagonal",
+    "`solve_triangular` with left=False reads the diagonal also with `unitriangular`.",
+    _DECOMPOSITIONS,
+    "linalg_solve_triangular",
+    lambda kernel, a, b, *, upper, left=True, unitriangular=False: kernel(
+        a, b, upper=upper, left=left, unitriangular=unitriangular and left
+    ),
+    lambda: torch_().linalg.solve_triangular(_positive(), waves(2, 4), upper=True, left=False, unitriangular=True),
+)
+broken.kernel(
     "lu_permutes_the_other_way",
     "`lu` gives the transposed permutation.",
     _DECOMPOSITIONS,
@@ -434,4 +444,72 @@ broken.kernel(
     "poisson",
     result(lambda found, x, *_: found + (x > 10)),
     _drawn(lambda g: torch_().poisson(torch_().full((3,), 20.0), generator=g)),
+)
+
+
+def _first_deviation(kernel: Any, mean: Any, deviation: Any, *, generator: Any = None) -> Any:
+    if deviation.shape != mean.shape and deviation.numel() > 1:
+        deviation = deviation.flatten()[0].expand(deviation.shape)
+    return kernel(mean, deviation, generator=generator)
+
+
+broken.kernel(
+    "normal_of_broadcast_deviations_uses_the_first",
+    "`normal` of a mean and deviations that are broadcast uses the first deviation everywhere.",
+    "suites/libraries/test_more_random_statistics.py",
+    "normal.Tensor_Tensor",
+    _first_deviation,
+    lambda: torch_().normal(
+        torch_().zeros(2, 1), torch_().tensor([1.0, 100.0]), generator=torch_().Generator().manual_seed(1)
+    ),
+)
+
+
+def _beta_times_input(kernel: Any, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    found = kernel(x, a, b, beta=beta, alpha=alpha)
+    return found + x * 0 if beta == 0 else found
+
+
+broken.kernel(
+    "addbmm_with_beta_0_reads_its_input",
+    "`addbmm` with beta=0 passes NaN of its input on.",
+    "suites/libraries/test_products.py",
+    "addbmm",
+    _beta_times_input,
+    lambda: torch_().addbmm(torch_().full_like(waves(2, 2), torch_().nan), waves(1, 2, 2), waves(1, 2, 2), beta=0),
+)
+
+
+def _smallest_with_nan(kernel: Any, x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if largest or not x.is_floating_point() or not x.dim():
+        return kernel(x, k, dim, largest, sorted)
+    places = kernel(x.masked_fill(x.isnan(), -torch_().inf), k, dim, largest, sorted)[1]
+    return x.gather(dim, places), places
+
+
+broken.kernel(
+    "topk_of_the_smallest_begins_with_nan",
+    "`topk` with largest=False takes NaN for the smallest.",
+    _ORDER,
+    "topk",
+    _smallest_with_nan,
+    lambda: torch_().topk(torch_().tensor([1.0, torch_().nan, 0.0]), 1, largest=False),
+)
+
+
+def _first_of_equals(kernel: Any, x: Any, values: Any, places: Any, dim: int) -> None:
+    kernel(x, values, places, dim)
+    for place in range(1, x.shape[dim] if x.dim() else 0):
+        same = x.select(dim, place) == values.select(dim, place - 1)
+        here, before = places.select(dim, place), places.select(dim, place - 1)
+        here.copy_(torch_().where(same, before, here))
+
+
+broken.kernel(
+    "cummax_of_equal_elements_is_the_first",
+    "`cummax` and `cummin` give the place of the first of equal elements.",
+    _ORDER,
+    ("_cummax_helper", "_cummin_helper"),
+    _first_of_equals,
+    lambda: torch_().cummax(torch_().tensor([1.0, 2.0, 2.0]), 0),
 )

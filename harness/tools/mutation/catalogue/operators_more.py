@@ -676,3 +676,67 @@ broken.kernel(
     _nan_for_minus_infinity,
     lambda: torch_().logcumsumexp(torch_().tensor([-float("inf"), 1.0]), 0),
 )
+
+
+broken.kernel(
+    "binary_cross_entropy_of_0_is_69",
+    "`binary_cross_entropy` of a probability of 0 is 69, not 100.",
+    "suites/operators/test_corners.py",
+    "binary_cross_entropy",
+    lambda kernel, x, target, weight=None, reduction=1: kernel(
+        x.clamp(min=1e-30) if x.itemsize >= 4 else x, target, weight, reduction
+    ),
+    lambda: torch_().nn.functional.binary_cross_entropy(torch_().zeros(2), torch_().ones(2)),
+)
+
+
+def _rolled_at_most_once(kernel: Any, x: Any, shifts: Any, dims: Any = ()) -> Any:
+    if len(dims) > 1:
+        shifts = [max(-x.shape[dim], min(shift, x.shape[dim])) for shift, dim in zip(shifts, dims, strict=True)]
+    return kernel(x, shifts, dims)
+
+
+broken.kernel(
+    "roll_of_two_dimensions_wraps_once",
+    "`roll` of several dimensions cuts shifts beyond the size.",
+    "suites/operators/test_corners.py",
+    "roll",
+    _rolled_at_most_once,
+    lambda: torch_().roll(waves(3, 4), (4, 5), (0, 1)),
+)
+
+
+def _without_alpha(kernel: Any, x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1, **out: Any) -> Any:
+    return kernel(x, dim, index, source, alpha=alpha if x.is_floating_point() or x.is_complex() else 1, **out)
+
+
+broken.kernel(
+    "index_add_of_integers_ignores_alpha",
+    "`index_add` of integers adds the slices as they are, whatever alpha is.",
+    "suites/operators/test_corners.py",
+    ("index_add", "index_add_", "index_add.out"),
+    _without_alpha,
+    lambda: torch_().tensor([1, 2]).index_add(0, torch_().tensor([1]), torch_().tensor([2]), alpha=3),
+)
+
+
+def _amsgrad_minimizes(kernel: Any, *lists: Any, amsgrad: bool, maximize: bool, **named: Any) -> Any:
+    return kernel(*lists, amsgrad=amsgrad, maximize=maximize and not amsgrad, **named)
+
+
+def _maximized() -> Any:
+    weight = torch_().nn.Parameter(waves(3))
+    optimizer = torch_().optim.Adam([weight], fused=True, amsgrad=True, maximize=True)
+    weight.grad = waves(3) + 2
+    optimizer.step()
+    return weight.detach()
+
+
+broken.kernel(
+    "fused_amsgrad_minimizes",
+    "Fused Adam with `amsgrad` ignores `maximize`.",
+    "suites/operators/test_fused_steps.py",
+    "_fused_adam_",
+    _amsgrad_minimizes,
+    _maximized,
+)

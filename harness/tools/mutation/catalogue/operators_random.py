@@ -113,3 +113,24 @@ broken.kernel(
     _without_last_bag,
     _bag,
 )
+
+
+def _with_the_largest_last(kernel: Any, number: int, *, generator: Any, out: Any) -> Any:
+    kernel(number, generator=generator, out=out)
+    if out.dtype != torch_().int64 and number > 1:
+        out[out == number - 1] = out[-1].clone()
+        out[-1] = number - 1
+    return out
+
+
+broken.kernel(
+    "randperm_of_other_types_ends_with_its_largest",
+    "`randperm` of another type than int64 has the largest number last.",
+    "suites/rng/test_draws.py",
+    "randperm.generator_out",
+    _with_the_largest_last,
+    lambda: [
+        torch_().randperm(9, dtype=torch_().int32, generator=torch_().Generator().manual_seed(seed))[-1].item()
+        for seed in range(9)
+    ],
+)

@@ -439,3 +439,34 @@ def _evaluated() -> object:
 
     optimiser.step(closure)
     return len(calls)
+
+
+@broken(
+    "A foreach optimizer views only the first of its complex weights as pairs of numbers.",
+    _GROUPS,
+    shows=lambda: _complex_weights(),
+)
+def foreach_views_one_complex_weight() -> None:
+    import sys
+
+    import torch
+
+    def view_as_real(params: Any, *states_and_gradients: Any) -> None:
+        if torch.is_complex(params[0]):
+            for tensors in (params, *states_and_gradients):
+                tensors[0] = torch.view_as_real(tensors[0])
+
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("torch.optim.") and hasattr(module, "_view_as_real"):
+            replace(module, "_view_as_real", lambda _: view_as_real)
+
+
+def _complex_weights() -> object:
+    import torch
+
+    weights = [torch.nn.Parameter(torch.tensor([1 + 2j, 3 - 1j])) for _ in range(2)]
+    optimiser = torch.optim.Adam(weights, lr=0.1, foreach=True)
+    for weight in weights:
+        weight.grad = torch.tensor([0.5 - 0.1j, 2 + 1j])
+    optimiser.step()
+    return [weight.tolist() for weight in weights]

@@ -201,3 +201,53 @@ def _preset() -> object:
     prof.preset_metadata_json("first", "1")
     prof.preset_metadata_json("second", "2")
     return sorted(prof.preset_metadata)
+
+
+broken.edit(
+    "concrete_inputs_have_no_sign",
+    "The concrete inputs of an event lack the sign of negative numbers.",
+    "torch.autograd.profiler:profile._parse_kineto_results",
+    "concrete_inputs=kineto_event.concrete_inputs()",
+    "concrete_inputs=[abs(each) if type(each) is int else each for each in kineto_event.concrete_inputs()]",
+    "suites/profiler/test_profile_facts.py",
+    shows=lambda: _concrete(),
+)
+
+
+def _concrete() -> object:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
+        torch.ones(2, 3).softmax(-1)
+    return [event.concrete_inputs for event in prof.events() if event.name == "aten::softmax"]
+
+
+@broken(
+    "toggle_collection_dynamic does not switch a single activity on again.",
+    "suites/profiler/test_key_averages.py",
+    shows=lambda: _switched_on(),
+)
+def collection_is_not_switched_on_again() -> None:
+    import torch
+
+    def around(toggle: Any) -> Any:
+        def changed(self: Any, enabled: bool, activities: Any) -> Any:
+            activities = [*activities]
+            return None if enabled and len(activities) == 1 else toggle(self, enabled, activities)
+
+        return changed
+
+    replace(torch.autograd.profiler.profile, "toggle_collection_dynamic", around)
+
+
+def _switched_on() -> object:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        prof.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
+        torch.ones(2).sin()
+        prof.toggle_collection_dynamic(True, [ProfilerActivity.CPU])
+        torch.ones(2).cos()
+    return sorted({event.name for event in prof.events()} & {"aten::sin", "aten::cos"})

@@ -694,3 +694,92 @@ def _pinned_pair() -> object:
     pair = collections.namedtuple("pair", "a b")
     found = torch.utils.data._utils.pin_memory.pin_memory(pair(torch.ones(1), torch.ones(1)))
     return type(found).__name__, found[0].is_pinned()
+
+
+@_on_cuda(
+    "`reset_accumulated_memory_stats` resets the peaks too.",
+    "suites/devices/test_cuda_functions.py",
+    shows=lambda: _peak_after_a_reset(),
+)
+def accumulated_statistics_take_the_peaks_along() -> None:
+    import torch
+
+    def around(reset: Any) -> Any:
+        def resets(device: Any = None) -> None:
+            reset(device)
+            torch.cuda.reset_peak_memory_stats(device)
+
+        return resets
+
+    replace(torch.cuda.memory, "reset_accumulated_memory_stats", around)
+    replace(torch.cuda, "reset_accumulated_memory_stats", lambda _: torch.cuda.memory.reset_accumulated_memory_stats)
+
+
+def _peak_after_a_reset() -> object:
+    torch = _torch()
+    torch.empty(1 << 22, device="cuda")
+    torch.cuda.reset_accumulated_memory_stats()
+    return torch.cuda.max_memory_allocated() >= 1 << 22
+
+
+@_on_cuda(
+    "With capture_error_mode='thread_local' the capturing thread may call unsafe functions.",
+    "suites/graphs/test_capture_errors.py",
+    shows=lambda: _unsafe_call(),
+)
+def thread_local_captures_are_relaxed() -> None:
+    import torch
+
+    def around(begin: Any) -> Any:
+        def begins(self: Any, pool: Any = None, capture_error_mode: str = "global", **named: Any) -> None:
+            mode = "relaxed" if capture_error_mode == "thread_local" else capture_error_mode
+            begin(self, capture_error_mode=mode, **({} if pool is None else {"pool": pool}), **named)
+
+        return begins
+
+    replace(torch.cuda.CUDAGraph, "capture_begin", around)
+
+
+def _unsafe_call() -> str:
+    torch = _torch()
+    event = torch.cuda.Event()
+    event.record()
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            event.synchronize()
+    except RuntimeError as error:
+        return str(error)[:60]
+    return "captured"
+
+
+@_on_cuda(
+    "`CUDAGraph.replay` runs on the default stream.",
+    _CAPTURE,
+    shows=lambda: _replayed_on_a_stream(),
+)
+def replays_are_on_the_default_stream() -> None:
+    import torch
+
+    def around(replay: Any) -> Any:
+        def replays(self: Any) -> None:
+            with torch.cuda.stream(torch.cuda.default_stream()):
+                replay(self)
+
+        return replays
+
+    replace(torch.cuda.CUDAGraph, "replay", around)
+
+
+def _replayed_on_a_stream() -> object:
+    torch = _torch()
+    x, graph, side = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        x.mul_(2)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(1)
+        graph.replay()
+    torch.cuda.synchronize()
+    return x.item()
