@@ -208,3 +208,50 @@ def test_cosineannealinglr_get_lr_of_a_resumed_schedule_is_its_formula() -> None
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=6, eta_min=0.2, last_epoch=1)
     with pytest.warns(UserWarning, match="get_last_lr"):
         assert scheduler.get_lr() == [pytest.approx(0.2 + 0.6 * (1 + 0.5) / 2)]
+
+
+@pytest.mark.requires(any=[{"device": "cuda"}, {"not_": {"accelerator": True}}])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_functional_step_fused_divides_by_grad_scale_and_skips_found_inf(device: torch.device, name: str) -> None:
+    """With `fused`, gradients are divided by `grad_scale`, and a `found_inf` of 1 leaves weights and state alone."""
+    results = []
+    for scale, found_inf in ((None, None), (4.0, 0.0), (None, 1.0)):
+        weights = [torch.tensor([1.0, -2.0, 3.0], device=device), torch.tensor([[0.5]], device=device)]
+        gradients = [weight * 0.5 * (scale or 1.0) for weight in weights]
+        averages, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+        steps = [torch.zeros((), device=device) for _ in weights]
+        given = {
+            key: None if value is None else torch.tensor(value, device=device)
+            for key, value in (("grad_scale", scale), ("found_inf", found_inf))
+        }
+        function_of(name)(
+            weights,
+            gradients,
+            averages,
+            squares,
+            [],
+            steps,
+            **{**settings_of(name), "foreach": False},
+            fused=True,
+            **given,
+        )
+        results.append([*weights, *averages, *squares, *steps])
+    plain, scaled, skipped = results
+    torch.testing.assert_close(scaled, plain)
+    assert plain[0].tolist() != [1.0, -2.0, 3.0]
+    assert skipped[0].tolist() == [1.0, -2.0, 3.0]
+    assert not any(each.any() for each in skipped[2:])
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_functional_step_foreach_takes_complex_weights_as_pairs(device: torch.device, name: str) -> None:
+    """With `foreach` and `has_complex`, complex weights step as the pairs of numbers that they are."""
+    weights = [torch.tensor([1 + 2j, -3j], device=device)]
+    pairs = [torch.view_as_real(weight).clone() for weight in weights]
+    for each, has_complex in ((weights, True), (pairs, False)):
+        zeros = [[torch.zeros_like(weight) for weight in each] for _ in range(2)]
+        gradients = [weight * 0.5 for weight in each]
+        given = {**settings_of(name), "foreach": True, "has_complex": has_complex}
+        function_of(name)(each, gradients, *zeros, [], [torch.zeros(())], **given)
+    assert pairs[0].tolist() != [[1.0, 2.0], [0.0, -3.0]]
+    torch.testing.assert_close(torch.view_as_real(weights[0]), pairs[0])
