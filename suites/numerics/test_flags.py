@@ -375,6 +375,12 @@ for name, level in (("before", None), ("off", library.VERBOSE_OFF), ("on", libra
     else:
         with library.verbose(level):
             work()
+try:
+    with library.verbose(library.VERBOSE_ON):
+        raise LookupError
+except LookupError:
+    print("raised", flush=True)
+    work()
 """
 CONVOLUTION = "layer, x = torch.nn.Conv2d(16, 32, 3), torch.ones(4, 16, 64, 64)\nwork = lambda: layer(x)"
 PRODUCT = "x = torch.ones(64, 64, dtype=torch.float64)\nwork = lambda: x @ x"
@@ -385,7 +391,7 @@ def printed(library: str, work: str, sign: str) -> dict[str, list[str]]:
     quiet = {"DNNL_VERBOSE": "0", "ONEDNN_VERBOSE": "0", "MKL_VERBOSE": "0"}
     parts: dict[str, list[str]] = {}
     for line in children.fork(VERBOSE.format(library=library, work=work), environ=quiet).lines():
-        if line in ("before", "off", "on", "after"):
+        if line in ("before", "off", "on", "after", "raised"):
             parts[line] = []
         else:
             parts[next(reversed(parts))].append(line)
@@ -396,23 +402,23 @@ def printed(library: str, work: str, sign: str) -> dict[str, list[str]]:
 def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
     """`mkldnn.verbose(VERBOSE_ON)` has oneDNN print the primitives that run in the block, and none before or after.
 
-    `VERBOSE_OFF` prints nothing.
+    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it.
     """
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
     ran = printed("mkldnn", CONVOLUTION, ",exec,")
     assert any(",convolution," in line for line in ran.pop("on"))
-    assert ran == {"before": [], "off": [], "after": []}
+    assert ran == {"before": [], "off": [], "after": [], "raised": []}
 
 
 @pytest.mark.requires(device="cpu")
 def test_mkl_verbose_prints_the_calls_of_its_block() -> None:
     """`mkl.verbose(VERBOSE_ON)` has oneMKL print the calls that run in the block, and none before or after.
 
-    `VERBOSE_OFF` prints nothing.
+    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it.
     """
     if not torch.backends.mkl.is_available():
         pytest.skip("this torch has no oneMKL")
     ran = printed("mkl", PRODUCT, "MKL_VERBOSE")
     assert any("DGEMM(N,N,64,64,64," in line for line in ran.pop("on"))
-    assert ran == {"before": [], "off": [], "after": []}
+    assert ran == {"before": [], "off": [], "after": [], "raised": []}

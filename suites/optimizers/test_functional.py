@@ -45,7 +45,6 @@ STATE = {
 }
 #: What the functions get one by one and the classes as a pair.
 PAIRS = {"betas": ("beta1", "beta2"), "etas": ("etaminus", "etaplus"), "step_sizes": ("step_size_min", "step_size_max")}
-NAMES = pytest.mark.parametrize("name", SETTINGS)
 
 
 def function_of(name: str) -> Callable[..., None]:
@@ -53,7 +52,7 @@ def function_of(name: str) -> Callable[..., None]:
     return found
 
 
-def lists_of(name: str, optimizer: torch.optim.Optimizer, weights: list[torch.Tensor]) -> list[list[Any]]:
+def lists_of(name: str, optimizer: torch.optim.Optimizer, weights: list[torch.Tensor], **more: bool) -> list[list[Any]]:
     """The lists that a function takes by position: weights, gradients, and the state of the optimizer."""
     found: list[list[Any]] = []
     for parameter in inspect.signature(function_of(name)).parameters.values():
@@ -63,27 +62,28 @@ def lists_of(name: str, optimizer: torch.optim.Optimizer, weights: list[torch.Te
             found.append(list(weights))
         elif parameter.name == "grads":
             found.append([weight.grad for weight in weights])
-        elif parameter.name in STATE:
-            found.append([optimizer.state[weight][STATE[parameter.name]] for weight in weights])
+        elif parameter.name in STATE or (parameter.name == "max_exp_avg_sqs" and more.get("amsgrad")):
+            key = STATE.get(parameter.name, "max_exp_avg_sq")
+            found.append([optimizer.state[weight][key] for weight in weights])
         else:  # of a variant that the settings do not ask for
             found.append([])
     return found
 
 
-def settings_of(name: str) -> dict[str, Any]:
-    """The settings as a function takes them."""
+def settings_of(name: str, **more: bool) -> dict[str, Any]:
+    """The settings as a function takes them, and more."""
     found: dict[str, Any] = {"maximize": False, "has_complex": False, "foreach": False}
     for setting, value in SETTINGS[name].items():
         found |= dict(zip(PAIRS[setting], value, strict=True)) if setting in PAIRS else {setting: value}
     if name == "Rprop":  # its rate is the first size of a step, which is in the state
         del found["lr"]
-    return found
+    return found | more
 
 
-def trained(name: str, device: torch.device) -> tuple[list[torch.Tensor], torch.optim.Optimizer]:
+def trained(name: str, device: torch.device, **more: bool) -> tuple[list[torch.Tensor], torch.optim.Optimizer]:
     """Weights after a step of an optimizer, with gradients for the next."""
     weights = [weight.detach().to(device) for weight in new_weights(device)]
-    optimizer = getattr(torch.optim, name)(weights, foreach=False, **SETTINGS[name])
+    optimizer = getattr(torch.optim, name)(weights, foreach=False, **(SETTINGS[name] | more))
     first, second = new_gradients(2)
     for gradients in (first, second):
         if gradients is second:
@@ -93,17 +93,25 @@ def trained(name: str, device: torch.device) -> tuple[list[torch.Tensor], torch.
     return weights, optimizer
 
 
-@NAMES
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, {"maximize": maximize}) for name in SETTINGS for maximize in (False, True)),
+        ("Adam", {"amsgrad": True}),
+        ("AdamW", {"amsgrad": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "_".join(key for key in value if value[key]) or "plain",
+)
 @pytest.mark.types("float64")
-def test_functional_step_is_that_of_the_class(device: torch.device, name: str) -> None:
+def test_functional_step_is_that_of_the_class(device: torch.device, name: str, more: dict[str, bool]) -> None:
     """The function of an optimizer, given weights, gradients and state, does the step that the class does, in place."""
-    weights, optimizer = trained(name, device)
+    weights, optimizer = trained(name, device, **more)
     others, same = copy.deepcopy((weights, optimizer))
     for other, weight in zip(others, weights, strict=True):
         other.grad = weight.grad.clone()  # type: ignore[union-attr]
     same.param_groups[0]["params"] = others
     optimizer.step()
-    function_of(name)(*lists_of(name, same, others), **settings_of(name))
+    function_of(name)(*lists_of(name, same, others, **more), **settings_of(name, **more))
     assert all(map(torch.equal, others, weights))
     for other, weight in zip(others, weights, strict=True):
         for key, value in optimizer.state[weight].items():
@@ -200,3 +208,50 @@ def test_cosineannealinglr_get_lr_of_a_resumed_schedule_is_its_formula() -> None
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=6, eta_min=0.2, last_epoch=1)
     with pytest.warns(UserWarning, match="get_last_lr"):
         assert scheduler.get_lr() == [pytest.approx(0.2 + 0.6 * (1 + 0.5) / 2)]
+
+
+@pytest.mark.requires(any=[{"device": "cuda"}, {"not_": {"accelerator": True}}])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_functional_step_fused_divides_by_grad_scale_and_skips_found_inf(device: torch.device, name: str) -> None:
+    """With `fused`, gradients are divided by `grad_scale`, and a `found_inf` of 1 leaves weights and state alone."""
+    results = []
+    for scale, found_inf in ((None, None), (4.0, 0.0), (None, 1.0)):
+        weights = [torch.tensor([1.0, -2.0, 3.0], device=device), torch.tensor([[0.5]], device=device)]
+        gradients = [weight * 0.5 * (scale or 1.0) for weight in weights]
+        averages, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+        steps = [torch.zeros((), device=device) for _ in weights]
+        given = {
+            key: None if value is None else torch.tensor(value, device=device)
+            for key, value in (("grad_scale", scale), ("found_inf", found_inf))
+        }
+        function_of(name)(
+            weights,
+            gradients,
+            averages,
+            squares,
+            [],
+            steps,
+            **{**settings_of(name), "foreach": False},
+            fused=True,
+            **given,
+        )
+        results.append([*weights, *averages, *squares, *steps])
+    plain, scaled, skipped = results
+    torch.testing.assert_close(scaled, plain)
+    assert plain[0].tolist() != [1.0, -2.0, 3.0]
+    assert skipped[0].tolist() == [1.0, -2.0, 3.0]
+    assert not any(each.any() for each in skipped[2:])
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_functional_step_foreach_takes_complex_weights_as_pairs(device: torch.device, name: str) -> None:
+    """With `foreach` and `has_complex`, complex weights step as the pairs of numbers that they are."""
+    weights = [torch.tensor([1 + 2j, -3j], device=device)]
+    pairs = [torch.view_as_real(weight).clone() for weight in weights]
+    for each, has_complex in ((weights, True), (pairs, False)):
+        zeros = [[torch.zeros_like(weight) for weight in each] for _ in range(2)]
+        gradients = [weight * 0.5 for weight in each]
+        given = {**settings_of(name), "foreach": True, "has_complex": has_complex}
+        function_of(name)(each, gradients, *zeros, [], [torch.zeros(())], **given)
+    assert pairs[0].tolist() != [[1.0, 2.0], [0.0, -3.0]]
+    torch.testing.assert_close(torch.view_as_real(weights[0]), pairs[0])

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from suites import children
+
 from ._torch_private import accelerator_default_generator, generic_default_generator
 from .forked import forked
 
@@ -280,42 +282,57 @@ def test_fork_rng_of_the_meta_device_forks_nothing() -> None:
 
 
 def test_fork_rng_without_devices_forks_all_of_the_accelerator(device: torch.device) -> None:
-    """Without `devices`, `fork_rng` restores the CPU and each device of the accelerator, of which there may be none.
-
-    If there are several it warns, once in a process, and names the argument that says which.
-    """
+    """Without `devices`, `fork_rng` restores the CPU and each device of the accelerator, of which there may be none."""
     host, devices = torch.get_rng_state(), []
     if device.type != "cpu":
         devices = [torch.device(device.type, number) for number in range(module(device).device_count())]
     states = [module(device).get_rng_state(each) for each in devices]
-    warned = []
-    for _ in range(2):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with torch.random.fork_rng():
-                for each in ("cpu", *devices):
-                    torch.rand(3, device=each)
-        warned += [str(each.message) for each in caught]
-        assert torch.equal(torch.get_rng_state(), host)
-        for each, state in zip(devices, states, strict=True):
-            assert torch.equal(module(device).get_rng_state(each), state)
-    assert len(warned) <= (len(devices) > 1)
-    assert all(f"{len(devices)} available devices" in text and "'devices'" in text for text in warned)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*available devices, and you have used fork_rng")
+        with torch.random.fork_rng():
+            for each in ("cpu", *devices):
+                torch.rand(3, device=each)
+    assert torch.equal(torch.get_rng_state(), host)
+    for each, state in zip(devices, states, strict=True):
+        assert torch.equal(module(device).get_rng_state(each), state)
+
+
+WARNED = """
+import warnings
+import torch
+
+def warned(**options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with torch.random.fork_rng(**options):
+            torch.rand(3, device=DEVICE)
+    return [str(each.message) for each in caught if "available devices" in str(each.message)]
+
+count = torch.get_device_module(DEVICE).device_count()
+print(len(warned(devices=[0])), len(warned(devices=range(count))))
+found = warned()
+print(count, len(found), len(warned()))
+print(*found)
+"""
+
+
+@pytest.mark.requires(accelerator=True)
+@pytest.mark.own_process
+def test_fork_rng_without_devices_of_one_device_does_not_warn(device: torch.device) -> None:
+    """`fork_rng` without `devices` warns of several devices, and one is not several."""
+    if torch.get_device_module(device).device_count() > 1:
+        pytest.skip("there are several devices")
+    assert children.fork(WARNED, device).lines()[:2] == ["0 0", "1 0 0"]
 
 
 @pytest.mark.requires(accelerator=True, devices=2)
 @pytest.mark.own_process
 def test_fork_rng_without_devices_warns_once_of_several(device: torch.device) -> None:
-    """The first `fork_rng` without `devices` in a process with several warns; a list or a range of all does not."""
-    for devices in ([device.index], range(2)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with torch.random.fork_rng(devices=devices):
-                torch.rand(3, device=device)
-    with pytest.warns(UserWarning, match="2 available devices, and you have used fork_rng without"):  # noqa: SIM117
-        with torch.random.fork_rng():
-            pass
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with torch.random.fork_rng():
-            pass
+    """The first `fork_rng` without `devices` in a process with several warns, and names the argument.
+
+    A list or a range of devices does not.
+    """
+    named, first, text = children.fork(WARNED, device).lines()
+    assert (named, first) == ("0 0", "2 1 0")
+    assert "2 available devices, and you have used fork_rng without" in text
+    assert "'devices' keyword argument" in text

@@ -9,13 +9,15 @@ from __future__ import annotations
 import array
 import copy
 import pickle
+import re
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from suites import children
 
 TypedStorage = torch.storage.TypedStorage
 
@@ -34,21 +36,30 @@ CONVERSIONS: dict[str, tuple[torch.dtype, list[Any]]] = {
 QUANTIZED = torch.quint8
 
 
+WARNED = """
+import copy, pickle, warnings
+import torch
+
+x = torch.arange(3.0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), x.clone().share_memory_()):
+        other.untyped_storage().nbytes()
+    print(len(caught))
+    storage = x.storage()
+    print(*((each.category.__name__, each.filename, str(each.message)) for each in caught))
+    storage.tolist(), torch.storage.TypedStorage([0, 1, 2])
+    print(len(caught))
+"""
+
+
 @pytest.mark.own_process
 def test_typed_storage_warns_once_that_it_is_deprecated() -> None:
     """The first typed storage of a process warns at its caller, and no later one; what torch uses within does not."""
-    x = torch.arange(3.0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), x.clone().share_memory_()):
-            assert other.untyped_storage().nbytes() == 12
-        assert caught == []
-        storage = x.storage()
-        assert [(each.category, each.filename) for each in caught] == [(UserWarning, __file__)]
-        assert "TypedStorage is deprecated" in str(caught[0].message)
-        assert "tensor.untyped_storage()" in str(caught[0].message)
-        assert storage.tolist() == TypedStorage([0, 1, 2]).tolist()
-    assert len(caught) == 1
+    before, warned, after = children.fork(WARNED).lines()
+    assert (before, after) == ("0", "1")
+    assert re.match(r"\('UserWarning', '<(child|string)>', 'TypedStorage is deprecated", warned)
+    assert "tensor.untyped_storage()" in warned
 
 
 def test_typed_storage_elements_are_those_of_the_tensor(device: torch.device) -> None:
@@ -205,6 +216,20 @@ def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> N
     assert (wrapped.data_ptr(), wrapped.tolist()) == (there.data_ptr(), [1, -2, 3])
     with pytest.raises(RuntimeError, match="must be cpu, but got cuda"):
         torch.ShortStorage(wrap_storage=there.untyped())
+
+
+@pytest.mark.requires(device="cuda", devices=2)
+def test_storage_cuda_takes_the_index_of_a_device(device: torch.device) -> None:
+    """`cuda` with an index moves to that device, from the host and from another device, and without to the current."""
+    host = torch.tensor([1, -2, 3], dtype=torch.int16).storage()
+    other = torch.device("cuda", 1)
+    there = host.cuda(1)
+    assert (there.device, there.dtype, there.tolist()) == (other, torch.int16, [1, -2, 3])
+    assert host.untyped().cuda(1).device == other
+    with torch.cuda.device(other):
+        assert host.cuda().device == other
+    back = there.cuda()
+    assert (back.device, back.get_device(), back.tolist()) == (device, device.index, [1, -2, 3])
 
 
 @pytest.mark.xfail(
