@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +119,39 @@ def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) ->
     references.clear()
     del known
     private.check_memory_pool(device, identity, [])
+    del pool
+    torch.cuda.empty_cache()
+
+
+@on_cuda
+def test_cudagraph_trees_objgraph_draws_what_holds_a_stray_tensor(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `cudagraph_trees_objgraph`, the package objgraph draws what refers to a tensor that nothing knows.
+
+    The error names the file; a storage that no tensor has is left out (torch/_inductor/config.py).
+    """
+    drawn: list[tuple[int, str]] = []
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device):
+        known, stray, bare = (torch.ones(1 << 18, device=device) for _ in range(3))
+
+    def show_backrefs(tensor: torch.Tensor, *, filename: str, max_depth: int) -> None:
+        assert max_depth > 0
+        drawn.append((tensor.data_ptr(), filename))
+
+    tensors = {"torch.Tensor": [torch.ones(2), known, stray]}
+    monkeypatch.setitem(sys.modules, "objgraph", SimpleNamespace(by_type=tensors.get, show_backrefs=show_backrefs))
+    with (
+        private.config({"triton.cudagraph_trees_objgraph": True}),
+        pytest.raises(RuntimeError, match=r"Detected 2 tensor\(s\)") as reported,
+    ):
+        private.check_memory_pool(device, pool.id, [private.storage_reference(known)])
+    ((address, file),) = drawn
+    assert address == stray.data_ptr()
+    assert f"Objgraph backrefs written: {file}\n" in str(reported.value)
+    del known, stray, bare, reported, tensors
+    monkeypatch.undo()
     del pool
     torch.cuda.empty_cache()
 
