@@ -248,3 +248,12 @@ def test_functions_of_what_is_no_tensor_are_refused(device: torch.device) -> Non
         functional.jacobian(lambda x: x, x, strategy="forward-mode")
     with pytest.raises(RuntimeError, match="strict"):
         functional.jacobian(lambda x: x, x, strict=True, vectorize=True)
+
+
+def test_jacobian_refuses_what_forward_mode_cannot_do(device: torch.device) -> None:
+    """`jacobian` knows two strategies, and refuses `create_graph` with that of forward mode."""
+    x = torch.ones(2, device=device)
+    with pytest.raises(AssertionError, match='either "forward-mode" or "reverse-mode"'):
+        torch.autograd.functional.jacobian(torch.sin, x, strategy="sideways")
+    with pytest.raises(NotImplementedError, match="are not supported together"):
+        torch.autograd.functional.jacobian(torch.sin, x, strategy="forward-mode", vectorize=True, create_graph=True)

@@ -164,3 +164,17 @@ def test_enforce_grad_layout_policy_decides_the_strides_of_a_gradient(device: to
     assert strides(device) == (1, 2)
     assert [decorated(device), decorated(device)] == [(3, 1), (3, 1)]
     assert strides(device) == (1, 2)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_set_grad_enabled_says_its_mode(mode: bool) -> None:
+    """The text of `set_grad_enabled` has its name and its mode."""
+    with torch.set_grad_enabled(mode) as nothing:
+        assert nothing is None
+        assert torch.is_grad_enabled() is mode
+    switch = torch.set_grad_enabled(mode)
+    try:
+        assert repr(switch) == str(switch)
+        assert str(switch).endswith(f"set_grad_enabled(mode={mode})")
+    finally:
+        switch.__exit__(None, None, None)

@@ -87,7 +87,21 @@ def asked(device: torch.device) -> Iterator[object]:
     yield from torch.autograd.grad((x * y).sum(1), (y, x), torch.tensor([1.0, 3.0]).to(device))
 
 
-@pytest.mark.parametrize("work", [slices, model, accumulated, function, hooks, unpacked, asked])
+def hooked_within(device: torch.device) -> Iterator[object]:
+    """A compiled function that registers a hook on a tensor of its own."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 3)
+        return y.sin()
+
+    x = torch.randn(3).to(device).requires_grad_()
+    compiled = torch.compile(forward, backend="aot_eager") if private.enabled() else forward
+    compiled(x).sum().backward()
+    yield x.grad
+
+
+@pytest.mark.parametrize("work", [slices, model, accumulated, function, hooks, unpacked, asked, hooked_within])
 def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
     work: Callable[[torch.device], Iterator[object]], device: torch.device
 ) -> None:
@@ -110,3 +124,16 @@ def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
         private.reset_compiler()
     assert graphs
     assert_same(expected, found)
+
+
+def test_create_graph_of_a_compiled_function_is_refused(device: torch.device) -> None:
+    """A compiled function has no second derivative: a captured pass with `create_graph` says so."""
+    private.reset_compiler()
+    try:
+        x = torch.ones(3, device=device, requires_grad=True)
+        with private.compiler_unheard():
+            y = torch.compile(lambda x: (x * x).sin(), backend="aot_eager")(x)
+            with private.enable(lambda graph: graph), pytest.raises(RuntimeError, match="higher order gradients"):
+                torch.autograd.grad(y.sum(), x, create_graph=True)
+    finally:
+        private.reset_compiler()

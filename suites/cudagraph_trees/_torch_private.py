@@ -209,14 +209,15 @@ def _pool(segment: dict[str, Any]) -> tuple[int, tuple[int, int]]:
     return segment["device"], (first, second)
 
 
+def live_blocks_of_graphs() -> list[dict[str, Any]]:
+    """The allocated blocks of the graphs' pools."""
+    blocks = [block for segment in graph_segments() for block in segment["blocks"]]
+    return [block for block in blocks if block["state"] == "active_allocated"]
+
+
 def live_bytes_of_graphs() -> int:
     """Bytes in allocated blocks of the graphs' pools."""
-    return sum(
-        block["size"]
-        for segment in graph_segments()
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    )
+    return sum(block["size"] for block in live_blocks_of_graphs())
 
 
 def storage_reference(of: torch.Tensor, **options: Any) -> Any:
@@ -244,3 +245,8 @@ def described_inputs(inputs: list[Any]) -> str:
     """What the log of a recording says about the inputs of a graph."""
     found: str = reach("torch._inductor.cudagraph_trees.format_inputs_log")(inputs)
     return found
+
+
+def record_history(begins: bool) -> None:
+    """Have the allocator record where memory is allocated, or no longer."""
+    reach("torch.cuda.memory._record_memory_history")("all" if begins else None, stacks="python")

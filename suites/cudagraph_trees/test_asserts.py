@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +39,32 @@ def test_settings_for_debugging_change_no_result(setting: str, device: torch.dev
 
 
 @on_cuda
+@pytest.mark.parametrize("setting", [False, True])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_cudagraph_trees_history_recording_knows_the_origin_of_memory(
+    earlier: bool, setting: bool, device: torch.device
+) -> None:
+    """With `cudagraph_trees_history_recording`, the memory of a graph has the stack that allocated it.
+
+    The record ends with the recording, unless it had begun before (torch/_inductor/config.py).
+    """
+    with watched(triton__cudagraph_trees_history_recording=setting):
+        fast = trees.compiled(two_steps, CUDAGRAPHS)
+        fast(whole_numbers(3, 4, device=device))
+        private.record_history(earlier)
+        try:
+            kept = fast(whole_numbers(3, 4, device=device))
+            assert private.history_is_recorded() is earlier
+        finally:
+            private.record_history(False)
+        frames = [block.get("frames") for block in private.live_blocks_of_graphs()]
+        assert frames
+        assert all(map(bool, frames)) == any(map(bool, frames)) == (earlier or setting)
+        del kept
+    trees.assert_nothing_left()
+
+
+@on_cuda
 def test_fast_path_cudagraph_asserts_hold_over_several_graphs(device: torch.device) -> None:
     """The checks hold where a graph reads outputs of another one, which live, die and are replaced between replays."""
     with watched(triton__fast_path_cudagraph_asserts=True) as watch:
@@ -56,18 +85,24 @@ def test_fast_path_cudagraph_asserts_hold_over_several_graphs(device: torch.devi
 def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) -> None:
     """If the pool has exactly the storages that are known to live, there is nothing to report.
 
-    Reported are a storage that nothing knows, with a hint how to find it, and one that is known and not there.
+    Reported are a storage that nothing knows, with its history and a hint how to find it, and one that is known and not
+    there.
     """
     pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool, device):
-        known, stray = (torch.ones(1 << 18, device=device) for _ in range(2))
+    private.record_history(True)
+    try:
+        with torch.cuda.use_mem_pool(pool, device):
+            known, stray = (torch.ones(1 << 18, device=device) for _ in range(2))
+    finally:
+        private.record_history(False)
     outside = torch.ones(8, device=device)
     identity = pool.id
     references = {name: private.storage_reference(of) for name, of in (("known", known), ("stray", stray))}
     private.check_memory_pool(device, identity, list(references.values()))
     with pytest.raises(RuntimeError, match=r"Detected 1 tensor\(s\) in the cudagraph pool not tracked") as reported:
         private.check_memory_pool(device, identity, [references["known"]])
-    assert f"Data Pointer: {stray.data_ptr()}" in str(reported.value)
+    assert f"Data Pointer: {stray.data_ptr()}, history: \n  File" in str(reported.value)
+    assert re.search(r'File ".*test_asserts\.py", line \d+, in test_check_memory_pool_knows', str(reported.value))
     assert str(known.data_ptr()) not in str(reported.value)
     assert "cudagraph_trees_history_recording = True" in str(reported.value)
     with (
@@ -84,6 +119,39 @@ def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) ->
     references.clear()
     del known
     private.check_memory_pool(device, identity, [])
+    del pool
+    torch.cuda.empty_cache()
+
+
+@on_cuda
+def test_cudagraph_trees_objgraph_draws_what_holds_a_stray_tensor(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `cudagraph_trees_objgraph`, the package objgraph draws what refers to a tensor that nothing knows.
+
+    The error names the file; a storage that no tensor has is left out (torch/_inductor/config.py).
+    """
+    drawn: list[tuple[int, str]] = []
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device):
+        known, stray, bare = (torch.ones(1 << 18, device=device) for _ in range(3))
+
+    def show_backrefs(tensor: torch.Tensor, *, filename: str, max_depth: int) -> None:
+        assert max_depth > 0
+        drawn.append((tensor.data_ptr(), filename))
+
+    tensors = {"torch.Tensor": [torch.ones(2), known, stray]}
+    monkeypatch.setitem(sys.modules, "objgraph", SimpleNamespace(by_type=tensors.get, show_backrefs=show_backrefs))
+    with (
+        private.config({"triton.cudagraph_trees_objgraph": True}),
+        pytest.raises(RuntimeError, match=r"Detected 2 tensor\(s\)") as reported,
+    ):
+        private.check_memory_pool(device, pool.id, [private.storage_reference(known)])
+    ((address, file),) = drawn
+    assert address == stray.data_ptr()
+    assert f"Objgraph backrefs written: {file}\n" in str(reported.value)
+    del known, stray, bare, reported, tensors
+    monkeypatch.undo()
     del pool
     torch.cuda.empty_cache()
 

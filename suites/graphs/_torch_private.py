@@ -5,6 +5,9 @@ A case that needs a name that the torch release lacks is skipped, with the name 
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from suites.reaching import reach
 
 
@@ -17,3 +20,18 @@ def annotations_enabled() -> bool:
 def disable_annotations() -> None:
     """Switch off what `enable_annotations` of a capture switches on."""
     reach("torch.cuda._graph_annotations.disable_annotations")()
+
+
+def without_cuda_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch find no package cuda.bindings."""
+    reach("torch.cuda.graphs._cuda_runtime")
+    monkeypatch.setattr(torch.cuda.graphs, "_cuda_runtime", None)
+
+
+def without_ids_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch find cuda.bindings, and a driver that gives the nodes of graphs no ids for tools."""
+    module = reach("torch.cuda._graph_annotations")
+    reach("torch.cuda._graph_annotations._tools_id_available")
+    monkeypatch.setattr(module, "_tools_id_available", False)
+    for name in ("_cuda_runtime", "_cuda_driver"):
+        monkeypatch.setattr(torch.cuda.graphs, name, object())

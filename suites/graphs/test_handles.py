@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from . import _torch_private as private
 from .capturing import Cuda, captured, on_cuda, works
 
 ROW = "test_cuda::TestCuda::"
@@ -111,3 +112,27 @@ def test_capture_begin_looks_at_no_input_by_default(device: torch.device) -> Non
     with pytest.raises(RuntimeError, match="keep_graph"):
         graph.raw_cuda_graph()
     torch.cuda.synchronize(device)
+
+
+@pytest.mark.requires(torch=">=2.13")
+def test_get_graph_data_says_what_it_needs(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`get_graph_data` needs the package cuda.bindings, and a driver that numbers the nodes of graphs for tools.
+
+    Without one of them it raises with that reason, and the graph can be used.
+    """
+    x = torch.ones(4, device=device)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        y = x + 1
+    graph.instantiate()
+    with monkeypatch.context() as patch:
+        private.without_cuda_bindings(patch)
+        with pytest.raises(RuntimeError, match=r"get_graph_data requires the cuda\.bindings package"):
+            graph.get_graph_data()
+    with monkeypatch.context() as patch:
+        private.without_ids_of_nodes(patch)
+        with pytest.raises(RuntimeError, match="get_graph_data requires cudaGraphNodeGetToolsId"):
+            graph.get_graph_data()
+    graph.replay()
+    assert y.tolist() == [2.0] * 4
+    graph.reset()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+import importlib.machinery
+import itertools
 import json
 import re
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +191,75 @@ def test_export_memory_timeline_html_contains_a_plot(device: torch.device, tmp_p
     assert "<html>" in page
     assert picture is not None
     assert base64.b64decode(picture[1]).startswith(b"\x89PNG\r\n\x1a\n")
+
+
+class Drawing:
+    """What torch draws with matplotlib, in place of a figure and its axes."""
+
+    def __init__(self) -> None:
+        self.bands: list[tuple[list[float], list[float], list[float]]] = []
+        self.texts: dict[str, Any] = {}
+
+    def module(self) -> tuple[types.ModuleType, types.ModuleType]:
+        """The modules `matplotlib` and `matplotlib.pyplot`."""
+        whole, plots = types.ModuleType("matplotlib"), types.ModuleType("matplotlib.pyplot")
+        whole.__spec__ = importlib.machinery.ModuleSpec("matplotlib", None)
+        plots.figure = whole.figure = lambda **_: self  # type: ignore[attr-defined]
+        whole.pyplot = plots  # type: ignore[attr-defined]
+        return whole, plots
+
+    def gca(self) -> Drawing:
+        return self
+
+    def fill_between(self, times: Any, low: Any, high: Any, **_: Any) -> None:
+        self.bands.append((list(times), list(low), list(high)))
+
+    def legend(self, names: list[str]) -> None:
+        self.texts["legend"] = names
+
+    def set_xlabel(self, text: str) -> None:
+        self.texts["x"] = text
+
+    def set_ylabel(self, text: str) -> None:
+        self.texts["y"] = text
+
+    def set_title(self, text: str) -> None:
+        self.texts["title"] = text
+
+    def savefig(self, file: Any, **_: Any) -> None:
+        file.write(b"the picture")
+
+
+@pytest.mark.requires(device="cuda")
+def test_export_memory_timeline_html_stacks_the_categories(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plot has a band per category, from the sum of those before it, over the milliseconds since the first time.
+
+    Title and labels have the units, and the page has the picture that matplotlib made (`export_memory_timeline`).
+    """
+    found = record(scenes.training(device).work, device)
+    numbers, page, drawing = tmp_path / "timeline.json", tmp_path / "timeline.html", Drawing()
+    for module in drawing.module():
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    export(found, numbers, device)
+    export(found, page, device)
+
+    times, rows = read(numbers)
+    sums = [[total / 1024**3 for total in itertools.accumulate(row)] for row in rows]
+    assert len(drawing.bands) == len(rows[0]) - 1
+    for index, (moments, low, high) in enumerate(drawing.bands):
+        assert moments == pytest.approx([(time - min(times)) / 1000 for time in times])
+        assert low == pytest.approx([row[index] for row in sums])
+        assert high == pytest.approx([row[index + 1] for row in sums])
+    assert max(drawing.bands[-1][2]) > 0
+    assert len(drawing.texts["legend"]) == len(drawing.bands)
+    assert drawing.texts["legend"][-1] == "Unknown"
+    assert (drawing.texts["x"], drawing.texts["y"]) == ("Time (ms)", "Memory (GB)")
+    peak = torch.cuda.max_memory_allocated(device) / 1024**3
+    assert f"Max memory allocated: {peak:.2f} GiB" in drawing.texts["title"]
+    assert base64.b64encode(b"the picture").decode() in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz")

@@ -91,14 +91,16 @@ def test_export_chrome_trace_kernels_of_a_stream_do_not_overlap(trace: Trace) ->
 
 
 def labels(file: Path) -> set[tuple[str, str, str]]:
-    """The names of the streams, the labels and the orders of the processes of a trace that has spans there."""
+    """The labels and the order of the devices of a trace that have kernels, and the names of the streams of these."""
     events = json.loads(file.read_text())["traceEvents"]
-    used = {str(event["pid"]) for event in events if event["ph"] == "X"}
+    kernels = {(str(event["pid"]), str(event["tid"])) for event in events if event.get("cat") == "kernel"}
+    devices = {device for device, _ in kernels}
     return {
         (event["name"], str(event["pid"]), str(event["args"]))
         for event in events
-        if event["ph"] == "M" and str(event["pid"]) in used
-        if event["name"] in ("process_labels", "process_sort_index") or "stream" in str(event["args"])
+        if event["ph"] == "M"
+        if (event["name"] in ("process_labels", "process_sort_index") and str(event["pid"]) in devices)
+        or (event["name"] == "thread_name" and (str(event["pid"]), str(event["tid"])) in kernels)
     }
 
 
@@ -118,10 +120,9 @@ def test_export_chrome_trace_in_python_has_devices_and_kernels(device: torch.dev
         return [(span.name, span.line, span.start_ns, span.end_ns, span.args["External id"]) for span in spans]
 
     assert kernels(other) == kernels(usual) != []
-    named = {label for label in labels(other) if "Overhead" not in label[2] and label[1] != "-1"}
-    assert named - labels(usual) == set()
-    assert any("GPU" in label for *_, label in named)
-    assert sum("stream" in label for *_, label in named) == STREAMS
+    assert labels(other) == labels(usual)
+    assert sum("GPU" in text for *_, text in labels(other)) == 1
+    assert sum("stream" in text for *_, text in labels(other)) == STREAMS
     found, wanted = (chrome.load(file).properties["deviceProperties"] for file in (other, usual))
     for key in ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "maxThreadsPerBlock", "warpSize"):
         assert [each[key] for each in found] == [each[key] for each in wanted], key

@@ -37,16 +37,26 @@ def test_legacy_profile_has_the_operators_of_its_block(device: torch.device, tmp
     events = prof.function_events
     assert isinstance(events, EventList)
     found = {event.name: event for event in events}
-    assert found["aten::mm"].cpu_parent is not None
+    assert {"aten::matmul", "MmBackward0"} <= {event.cpu_parent.name for event in events if event.name == "aten::mm"}
     assert found["aten::matmul"].input_shapes == [[4, 8], [8, 2]]
-    assert found["aten::matmul"].cpu_time_total >= found["aten::mm"].cpu_time_total > 0
+    children = [event for event in events if event.cpu_parent is not None]
+    assert all(event.cpu_parent.cpu_time_total >= event.cpu_time_total > 0 for event in children)
     assert "MmBackward0" in found
     assert "aten::exp" not in found
     assert any("test_legacy.py" in frame and ": work" in frame for frame in found["aten::matmul"].stack)
     assert [event.time_range.start for event in events] == sorted(event.time_range.start for event in events)
-    assert prof.table(row_limit=3, sort_by="cpu_time_total") == events.table(row_limit=3, sort_by="cpu_time_total")
+    for options in (
+        {},
+        {"row_limit": 3, "sort_by": "cpu_time_total"},
+        {"max_src_column_width": 12},
+        {"max_name_column_width": 8},
+        {"max_shapes_column_width": 6},
+        {"header": "HEADER", "top_level_events_only": True},
+    ):
+        assert prof.table(**options) == events.table(**options), options
     assert str(prof) == str(events)
     assert repr(prof) == repr(events)
+    assert [each.count for each in prof.key_averages() if each.key == "aten::mm"] == [2]
     shapes = prof.key_averages(group_by_input_shape=True)
     assert {str(each.input_shapes) for each in shapes if each.key == "aten::mm"} == {
         str(event.input_shapes) for event in events if event.name == "aten::mm"
@@ -58,6 +68,35 @@ def test_legacy_profile_has_the_operators_of_its_block(device: torch.device, tmp
     assert Counter(names) == Counter(event.trace_name for event in events)
     prof.export_stacks(str(tmp_path / "stacks"))
     assert "_work " in (tmp_path / "stacks").read_text()
+
+
+class OwnError(Exception):
+    """Raised within a profile."""
+
+
+def test_legacy_profile_has_shapes_stacks_and_operations_on_request() -> None:
+    """By default, events have names and times only; `with_flops` counts operations, which needs shapes.
+
+    An exception leaves the block, and the events before it stay.
+    """
+
+    def fails(prof: legacy.profile) -> None:
+        with prof:
+            torch.ones(4, 8) @ torch.ones(8, 2)
+            raise OwnError
+
+    for options in ({}, {"with_flops": True}, {"with_stack": True}):
+        prof = legacy.profile(**options)
+        with pytest.raises(OwnError):
+            fails(prof)
+        (found,) = (event for event in prof.function_events or () if event.name == "aten::mm")
+        assert bool(found.input_shapes) == ("with_flops" in options)
+        assert bool(found.flops) == ("with_flops" in options)
+        assert bool(found.stack) == ("with_stack" in options)
+        assert found.cpu_memory_usage == 0
+        if "with_flops" in options:
+            assert found.flops == 2 * 4 * 8 * 2
+            assert "FLOPs" in prof.table()
 
 
 def test_legacy_profile_counts_the_memory_that_operators_allocate() -> None:
@@ -321,3 +360,21 @@ def test_autograd_profile_with_stacks_has_events_despite_trace_only() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert autograd_profile(experimental_config=config).experimental_config.trace_only
+
+
+@pytest.mark.requires(accelerator=True)
+def test_autograd_profile_of_an_accelerator_has_its_operators(device: torch.device) -> None:
+    """A profile with the type of the device as `use_device` has the operators on it, and none of earlier or later work.
+
+    Without `use_kineto`, a profile of the device also records the host (torch/autograd/profiler.py, `profile`).
+    """
+    for use_kineto in (True, False):
+        with autograd_profile(use_device=device.type, use_kineto=use_kineto) as prof:
+            work(device)
+        torch.ones(2, device=device).exp()
+        assert prof.use_device == device.type
+        names = [event.name for event in prof.function_events]
+        assert {"aten::mm", "aten::matmul", "MmBackward0"} <= {*names}
+        assert "aten::exp" not in names
+    with pytest.raises(AssertionError, match="Device-only events supported only with Kineto"):
+        autograd_profile(use_device=device.type, use_cpu=False)

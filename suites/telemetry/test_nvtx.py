@@ -6,6 +6,9 @@ import threading
 
 import pytest
 import torch
+from torch.autograd.profiler import emit_nvtx
+
+from . import _torch_private as private
 
 cuda = pytest.mark.requires(device="cuda")
 
@@ -109,3 +112,20 @@ def test_nvtx_range_without_nvtx_in_the_build_raises(name: str) -> None:
     """In a build without NVTX, a range raises with that reason."""
     with pytest.raises(RuntimeError, match=r"NVTX functions not installed"):
         getattr(torch.cuda.nvtx, name)(*(() if name == "range_pop" else ("x",)))
+
+
+@cuda
+@pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
+def test_emit_nvtx_is_entered_once_and_does_nothing_if_disabled(device: torch.device) -> None:
+    """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again. With `enabled=False` it does nothing."""
+    emit = emit_nvtx(record_shapes=True)
+    with emit as entered:
+        assert entered is emit
+        assert private.recorder_name() == "NVTX"
+        with pytest.raises(RuntimeError, match="not reentrant"):
+            emit.__enter__()
+        assert torch.ones(4, device=device).sum().item() == 4
+    assert private.recorder_name() == "NONE"
+    with emit_nvtx(enabled=False) as nothing:
+        assert private.recorder_name() == "NONE"
+    assert nothing is None
