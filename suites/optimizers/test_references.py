@@ -58,6 +58,28 @@ def test_step_equals_the_formula(
             )
 
 
+@with_settings()
+@pytest.mark.types("float64")
+def test_maximize_takes_the_gradients_for_their_negatives(
+    device: torch.device, kind: Kind, form: str, settings: str
+) -> None:
+    """With each settings, steps with `maximize` are those without it for the negative gradients."""
+    starts = [weight.detach() for weight in new_weights(device)]
+    gradients = new_gradients(STEPS)
+    ends = []
+    for maximize, sign in ((True, 1), (False, -1)):
+        weights = [start.clone() for start in starts]
+        optimiser = kind.make(weights, form, settings, maximize=maximize)
+        for step in gradients:
+            give(weights, [sign * gradient for gradient in step])
+            optimiser.step()
+        ends.append(weights)
+
+    for up, down, start in zip(*ends, starts, strict=True):
+        assert not torch.equal(up, start)
+        torch.testing.assert_close(up, down, rtol=1e-12, atol=1e-12)
+
+
 @with_kinds()
 def test_step_references_follow_each_setting(kind: Kind) -> None:
     """Control: no reference leaves the weights unchanged or ignores its settings, as each settings gives other

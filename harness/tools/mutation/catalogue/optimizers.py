@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from harness.tools.mutation.breaks import Theme, replace
@@ -470,3 +471,25 @@ def _complex_weights() -> object:
         weight.grad = torch.tensor([0.5 - 0.1j, 2 + 1j])
     optimiser.step()
     return [weight.tolist() for weight in weights]
+
+
+#: Functions of `torch.optim`, and the option with which they ignore `maximize`.
+_MINIMIZES: tuple[tuple[str, str, str, dict[str, Any], bool], ...] = (
+    ("sgd:_single_tensor_sgd", "nesterov", "SGD", {"nesterov": True, "momentum": 0.9}, False),
+    ("sgd:_multi_tensor_sgd", "nesterov", "SGD", {"nesterov": True, "momentum": 0.9}, True),
+    ("nadam:_multi_tensor_nadam", "decoupled_weight_decay", "NAdam", {"decoupled_weight_decay": True}, True),
+    ("rmsprop:_single_tensor_rmsprop", "centered", "RMSprop", {"centered": True}, False),
+    ("adagrad:_single_tensor_adagrad", "lr_decay", "Adagrad", {"lr_decay": 0.5}, False),
+    ("adadelta:_multi_tensor_adadelta", "weight_decay == 0", "Adadelta", {}, True),
+)
+
+for _place, _when, _name, _more, _foreach in _MINIMIZES:
+    broken.edit(
+        f"{_name.lower()}_{'foreach' if _foreach else 'one_by_one'}_minimizes_with_{_when.split()[0]}",
+        f"{_name} {'with foreach' if _foreach else 'one by one'} ignores `maximize` if {_when}.",
+        f"torch.optim.{_place}",
+        "if maximize:" if _foreach else "if not maximize else",
+        f"if maximize and not ({_when}):" if _foreach else f"if not maximize or {_when} else",
+        _REFERENCES,
+        shows=functools.partial(_weights, _name, maximize=True, foreach=_foreach, **_more),
+    )

@@ -1,0 +1,259 @@
+"""Options that samples of torch's catalogue do not combine, and values that decide between two of them: by NumPy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from .comparison import Bound
+from .references.formats import Array
+from .test_rare import CPU_OR_CUDA, given, same
+
+pytestmark = CPU_OR_CUDA
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def rng(case_seed: int) -> np.random.Generator:
+    """NumPy's generator, seeded for the case."""
+    return np.random.default_rng(case_seed)
+
+
+def layouts(array: Array, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    """Return tensors with these elements: side by side, in the order of columns, and apart from each other."""
+    together = given(array, dtype, device)
+    columns = together.mT.contiguous().mT if array.ndim > 1 else together
+    return [together, columns, torch.stack([together, together], -1)[..., 0]]
+
+
+@pytest.mark.operator("tril", "triu")
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(2, 4), (4, 2), (3, 3), (2, 3, 5), (2, 0, 3)], ids=str)
+def test_tril_and_triu_of_each_diagonal(shape: tuple[int, ...], dtype: str, device: torch.device) -> None:
+    """Both keep their side of any diagonal, also one outside, of wide, high and empty matrices (NumPy)."""
+    kind = getattr(torch, dtype)
+    array = np.ones(shape, bool) if kind == torch.bool else np.arange(1, np.prod(shape) + 1).reshape(shape)
+    for x, diagonal in itertools.product(layouts(array, kind, device), range(-5, 6)):
+        same(torch.tril(x, diagonal), np.tril(array, diagonal), f"tril, {diagonal}")
+        same(torch.triu(x, diagonal), np.triu(array, diagonal), f"triu, {diagonal}")
+
+
+@pytest.mark.operator("bucketize", "searchsorted")
+@pytest.mark.filterwarnings("ignore:.*non-contiguous:UserWarning")
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+@pytest.mark.parametrize("right", [False, True], ids=["left", "right"])
+@pytest.mark.parametrize("narrow", [False, True], ids=["int64", "int32"])
+def test_bucketize_and_searchsorted_of_equal_numbers(
+    narrow: bool, right: bool, dtype: str, device: torch.device
+) -> None:
+    """Places before or behind equal numbers, as integers of 64 or 32 bits (`numpy.searchsorted`)."""
+    kind = getattr(torch, dtype)
+    bounds, values = np.array([1, 3, 3, 3, 7]), np.array([[0, 1, 2, 3], [4, 7, 8, 3]])
+    wanted = np.searchsorted(bounds, values, "right" if right else "left")
+    sorts = given(bounds, kind, device)
+    for x in layouts(values, kind, device):
+        for found in (
+            torch.bucketize(x, sorts, out_int32=narrow, right=right),
+            torch.searchsorted(sorts, x, out_int32=narrow, right=right),
+            torch.searchsorted(sorts, x, out_int32=narrow, side="right" if right else "left"),
+        ):
+            assert found.dtype == (torch.int32 if narrow else torch.int64)
+            same(found, wanted, "bucketize")
+
+
+@pytest.mark.operator("nanmedian", "median")
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_nanmedian_and_median_of_rows_with_nan(keepdim: bool, device: torch.device) -> None:
+    """`nanmedian` is the lower median of the numbers, and NaN where there is none; `median` is NaN where one is.
+
+    The index is that of an element with the value.
+    """
+    array = np.array([[NAN] * 4, [NAN, 2, NAN, 1], [4, 3, 2, 1], [NAN, NAN, NAN, -INF], [INF, NAN, 5, 4]])
+    numbers = [np.sort(row[~np.isnan(row)]) for row in array]
+    nan_free = np.array([row[(len(row) - 1) // 2] if len(row) else NAN for row in numbers])
+    median = np.where(np.isnan(array).any(1), NAN, nan_free)
+    for x in layouts(array, torch.float32, device):
+        for run, wanted in ((torch.nanmedian, nan_free), (torch.median, median)):
+            values, places = run(x, 1, keepdim)
+            same(values, wanted[:, None] if keepdim else wanted, run.__name__)
+            at = x.gather(1, places if keepdim else places[:, None])
+            same(at, wanted[:, None], f"{run.__name__}, elements at the places")
+    same(torch.nanmedian(given(array, torch.float32, device)), 2, "nanmedian of all")
+
+
+@pytest.mark.operator("aminmax", "amin", "amax", "min", "max")
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_aminmax_and_its_like_of_nan(keepdim: bool, device: torch.device) -> None:
+    """Smallest and largest of numbers with a NaN are NaN, along each dimension (torch.amax; NumPy)."""
+    array = np.array([[1, NAN, -INF, 2], [3, 0, INF, -2], [-1, -3, -2, NAN]])
+    for x, dim in itertools.product(layouts(array, torch.float32, device), (0, 1, -1, -2)):
+        low, high = array.min(dim, keepdims=keepdim), array.max(dim, keepdims=keepdim)
+        both = torch.aminmax(x, dim=dim, keepdim=keepdim)
+        for found, wanted in (
+            (both.min, low),
+            (both.max, high),
+            (torch.amin(x, dim, keepdim), low),
+            (torch.amax(x, dim, keepdim), high),
+            (torch.min(x, dim, keepdim).values, low),
+            (torch.max(x, dim, keepdim).values, high),
+        ):
+            same(found, wanted, f"extremes along {dim}")
+
+
+@pytest.mark.operator("std", "var", "std_mean", "var_mean")
+@pytest.mark.types("float64")
+@pytest.mark.parametrize("dims", [(0,), (0, 2), (-1, 1), (0, 1, 2), None], ids=str)
+@pytest.mark.parametrize("correction", [0, 1, 2, 0.5])
+def test_var_and_std_of_each_correction_and_dimension(
+    dims: tuple[int, ...] | None, correction: float, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Variances, deviations and means of any dimensions, with the degrees of freedom that are asked for (NumPy)."""
+    array = rng.uniform(1, 2, (3, 4, 5))
+    bound = Bound(64, 0, 1e-13)
+    for x, keepdim in itertools.product(layouts(array, torch.float64, device), (False, True)):
+        asked: Any = {"dim": dims, "correction": correction, "keepdim": keepdim}
+        mean = array.mean(dims, keepdims=keepdim)
+        count = array.size / mean.size
+        variance = array.var(dims, keepdims=keepdim) * count / (count - correction)
+        same(torch.var(x, **asked), variance, "var", bound)
+        same(torch.std(x, **asked), np.sqrt(variance), "std", bound)
+        for run, spread in ((torch.var_mean, variance), (torch.std_mean, np.sqrt(variance))):
+            found = run(x, **asked)
+            same(found[0], spread, run.__name__, bound)
+            same(found[1], mean, f"{run.__name__}, mean", bound)
+
+
+@pytest.mark.operator("div", "floor_divide", "remainder", "fmod")
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_division_of_integers_of_each_sign(dtype: str, device: torch.device) -> None:
+    """Quotients are rounded down or toward zero, and remainders have the sign of the divisor or of the dividend.
+
+    Each with a tensor and with a number as the divisor.
+    """
+    kind = getattr(torch, dtype)
+    dividends = np.array(
+        [7, 6, 5, 0, 1, 100] if dtype == "uint8" else [-7, -6, -5, 0, 5, 6, 7, -1, 1, 100, -100], dtype
+    )
+    divisors = np.array([1, 3, 6, 7] if dtype == "uint8" else [1, 3, 6, -1, -3, -7], dtype)
+    a, b = (each.astype(np.int64) for each in np.meshgrid(dividends, divisors, indexing="ij"))
+    toward_zero = np.trunc(a / b).astype(np.int64)
+    for x, y in zip(layouts(a, kind, device), layouts(b, kind, device), strict=True):
+        same(torch.div(x, y, rounding_mode="floor"), a // b, "div, floor")
+        same(torch.floor_divide(x, y), a // b, "floor_divide")
+        same(torch.div(x, y, rounding_mode="trunc"), toward_zero, "div, trunc")
+        same(torch.remainder(x, y), a % b, "remainder")
+        same(torch.fmod(x, y), a - toward_zero * b, "fmod")
+        for column, number in enumerate(divisors.tolist()):
+            part = x[:, column]
+            same(torch.div(part, number, rounding_mode="trunc"), toward_zero[:, column], f"div by {number}, trunc")
+            same(torch.div(part, number, rounding_mode="floor"), (a // b)[:, column], f"div by {number}, floor")
+            same(torch.remainder(part, number), (a % b)[:, column], f"remainder of {number}")
+            same(torch.fmod(part, number), (a - toward_zero * b)[:, column], f"fmod of {number}")
+
+
+@pytest.mark.operator("flip")
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "complex64", "bool"])
+def test_flip_of_each_set_of_dimensions(dtype: str, device: torch.device) -> None:
+    """Any set of dimensions, counted from either end, in any order, is reversed (NumPy)."""
+    kind = getattr(torch, dtype)
+    array = np.arange(24).reshape(2, 3, 4) % (2 if kind == torch.bool else 24)
+    for x in layouts(array, kind, device):
+        for dims in ((), (0,), (-1,), (0, -1), (-2, 0), (1, 2), (-1, -3, 1)):
+            same(torch.flip(x, dims), np.flip(array, dims), f"flip of {dims}")
+
+
+@pytest.mark.operator("nn.functional.unfold", "nn.functional.fold", "im2col", "col2im")
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2)], ids=["no padding", "padding"])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 3)], ids=str)
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)], ids=str)
+def test_unfold_and_fold_of_windows(
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int],
+    device: torch.device,
+    rng: np.random.Generator,
+) -> None:
+    """`unfold` has a column for each window of the padded image, and `fold` adds the columns up in their places."""
+    size, kernel = (6, 7), (2, 3)
+    array = rng.integers(-9, 10, (2, 3, *size))
+    padded = np.pad(array, ((0, 0), (0, 0), *((each, each) for each in padding)))
+    counts = [
+        (size[each] + 2 * padding[each] - dilation[each] * (kernel[each] - 1) - 1) // stride[each] + 1
+        for each in (0, 1)
+    ]
+    windows = [
+        tuple(
+            slice(at * stride[d], at * stride[d] + dilation[d] * kernel[d], dilation[d]) for d, at in enumerate(place)
+        )
+        for place in itertools.product(*map(range, counts))
+    ]
+    columns = np.stack([padded[(..., *window)].reshape(2, -1) for window in windows], -1)
+    summed = np.zeros_like(padded)
+    for number, window in enumerate(windows):
+        summed[(..., *window)] += columns[..., number].reshape(2, 3, *kernel)
+    inner = summed[:, :, padding[0] : padding[0] + size[0], padding[1] : padding[1] + size[1]]
+
+    options: Any = {"kernel_size": kernel, "dilation": dilation, "padding": padding, "stride": stride}
+    for x in layouts(array, torch.float32, device):
+        same(torch.nn.functional.unfold(x, **options), columns, "unfold")
+    for x in layouts(columns, torch.float32, device):
+        same(torch.nn.functional.fold(x, size, **options), inner, "fold")
+
+
+@pytest.mark.operator("dot", "vdot", "inner")
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "float32"])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_dot_and_vdot_of_views(step: int, dtype: str, device: torch.device, rng: np.random.Generator) -> None:
+    """`vdot` conjugates its first argument and `dot` none, also of elements that are apart, or conjugate already."""
+    kind = getattr(torch, dtype)
+    a, b = (rng.integers(-5, 6, 24) + (1j * rng.integers(-5, 6, 24) if kind.is_complex else 0) for _ in range(2))
+    x, y = given(a, kind, device)[::step], given(b, kind, device)[::step]
+    u, v = a[::step], b[::step]
+    same(torch.vdot(x, y), np.vdot(u, v), "vdot")
+    same(torch.dot(x, y), np.dot(u, v), "dot")
+    same(torch.inner(x, y), np.inner(u, v), "inner")
+    for left, right in ((True, False), (False, True), (True, True)):
+        first, second = x.conj() if left else x, y.conj() if right else y
+        one, two = u.conj() if left else u, v.conj() if right else v
+        same(torch.vdot(first, second), np.vdot(one, two), "vdot of conjugates")
+        same(torch.dot(first, second), np.dot(one, two), "dot of conjugates")
+
+
+@pytest.mark.operator("isin")
+@pytest.mark.parametrize("unique", [False, True], ids=["any", "unique"])
+@pytest.mark.parametrize("invert", [False, True], ids=["in", "not in"])
+@pytest.mark.parametrize("tests", [0, 1, 3, 40, 400])
+def test_isin_of_few_and_of_many(
+    tests: int, invert: bool, unique: bool, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Elements that are among others, or are not: with few others, which are compared one by one, and with many."""
+    elements = rng.permutation(600)[:60].reshape(6, 10)
+    others = rng.permutation(600)[:tests]
+    if not unique:
+        elements, others = elements // 3, others // 3
+    wanted = np.isin(elements, others, invert=invert)
+    for x in layouts(elements, torch.int64, device):
+        found = torch.isin(x, given(others, torch.int64, device), assume_unique=unique, invert=invert)
+        same(found, wanted, "isin")
+
+
+@pytest.mark.operator("argmax", "argmin")
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "bfloat16"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_argmax_and_argmin_of_equal_elements_are_the_first(
+    keepdim: bool, dtype: str, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Of several largest or smallest elements the first counts (torch.argmax), also in long rows and of all."""
+    kind = getattr(torch, dtype)
+    for shape in ((3, 4, 5), (2, 3000), (2000, 3), (1, 1)):
+        array = rng.integers(0, 3, shape)
+        for x, dim in itertools.product(layouts(array, kind, device), (*range(-len(shape), len(shape)), None)):
+            for run, expect in ((torch.argmax, np.argmax), (torch.argmin, np.argmin)):
+                if dim is None:
+                    same(run(x), expect(array), f"{run.__name__} of all")
+                else:
+                    same(run(x, dim, keepdim), expect(array, dim, keepdims=keepdim), f"{run.__name__} along {dim}")
