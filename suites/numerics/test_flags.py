@@ -322,7 +322,7 @@ def test_preferred_library_takes_what_it_has_returned(of: str) -> None:
 def test_preferred_rocm_fa_library_reads_back_and_does_nothing_elsewhere() -> None:
     """The library of attention on ROCm reads back as set also where it has no effect; others are refused.
 
-    It is set by a name or by a value that the function has returned, and composable_kernel is not available.
+    It is set by a name or by a value that the function has returned.
     """
     ask = "B.cuda.preferred_rocm_fa_library"
     steps = (f"str({ask}())", f"str({ask}('ck'))", f"{ask}('x')", f"{ask}(1)", f"str({ask}({ask}()))")
@@ -330,6 +330,11 @@ def test_preferred_rocm_fa_library_reads_back_and_does_nothing_elsewhere() -> No
     *found, names = answers(*steps, last)
     assert found == ["_ROCmFABackend.Default", "_ROCmFABackend.Ck", "RuntimeError", "ValueError", "_ROCmFABackend.Ck"]
     assert names == "['_ROCmFABackend.AOTriton', '_ROCmFABackend.Default']"
+
+
+@pytest.mark.requires(torch=">=2.13", rocm=False)
+def test_is_ck_sdpa_available_is_for_rocm() -> None:
+    """composable_kernel is a library for ROCm, and other builds do not have it."""
     assert torch.backends.cuda.is_ck_sdpa_available() is False
 
 

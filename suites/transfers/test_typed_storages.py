@@ -21,7 +21,10 @@ from suites import children
 
 TypedStorage = torch.storage.TypedStorage
 
-pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:TypedStorage is deprecated",
+    "ignore:The argument 'device' of Tensor",  # torch 2.11 passes it on itself
+)
 
 #: The methods of conversion that have no class of tensors of their own, and what each makes of 0.5, -2 and 3.
 CONVERSIONS: dict[str, tuple[torch.dtype, list[Any]]] = {
