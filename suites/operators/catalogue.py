@@ -66,6 +66,16 @@ def _operators(aspect: str, extended: bool | Collection[str]) -> Iterator[Any]:
             yield pytest.param(entry.name, id=entry.name, marks=_marks(entry.name, more))
 
 
+def by_operator_of(group: str, aspect: str, *, without: Collection[str] = ()) -> Any:
+    """Return the mark that makes a case of each operator with an aspect whose further groups of types have `group`.
+
+    Where it is the only group, `by_group` makes the case. `without`: these operators are left out.
+    """
+    found = [each for each in entries() if aspect in each.aspects and group in each.groups[1:]]
+    names = [entry.name for entry in found if entry.name not in without]
+    return pytest.mark.parametrize("name", [pytest.param(name, id=name, marks=_marks(name, False)) for name in names])
+
+
 def by_group(aspect: str, *, quick: Sequence[str]) -> Any:
     """Return the mark that makes a case of each operator and group. Only the groups `quick` are in the default run."""
     return pytest.mark.parametrize(("name", "group"), list(_groups(aspect, quick)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from . import case, conversions, draws, oracles
-from .catalogue import COSTLY, by_group
+from .catalogue import COSTLY, by_group, by_operator_of
 from .types import GROUPS, lacking
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
@@ -24,6 +24,16 @@ def test_values(name: str, group: str, device: torch.device) -> None:
             draws.verify(name, dtype, device)
         return
     for info, sample, _ in case.spread(name, group, device, 6 if name in COSTLY else None):
+        oracles.verify(name, info, sample, device)
+
+
+@by_operator_of("int", "values", without=draws.DRAWS)
+def test_values_of_whole_numbers(name: str, device: torch.device) -> None:
+    """An operator's results for whole numbers and bool are those of its definition: one sample of each type, in turn.
+
+    `test_values` has every sample in each of these types, with ``--extended``.
+    """
+    for info, sample, _ in case.spread(name, "int", device, 6, apart=True):
         oracles.verify(name, info, sample, device)
 
 
