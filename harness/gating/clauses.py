@@ -133,6 +133,34 @@ def _holds(name: str, clause: Clause, finding: Detected) -> bool:
     return compares(clause, finding.value)
 
 
+def exceeds(name: str, clauses: Iterable[Clause], finding: Detected) -> bool:
+    """Return whether the clauses that do not hold ask for less than `finding`: an absence, or a smaller value."""
+    if name in GIVEN:
+        return False
+    failing = [clause for clause in clauses if not _holds(name, clause, finding)]
+    return all(_asks_for_less(clause, finding.value) for clause in failing)
+
+
+def _asks_for_less(clause: Clause, value: Value | None) -> bool:
+    if clause.operator == "is":
+        return clause.value is False
+    if value is None or clause.operator in (">=", ">"):
+        return False
+    if clause.operator == "==":
+        return not isinstance(value, str) and compares(Clause(">", clause.value), value)
+    return True
+
+
+def grows_out_of(clauses: Iterable[Clause]) -> bool:
+    """Return whether a larger value could fail these clauses, which hold."""
+    return any(
+        clause.value is False
+        or clause.operator in ("<", "<=")
+        or (clause.operator == "==" and not isinstance(clause.value, str))
+        for clause in clauses
+    )
+
+
 def least_count(clauses: Iterable[Clause]) -> int | None:
     """Return the smallest number of devices, 1 or more, for which all `clauses` hold. None if there is none."""
     clauses = tuple(clauses)

@@ -109,8 +109,8 @@ def idle_rules(
 def rule_on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: Capabilities) -> Ruling | None:
     """Return the ruling on a case with unmet `conditions`. None if the case may be gated.
 
-    A case may be gated if the hardware does not promise at least one unmet condition and the profile allows gating for
-    it.
+    A case may be gated if the hardware does not promise at least one unmet condition, and either the profile allows
+    gating for it, or the condition asks for less than the machine has.
     """
     promised = requirements.parse_requirements(policy.promised)
     objection: Ruling | None = None
@@ -118,18 +118,21 @@ def rule_on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: 
         unmet = requirements.first_unmet([condition], capabilities)
         if unmet is None:
             continue
-        ruling = _objection(policy, condition, unmet, promised)
+        excused = requirements.asks_for_less(condition, capabilities)
+        ruling = _objection(policy, condition, unmet, promised, excused=excused)
         if ruling is None:
             return None
         objection = objection or ruling
     return objection
 
 
-def _objection(policy: Policy, condition: Condition, unmet: Unmet, promised: Sequence[Condition]) -> Ruling | None:
+def _objection(
+    policy: Policy, condition: Condition, unmet: Unmet, promised: Sequence[Condition], *, excused: bool
+) -> Ruling | None:
     if policy.hardware and implication([condition], promised).certain:
         text = f"gated, but hardware {policy.hardware} promises what the case requires: {unmet.text}"
         return Ruling(Outcome.FAILED, text, f"hardware {policy.hardware}")
-    if policy.gates is not None and not set(unmet.names) <= set(policy.gates):
+    if policy.gates is not None and not excused and not set(unmet.names) <= set(policy.gates):
         required = ", ".join(name for name in unmet.names if name not in policy.gates)
         text = f"gated, but profile {policy.profile} does not allow gating for {required}: {unmet.text}"
         return Ruling(Outcome.FAILED, text, f"profile {policy.profile}")

@@ -192,6 +192,25 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
             return Unmet("not", str(condition), _described(names, capabilities), names)
 
 
+def asks_for_less(condition: Condition, capabilities: Capabilities) -> bool:
+    """Return whether an unmet condition asks for less than the machine has, such as a machine without NVML.
+
+    A machine with more would not meet it either, so a case that is gated for it shows no gap in what was tested.
+    """
+    match condition:
+        case Requirement(name, _, clauses):
+            return language.exceeds(name, clauses, capabilities.finding(name))
+        case AnyOf(options):
+            return all(any(_asks_for_less_than(part, capabilities) for part in option) for option in options)
+        case Not(conditions):
+            return all(isinstance(part, Requirement) and not language.grows_out_of(part.clauses) for part in conditions)
+
+
+def _asks_for_less_than(condition: Condition, capabilities: Capabilities) -> bool:
+    """Return whether a condition is unmet, and asks for less than the machine has."""
+    return first_unmet([condition], capabilities) is not None and asks_for_less(condition, capabilities)
+
+
 def mentioned_capabilities(condition: Condition) -> tuple[str, ...]:
     """Return the capabilities that a condition names, without duplicates."""
     match condition:

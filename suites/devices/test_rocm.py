@@ -9,7 +9,7 @@ import torch
 
 from ._torch_private import rocm_is_backward_pass
 
-pytestmark = [pytest.mark.requires(device="cuda", rocm=True)]
+pytestmark = [pytest.mark.requires(device="cuda", rocm=True, cuda=False)]
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_rocm_backward_pass_guard")

@@ -84,7 +84,7 @@ def test_device_memory_used_grows_with_an_allocation(device: torch.device) -> No
     assert any(shown() for _ in range(5))
 
 
-@pytest.mark.requires(device="cuda", rocm=True)
+@pytest.mark.requires(device="cuda", rocm=True, cuda=False)
 @pytest.mark.covers(
     "test_cuda::TestCudaAllocator::test_raw_amdsmi_device_count",
     "test_cuda::TestCudaAllocator::test_raw_amdsmi_device_uuids",

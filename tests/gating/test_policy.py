@@ -93,7 +93,13 @@ def test_a_pattern_without_a_case_is_reported_only_if_the_run_collected_its_case
     assert [where for where, _ in found] == reported
 
 
-SMALL: dict[str, Value | None] = {"device": "cuda", "memory": 8 * 2**30, "triton": None, "ecc": False}
+SMALL: dict[str, Value | None] = {
+    "device": "cuda",
+    "memory": 8 * 2**30,
+    "triton": None,
+    "ecc": False,
+    "torch": (2, 13, 1),
+}
 
 
 def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
@@ -117,6 +123,27 @@ def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
         (Policy(profile="p", gates=("memory",)), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, "failed: gated"),
         (Policy(profile="p", gates=("memory", "ecc")), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, None),
         (Policy(profile="p", gates=()), {"not": {"ecc": False}}, "failed: gated"),
+        # What asks for less than there is shows no gap.
+        (Policy(profile="p", gates=()), {"not": {"device": "cuda"}}, None),
+        (Policy(profile="p", gates=()), {"memory": "<8GiB"}, None),
+        (Policy(profile="p", gates=()), {"torch": False}, None),
+        (Policy(profile="p", gates=()), {"torch": "<2.12"}, None),
+        (Policy(profile="p", gates=()), {"torch": "==2.12"}, None),
+        (Policy(profile="p", gates=()), {"torch": "!=2.13"}, None),
+        (Policy(profile="p", gates=()), {"torch": "==2.14"}, "failed: gated"),
+        (Policy(profile="p", gates=()), {"torch": ">=2.11,<2.13"}, None),
+        (Policy(profile="p", gates=()), {"torch": ">=2.14"}, "failed: gated"),
+        (Policy(profile="p", gates=()), {"torch": ">=2.14,<2.15"}, "failed: gated"),
+        (Policy(profile="p", gates=()), {"triton": "<3"}, "failed: gated"),
+        (Policy(profile="p", gates=()), {"device": "soft"}, "failed: gated"),
+        (Policy(profile="p", gates=()), {"not": {"device": "cuda", "memory": "<12GiB"}}, "failed: gated"),
+        (Policy(profile="p", gates=()), {"any": [{"not": {"device": "cuda"}}, {"torch": False}]}, None),
+        (Policy(profile="p", gates=()), {"any": [{"not": {"device": "cuda"}}, {"triton": True}]}, "failed: gated"),
+        (
+            Policy(hardware="h", promised={"memory": "<8GiB"}),
+            {"memory": "<8GiB"},
+            "failed: gated, but hardware h promises",
+        ),
         (
             Policy(hardware="h", promised={"memory": ">=16GiB"}),
             {"memory": ">=12GiB"},

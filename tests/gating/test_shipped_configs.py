@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from pydantic import BaseModel
 
 from harness.catalog import overloads, suites_page
 from harness.catalog.catalog import CatalogEntry
-from harness.devices.capabilities import VOCABULARY, detect_capabilities
+from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
+from harness.devices.detected import Detected, Value
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication
-from harness.gating.policy import Policy, idle_rules
+from harness.gating.policy import Policy, idle_rules, rule_on_gate
 from harness.gating.profiles import Profile, load_profile
 from harness.sim.simcuda import machine as simulated
 from harness.sim.softdevice import registration as soft
@@ -31,7 +33,7 @@ DOCS = ROOT / "docs" / "profiles.md"
 PROFILES = sorted(path.stem for path in (CONFIGS / "profiles").iterdir())
 HARDWARE = sorted(path.stem for path in (CONFIGS / "hardware").iterdir())
 
-SOFTWARE = {"cuda", "cudnn", "cublas", "nccl", "triton", "cpp_compiler", "torch", "numpy", "python", "driver", "nvml"}
+SOFTWARE = {"cuda", "cudnn", "cublas", "nccl", "triton", "cpp_compiler", "numpy", "python", "driver", "nvml"}
 
 
 def profile(name: str) -> Profile:
@@ -138,6 +140,34 @@ def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> N
     assert "memory" in strict.gates
     assert not SOFTWARE & set(strict.gates)
     assert set(VOCABULARY) >= SOFTWARE
+
+
+def test_driver_validation_has_no_red_gate_on_a_machine_that_lacks_nothing(cases: list[dict[str, Any]]) -> None:
+    """Cases about machines without a GPU or NVML, or with a GPU of another vendor, are no gap in the validation."""
+    (h200,) = MACHINES["h200"]
+    found = detect_capabilities(Inventory(devices=(h200,), driver="580.10", cuda_driver="13.0"), h200)
+    whole: dict[str, Value | None] = dict(found) | {
+        "accelerator": True,
+        "process_groups": True,
+        "free_memory": 140 << 30,
+        "cuda_malloc_async": True,
+        "expandable_segments": True,
+        "cuda": (13, 0),
+        "rocm": None,
+        "cudnn": (9, 10),
+        "cublas": (13, 0),
+        "nccl": (2, 28),
+        "triton": (3, 5),
+    }
+    offered = Capabilities({name: partial(Detected, value) for name, value in whole.items()})
+    strict = profile("driver-validation")
+    policy = Policy(profile="driver-validation", gates=tuple(strict.gates), skips=False, extended=True)
+    red = {}
+    for case in cases:
+        wanted = [condition for mark in case["requires"] for condition in requirements.parse_requirements(mark)]
+        if (ruling := rule_on_gate(policy, wanted, offered)) is not None:
+            red[case["id"]] = ruling.text
+    assert red == {}
 
 
 def test_the_page_of_suites_is_up_to_date(cases: list[dict[str, Any]]) -> None:
