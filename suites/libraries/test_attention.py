@@ -350,10 +350,9 @@ def test_can_use_attention_needs_the_switch_and_half_precision(device: torch.dev
         assert not usable
 
 
+@pytest.mark.requires(cuda=False, rocm=False)
 def test_flash_attention_of_cuda_is_not_available_without_cuda() -> None:
     """A build without CUDA has no flash attention for it, and can use cuDNN's for no tensors."""
-    if torch.version.cuda or torch.version.hip:
-        pytest.skip("this torch has CUDA")
     x = torch.ones(1, 2, 8, 64)
     params = torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, False, False)
     assert not torch.backends.cuda.is_flash_attention_available()

@@ -177,22 +177,6 @@ def test_export_memory_timeline_html_without_matplotlib_is_not_written(
     assert not path.exists()
 
 
-@pytest.mark.requires(device="cuda")
-def test_export_memory_timeline_html_contains_a_plot(device: torch.device, tmp_path: Path) -> None:
-    """The page is HTML with a PNG image."""
-    pytest.importorskip("matplotlib").use("Agg")
-    found = record(scenes.training(device).work, device)
-    path = tmp_path / "timeline.html"
-
-    export(found, path, device)
-
-    page = path.read_text(encoding="utf-8")
-    picture = re.search(r"data:image/png;base64,([A-Za-z0-9+/=]+)", page)
-    assert "<html>" in page
-    assert picture is not None
-    assert base64.b64decode(picture[1]).startswith(b"\x89PNG\r\n\x1a\n")
-
-
 class Drawing:
     """What torch draws with matplotlib, in place of a figure and its axes."""
 

@@ -25,6 +25,14 @@ CUDNN: list[Flag] = [
     ("deterministic", lambda: cudnn.deterministic, (True, False)),
     ("allow_tf32", lambda: cudnn.allow_tf32, (False, True)),
 ]
+#: Without cuDNN there is no limit.
+EACH_OF_CUDNN = pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(place, id=name, marks=[pytest.mark.requires(cudnn=True)] if name == "benchmark_limit" else [])
+        for place, (name, _, _) in enumerate(CUDNN)
+    ],
+)
 MKLDNN: list[Flag] = [
     ("enabled", lambda: mkldnn.enabled, (False, True)),
     ("deterministic", lambda: mkldnn.deterministic, (True, False)),
@@ -41,12 +49,10 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.requires(torch=">=2.13")
-@pytest.mark.parametrize("place", range(len(CUDNN)), ids=[name for name, _, _ in CUDNN])
+@EACH_OF_CUDNN
 def test_cudnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> None:
     """An argument of `set_flags` changes its flag only; the call returns all values from before."""
     name, read, values = CUDNN[place]
-    if name == "benchmark_limit" and not cudnn.is_available():
-        pytest.skip("this build has no cuDNN, and so no limit")
     for value in (*values, values[0]):
         before = [each() for _, each, _ in CUDNN]
         returned = cudnn.set_flags(**{f"_{name}": value}, _fp32_precision=None)
@@ -56,12 +62,10 @@ def test_cudnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> Non
 
 
 @pytest.mark.requires(torch=">=2.13")
-@pytest.mark.parametrize("place", range(len(CUDNN)), ids=[name for name, _, _ in CUDNN])
+@EACH_OF_CUDNN
 def test_cudnn_flags_set_one_flag_in_their_block(place: int) -> None:
     """`flags` sets the argument in the block, all others to the defaults that its signature has, and restores them."""
     name, _, values = CUDNN[place]
-    if name == "benchmark_limit" and not cudnn.is_available():
-        pytest.skip("this build has no cuDNN, and so no limit")
     defaults = {
         "enabled": False,
         "benchmark": False,
@@ -147,11 +151,10 @@ def test_is_available_of_the_back_ends_is_a_truth_value() -> None:
         assert isinstance(reported, bool), module.__name__
 
 
+@pytest.mark.requires(cudnn=True)
 @CUDA
 def test_cudnn_is_acceptable_for_device_tensors_of_its_types(device: torch.device) -> None:
     """cuDNN takes device tensors of half, float and double while it is enabled; nothing else."""
-    if not cudnn.is_available():
-        pytest.skip("this torch has no cuDNN")
     ones = torch.ones(2, device=device)
     with cudnn.flags(enabled=True):
         assert [cudnn.is_acceptable(ones.to(dtype)) for dtype in (torch.half, torch.float, torch.double)] == [True] * 3

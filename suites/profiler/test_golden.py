@@ -15,11 +15,11 @@ def _parameter(golden: Golden) -> object:
     return pytest.param(golden, id=golden.name, marks=marks)
 
 
-@pytest.mark.parametrize("golden", [_parameter(golden) for golden in GOLDENS])
+@pytest.mark.parametrize("golden", [_parameter(golden) for golden in GOLDENS if stored(golden.name)])
 def test_golden_tree_is_the_accepted_one(golden: Golden) -> None:
     """The tree equals the text that was accepted for this release of torch, or for the newest release before it.
 
-    Without such a file, the case is skipped.
+    A tree of which no release has a text has no case.
     """
     running, texts = running_minor(), stored(golden.name)
     minor = applicable(texts, running)

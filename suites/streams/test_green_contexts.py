@@ -226,6 +226,7 @@ def test_greencontext_graph_captured_in_it_stays_in_its_part(device: torch.devic
 
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_greencontext_workqueue_concurrency_limit")
+@pytest.mark.requires(cuda=">=13.1")
 def test_greencontext_max_workqueue_concurrency_can_be_limited(device: torch.device) -> None:
     """A context can limit the concurrency of its work queues up to the device's maximum, and its work is correct.
 

@@ -33,7 +33,7 @@ DOCS = ROOT / "docs" / "profiles.md"
 PROFILES = sorted(path.stem for path in (CONFIGS / "profiles").iterdir())
 HARDWARE = sorted(path.stem for path in (CONFIGS / "hardware").iterdir())
 
-SOFTWARE = {"cuda", "cudnn", "cublas", "nccl", "triton", "cpp_compiler", "numpy", "python", "driver", "nvml"}
+SOFTWARE = {"cudnn", "cublas", "nccl", "triton", "cpp_compiler", "numpy", "python", "driver", "nvml"}
 
 
 def profile(name: str) -> Profile:
