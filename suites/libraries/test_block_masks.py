@@ -162,6 +162,12 @@ def test_create_mask_defaults() -> None:
     assert mask.tolist() == [[[[kv <= q + 8 for kv in range(14)] for q in range(3)]]]
 
 
+def test_create_mask_is_on_the_device_that_is_given() -> None:
+    """`create_mask` makes the mask on the device that is given, also if it has no memory."""
+    for place in ("meta", "cpu"):
+        assert create_mask(causal, 1, 1, 3, 14, device=place).device.type == place
+
+
 class Near:
     """A mask that is an object."""
 

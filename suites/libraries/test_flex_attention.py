@@ -349,6 +349,8 @@ def test_and_masks_and_or_masks_combine(device: torch.device) -> None:
     all_of, any_of = causal(*here) & window(*here) & of_the_second(*here), causal(*here) | window(*here)
     assert torch.equal(flex.and_masks(causal, window, of_the_second)(*here), all_of)
     assert torch.equal(flex.or_masks(causal, window)(*here), any_of)
+    for combined in (flex.and_masks(), flex.or_masks(), flex.and_masks(causal), flex.or_masks(causal)):
+        assert combined(*here).dtype is torch.bool
     assert flex.and_masks()(*here).item()
     assert not flex.or_masks()(*here).item()
     for combine in (flex.and_masks, flex.or_masks):

@@ -197,6 +197,8 @@ def test_typed_storage_to_moves_and_keeps_the_type(device: torch.device) -> None
         assert there.to(device=where).data_ptr() == there.data_ptr()
         assert there.untyped().to(device=where).data_ptr() == there.data_ptr()
     assert there.get_device() == device.index
+    converted = there.int()
+    assert (converted.dtype, converted.device, converted.tolist()) == (torch.int32, device, [1, -2, 3])
     assert (there.is_cuda, host.is_cuda) == (device.type == "cuda", False)
     assert (there.untyped().is_cuda, host.untyped().is_cuda) == (device.type == "cuda", False)
     assert (there.is_hpu, there.untyped().is_hpu) == (False, False)
@@ -216,6 +218,7 @@ def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> N
     for there in (host.cuda(), host.cuda(device.index)):
         assert (there.dtype, there.device, there.tolist()) == (torch.int16, device, [1, -2, 3])
         assert (there.is_cuda, there.get_device(), there.type()) == (True, device.index, "torch.cuda.ShortStorage")
+    assert there.is_pinned() is False
     assert torch.cuda.ShortStorage([4, 5]).device == device
     wrapped = torch.cuda.ShortStorage(wrap_storage=there.untyped())
     assert (wrapped.data_ptr(), wrapped.tolist()) == (there.data_ptr(), [1, -2, 3])
