@@ -319,6 +319,8 @@ def test_blockmask_from_kv_blocks_has_the_blocks_of_the_keys(device: torch.devic
     assert mask.seq_lengths == (12, 24)
     assert listed(mask.q_num_blocks[0, 0], mask.q_indices[0, 0]) == [[1], [], [0, 1]]
     assert mask.to_dense().tolist() == [[[[0, 0, 1], [1, 0, 1], [0, 0, 0]]]]
+    wide = flex.BlockMask.from_kv_blocks(numbers[..., :2], indices[..., :2, :], BLOCK_SIZE=(4, 8))
+    assert wide.seq_lengths == (8, 24)
     bare = flex.BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=4, seq_lengths=(10, 11), compute_q_blocks=False)
     assert (bare.q_num_blocks, bare.q_indices, bare.shape) == (None, None, (1, 1, 10, 11))
     with pytest.raises(RuntimeError, match="2 dimensions"):
