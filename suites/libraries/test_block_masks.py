@@ -108,7 +108,7 @@ def test_blockmask_to_string_draws_blocks(device: torch.device) -> None:
     """`to_string` draws each mask, dark where all blocks are seen and grey where some are, up to a limit."""
     one = create_block_mask(causal, 1, 1, 24, 32, device=device, BLOCK_SIZE=8)
     assert one.to_string(grid_size=-1) == "(0, 0)\n████    \n██████  \n████████\n"
-    assert one.to_string(grid_size=(2, 2)) == "(0, 0)\n██░░\n████\n"
+    assert one.to_string(grid_size=(2, 2)) == one.to_string(grid_size=2) == "(0, 0)\n██░░\n████\n"
     drawn = made(device).to_string(limit=3).splitlines()
     assert [line for line in drawn if line.startswith("(")] == ["(0, 0)", "(0, 1)", "(0, 2)"]
     assert "..." in drawn
@@ -160,6 +160,12 @@ def test_create_mask_defaults() -> None:
     mask = create_mask(causal, None, None, 3, 14)  # type: ignore[arg-type]
     assert mask.device.type == place
     assert mask.tolist() == [[[[kv <= q + 8 for kv in range(14)] for q in range(3)]]]
+
+
+def test_create_mask_is_on_the_device_that_is_given() -> None:
+    """`create_mask` makes the mask on the device that is given, also if it has no memory."""
+    for place in ("meta", "cpu"):
+        assert create_mask(causal, 1, 1, 3, 14, device=place).device.type == place
 
 
 class Near:

@@ -319,6 +319,8 @@ def test_blockmask_from_kv_blocks_has_the_blocks_of_the_keys(device: torch.devic
     assert mask.seq_lengths == (12, 24)
     assert listed(mask.q_num_blocks[0, 0], mask.q_indices[0, 0]) == [[1], [], [0, 1]]
     assert mask.to_dense().tolist() == [[[[0, 0, 1], [1, 0, 1], [0, 0, 0]]]]
+    wide = flex.BlockMask.from_kv_blocks(numbers[..., :2], indices[..., :2, :], BLOCK_SIZE=(4, 8))
+    assert wide.seq_lengths == (8, 24)
     bare = flex.BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=4, seq_lengths=(10, 11), compute_q_blocks=False)
     assert (bare.q_num_blocks, bare.q_indices, bare.shape) == (None, None, (1, 1, 10, 11))
     with pytest.raises(RuntimeError, match="2 dimensions"):
@@ -349,6 +351,8 @@ def test_and_masks_and_or_masks_combine(device: torch.device) -> None:
     all_of, any_of = causal(*here) & window(*here) & of_the_second(*here), causal(*here) | window(*here)
     assert torch.equal(flex.and_masks(causal, window, of_the_second)(*here), all_of)
     assert torch.equal(flex.or_masks(causal, window)(*here), any_of)
+    for combined in (flex.and_masks(), flex.or_masks(), flex.and_masks(causal), flex.or_masks(causal)):
+        assert combined(*here).dtype is torch.bool
     assert flex.and_masks()(*here).item()
     assert not flex.or_masks()(*here).item()
     for combine in (flex.and_masks, flex.or_masks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -63,8 +64,9 @@ def run(device: torch.device, given: list[torch.Tensor], queries: list[int], key
         (LENGTHS, (-1, 0), None),
         (LENGTHS, (2, 0), None),
         (LENGTHS, (1, 2), None),
+        (LENGTHS, (-1, 1), None),
     ],
-    ids=["full", "other_keys", "scale", "causal", "causal_window", "window"],
+    ids=["full", "other_keys", "scale", "causal", "causal_window", "window", "right_window"],
 )
 def test_varlen_attn_is_attention_within_each_sequence(
     device: torch.device, keys: list[int], window: tuple[int, int], scale: float | None
@@ -120,6 +122,15 @@ def form_of(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **opti
     return varlen_attn_out(torch.empty_like(q), q, k, v, where, where, longest, longest, **options)
 
 
+@pytest.fixture
+def default_float64() -> Iterator[None]:
+    """float64 is the type of new tensors."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 @FORMS
 def test_varlen_attn_of_tensors_without_memory_has_the_shapes(form: str) -> None:
     """On the meta device there are the shapes and types of the results, as for a compiler: (T, H, E) and (H, T).
@@ -138,6 +149,56 @@ def test_varlen_attn_of_tensors_without_memory_has_the_shapes(form: str) -> None
 
         out, where = torch.empty_like(q), ends(LENGTHS, "meta")
         assert varlen_attn_out(out, q, q, q, where, where, 6, 6) is out
+        assert (out._version, q._version) == (1, 0)
+
+
+@FORMS
+@pytest.mark.usefixtures("default_float64")
+def test_varlen_attn_sums_are_float32_for_every_default_type(form: str) -> None:
+    """The type of the sums of the scores is float32, also if the default type is another."""
+    q = torch.empty(sum(LENGTHS), H, E, dtype=torch.bfloat16, device="meta")
+    _, lse = form_of(form, q, q, q, return_aux=AuxRequest(lse=True))
+    assert lse.dtype is torch.float32
+
+
+@FORMS
+@pytest.mark.parametrize("window", [(1,), (1, 0, 1)], ids=["one", "three"])
+def test_varlen_attn_refuses_a_window_that_is_no_pair(device: torch.device, form: str, window: tuple[int, ...]) -> None:
+    """A window has a number for the keys before a query and one for those after; otherwise a ValueError."""
+    q = torch.zeros(sum(LENGTHS), H, E, device=device)
+    with pytest.raises(ValueError, match=f"window_size must have length 2, got {len(window)}"):
+        form_of(form, q, q, q, window_size=window)
+
+
+@pytest.mark.parametrize("window", [(1,), (1, 0, 1)], ids=["one", "three"])
+def test_varlen_attn_of_tensors_without_memory_refuses_a_window_that_is_no_pair(window: tuple[int, ...]) -> None:
+    """A compiler, which has shapes alone, gets the ValueError of the window too."""
+    q = torch.empty(sum(LENGTHS), H, E, device="meta")
+    with pytest.raises(ValueError, match=f"window_size must have length 2, got {len(window)}"):
+        form_of("varlen_attn", q, q, q, window_size=window)
+
+
+def test_varlen_attn_of_tensors_without_memory_has_gradients() -> None:
+    """Gradients on the meta device have the shapes and types of queries, keys and values."""
+    shapes = [(sum(LENGTHS), H, E), (sum(LENGTHS), 2, E), (sum(LENGTHS), 2, E)]
+    given = [torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True) for shape in shapes]
+    found = form_of("varlen_attn", *given, enable_gqa=True)
+    for ours, one in zip(torch.autograd.grad(found, given, torch.empty_like(found)), given, strict=True):
+        assert (ours.shape, ours.dtype, ours.device.type) == (one.shape, torch.bfloat16, "meta")
+
+
+def test_varlen_attn_of_parts_of_the_keys_has_no_gradients() -> None:
+    """`seqused_k` and `block_table` are for inference: with inputs that require gradients they raise a RuntimeError."""
+    q = torch.empty(sum(LENGTHS), H, E, device="meta", requires_grad=True)
+    pages = torch.empty(2, 8, H, E, device="meta")
+    used = torch.empty(len(LENGTHS), dtype=torch.int32, device="meta")
+    table = torch.empty(len(LENGTHS), 2, dtype=torch.int32, device="meta")
+    with pytest.raises(RuntimeError, match="seqused_k is an inference-only parameter"):
+        form_of("varlen_attn", q, q, q, seqused_k=used)
+    with pytest.raises(RuntimeError, match="block_table is an inference-only parameter"):
+        form_of("varlen_attn", q, pages, pages, block_table=table)
+    with torch.no_grad():
+        assert form_of("varlen_attn", q, pages, pages, seqused_k=used, block_table=table).shape == q.shape
 
 
 @FORMS

@@ -396,13 +396,16 @@ def test_get_cpu_capability_names_instructions_that_the_processor_has() -> None:
 def test_cusparselt_and_other_libraries_that_a_build_has() -> None:
     """`is_available` of the libraries of some builds is a truth value; cuSPARSELt has a version exactly if available.
 
-    The version is MAJOR * 100 + MINOR * 10 + PATCH. KleidiAI and the Arm Compute Library are for Arm alone.
+    The version is MAJOR * 100 + MINOR * 10 + PATCH, and the same when it is asked for again. KleidiAI and the Arm
+    Compute Library are for Arm alone.
     """
     cusparselt = torch.backends.cusparselt
     version = cusparselt.version()
     assert cusparselt.is_available() is (version is not None)
     assert version is None or 100 <= version < 10000
-    assert cusparselt.get_max_alg_id() is None or version is not None
+    assert cusparselt.version() == version
+    # Releases of cuSPARSELt with a largest number of an algorithm, which torch has as a constant.
+    assert cusparselt.get_max_alg_id() == {400: 4, 502: 5, 602: 37}.get(version)
     for reported in (torch.backends.kleidiai.is_available(), mkldnn.is_acl_available()):
         assert isinstance(reported, bool)
         assert not reported or platform.machine() in ("aarch64", "arm64")

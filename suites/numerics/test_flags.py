@@ -376,8 +376,10 @@ for name, level in (("before", None), ("off", library.VERBOSE_OFF), ("on", libra
     if level is None:
         work()
     else:
-        with library.verbose(level):
+        block = library.verbose(level)
+        with block as entered:
             work()
+        assert level == library.VERBOSE_OFF or entered is block
 try:
     with library.verbose(library.VERBOSE_ON):
         raise LookupError
@@ -405,7 +407,8 @@ def printed(library: str, work: str, sign: str) -> dict[str, list[str]]:
 def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
     """`mkldnn.verbose(VERBOSE_ON)` has oneDNN print the primitives that run in the block, and none before or after.
 
-    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it.
+    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it. The value of a block of
+    `VERBOSE_ON` is what was entered.
     """
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
@@ -418,7 +421,8 @@ def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
 def test_mkl_verbose_prints_the_calls_of_its_block() -> None:
     """`mkl.verbose(VERBOSE_ON)` has oneMKL print the calls that run in the block, and none before or after.
 
-    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it.
+    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it. The value of a block of
+    `VERBOSE_ON` is what was entered.
     """
     if not torch.backends.mkl.is_available():
         pytest.skip("this torch has no oneMKL")

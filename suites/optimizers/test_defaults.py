@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,23 @@ def test_defaults_are_the_documented_ones(name: str) -> None:
     wanted = DEFAULTS[name] | {setting: value for setting, value in OFF.items() if setting in optimizer.defaults}
     for held in (optimizer.defaults, group):
         assert {setting: held[setting] for setting in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        (name, setting)
+        for name in DEFAULTS
+        for setting in ("maximize", "capturable", "differentiable", "foreach")
+        if setting in inspect.signature(getattr(torch.optim, name)).parameters
+    ],
+)
+def test_settings_that_are_on_are_those_of_the_group(name: str, setting: str) -> None:
+    """A setting that is given is that of the group, and leaves the other settings as they are by default."""
+    optimizer = made(name, torch.zeros(2, 2), **{setting: True})
+    (group,) = optimizer.param_groups
+    wanted = DEFAULTS[name] | {each: value for each, value in OFF.items() if each in optimizer.defaults}
+    assert {each: group[each] for each in wanted} == wanted | {setting: True}
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "Adafactor", "Muon", "SparseAdam", *KINDS])

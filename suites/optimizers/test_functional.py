@@ -134,6 +134,24 @@ def test_functional_step_refuses_steps_that_are_numbers(device: torch.device, na
     assert all(map(torch.equal, weights, before))
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.types("float64")
+def test_functional_step_refuses_what_its_variants_have_not(device: torch.device, name: str) -> None:
+    """`foreach` has no gradients, and a step that is `capturable` has its numbers of steps on the weights' accelerator.
+
+    Both are refused, and nothing is changed.
+    """
+    weights, optimizer = trained(name, device)
+    before = [weight.clone() for weight in weights]
+    refused = [({"foreach": True, "differentiable": True}, "_foreach ops don't support autograd")]
+    if name not in ("Adagrad", "ASGD"):  # no graph captures the one, and the other has its steps there in any case
+        refused.append(({"capturable": True}, "If capturable=True, "))
+    for options, why in refused:
+        with pytest.raises(AssertionError, match=why):
+            function_of(name)(*lists_of(name, optimizer, weights), **settings_of(name, **options))
+    assert all(map(torch.equal, weights, before))
+
+
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 @pytest.mark.types("float64")
 def test_adam_betas_can_be_tensors(device: torch.device, name: str) -> None:

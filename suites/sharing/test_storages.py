@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import multiprocessing
 
 pytestmark = pytest.mark.requires(device="cpu")
 
@@ -97,6 +98,29 @@ def test_share_memory_from_one_thread_after_another() -> None:
     thread.start()
     thread.join(10)
     assert done == [True]
+
+
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+def test_share_memory_by_each_strategy_has_a_file_or_none(strategy: str) -> None:
+    """Memory shared by `file_system` is a file in /dev/shm until it is freed, and by `file_descriptor` is none.
+
+    Source: "Sharing strategies" of PyTorch's page on multiprocessing.
+    """
+    before = multiprocessing.get_sharing_strategy()
+    multiprocessing.set_sharing_strategy(strategy)
+    try:
+        storage = torch.arange(3.0).untyped_storage().share_memory_()
+    finally:
+        multiprocessing.set_sharing_strategy(before)
+    assert storage.is_shared()
+    assert len(own_files()) == (strategy == "file_system")
+    del storage
+    assert own_files() == []
+
+
+def own_files() -> list[str]:
+    """The files of shared memory that this process has made with torch."""
+    return [each.name for each in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")]
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

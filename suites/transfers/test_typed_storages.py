@@ -194,10 +194,14 @@ def test_typed_storage_to_moves_and_keeps_the_type(device: torch.device) -> None
     for where in (device, str(device)):
         there = host.to(device=where)
         assert (there.dtype, there.device, there.tolist()) == (torch.int64, device, [1, -2, 3])
+        assert there.to(device=where).data_ptr() == there.data_ptr()
+        assert there.untyped().to(device=where).data_ptr() == there.data_ptr()
     assert there.get_device() == device.index
+    converted = there.int()
+    assert (converted.dtype, converted.device, converted.tolist()) == (torch.int32, device, [1, -2, 3])
     assert (there.is_cuda, host.is_cuda) == (device.type == "cuda", False)
+    assert (there.untyped().is_cuda, host.untyped().is_cuda) == (device.type == "cuda", False)
     assert (there.is_hpu, there.untyped().is_hpu) == (False, False)
-    assert there.to(device=device).data_ptr() == there.data_ptr()
     back = there.cpu()
     assert (back.dtype, back.device.type, back.tolist()) == (torch.int64, "cpu", [1, -2, 3])
     assert back.cpu().data_ptr() == back.data_ptr()
@@ -214,6 +218,7 @@ def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> N
     for there in (host.cuda(), host.cuda(device.index)):
         assert (there.dtype, there.device, there.tolist()) == (torch.int16, device, [1, -2, 3])
         assert (there.is_cuda, there.get_device(), there.type()) == (True, device.index, "torch.cuda.ShortStorage")
+    assert there.is_pinned() is False
     assert torch.cuda.ShortStorage([4, 5]).device == device
     wrapped = torch.cuda.ShortStorage(wrap_storage=there.untyped())
     assert (wrapped.data_ptr(), wrapped.tolist()) == (there.data_ptr(), [1, -2, 3])
@@ -285,6 +290,8 @@ def test_typed_storage_pin_memory_copies_to_pinned_memory(device: torch.device) 
     assert host[0] == 1.5
     assert pinned.pin_memory().data_ptr() == pinned.data_ptr()
     assert pinned.to(device=device).tolist() == [3.0, -2.0]
+    byte = torch.tensor([7], dtype=torch.uint8).storage().pin_memory()
+    assert (byte.is_pinned(), byte.tolist()) == (True, [7])
 
 
 def test_typed_storage_type_names_its_class(device: torch.device) -> None:
@@ -295,6 +302,42 @@ def test_typed_storage_type_names_its_class(device: torch.device) -> None:
         if device.type in module:
             assert found == f"{module[device.type]}.{name}Storage"
     assert TypedStorage(2, dtype=torch.uint16, device=device).type() == "torch.storage.TypedStorage"
+
+
+def test_typed_storage_type_of_a_class_of_bytes_copies() -> None:
+    """`type` with the name of a class of elements of the same size gives the bytes in its type, in other memory."""
+    storage = torch.tensor([1, 200, 3], dtype=torch.uint8).storage()
+    found: Any = storage.type("torch.CharStorage")
+    assert (type(found), found.dtype, found.tolist()) == (TypedStorage, torch.int8, [1, -56, 3])
+    found[0] = 9
+    assert storage.tolist() == [1, 200, 3]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "swapped"),
+    [
+        (bytes([0, 1, 2, 3]), torch.uint8, bytes([0, 1, 2, 3])),
+        (bytes([0, 1, 2, 3]), torch.int16, bytes([1, 0, 3, 2])),
+        (bytes(range(8)), torch.float32, bytes([3, 2, 1, 0, 7, 6, 5, 4])),
+        (bytes(range(8)), torch.complex64, bytes([3, 2, 1, 0, 7, 6, 5, 4])),
+        (bytes(range(8)), torch.complex32, bytes([1, 0, 3, 2, 5, 4, 7, 6])),
+    ],
+    ids=["uint8", "int16", "float32", "complex64", "complex32"],
+)
+def test_byteswap_of_a_storage_swaps_the_bytes_of_each_number(
+    values: bytes, dtype: torch.dtype, swapped: bytes
+) -> None:
+    """`UntypedStorage.byteswap` swaps the bytes of the elements of a type, and of both parts of a complex number."""
+    storage = torch.tensor(list(values), dtype=torch.uint8).untyped_storage()
+    storage.byteswap(dtype)
+    assert bytes(storage.tolist()) == swapped
+
+
+def test_typed_storage_size_can_be_a_number_of_numpy() -> None:
+    """A size may be an integer of NumPy."""
+    numpy = pytest.importorskip("numpy")
+    assert TypedStorage(numpy.int64(3), dtype=torch.int16).nbytes() == 6
+    assert torch.ShortStorage(numpy.int32(3)).size() == 3
 
 
 @pytest.mark.xfail(
@@ -366,6 +409,8 @@ def test_class_of_one_type_makes_typed_storages() -> None:
         assert storage.tolist() == values
         assert isinstance(storage, torch.ShortStorage)
         assert not isinstance(storage, (torch.IntStorage, torch.cuda.ShortStorage))
+    for other in (torch.zeros(1, dtype=torch.int16), storage.untyped(), [1]):
+        assert not isinstance(other, torch.ShortStorage)
     assert torch.ShortStorage(3).nbytes() == 6
 
 
@@ -412,6 +457,8 @@ def test_typed_storage_from_buffer_reads_numbers_of_either_order() -> None:
         TypedStorage.from_buffer(data, "big", device="meta")
     with pytest.raises(RuntimeError, match="'dtype' can only be specified"):
         torch.ShortStorage.from_buffer(data, "big", dtype=torch.int16)
+    with pytest.raises(RuntimeError, match="'dtype' can only be specified"):
+        torch.ShortStorage.from_buffer(data, "big", 1, 0, torch.int16)
     with pytest.raises(RuntimeError, match="'device' can only be specified"):
         torch.ShortStorage.from_buffer(data, "big", device="cpu")
 
