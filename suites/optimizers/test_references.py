@@ -75,8 +75,9 @@ def test_maximize_takes_the_gradients_for_their_negatives(
             optimiser.step()
         ends.append(weights)
 
-    for up, down, start in zip(*ends, starts, strict=True):
-        assert not torch.equal(up, start)
+    # One small weight alone may be where it was: steps of the same size, as those of Rprop, can cancel.
+    assert not all(torch.equal(up, start) for up, start in zip(ends[0], starts, strict=True))
+    for up, down in zip(*ends, strict=True):
         torch.testing.assert_close(up, down, rtol=1e-12, atol=1e-12)
 
 
