@@ -438,6 +438,7 @@ def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path
     ]
     assert [sorted(each.duration for each in event.kernels) for event in events] == [[7, 100], [7], []]
     assert {each.device for event in events for each in event.kernels} == {0}
+    assert {(event.node_id, event.thread) for event in events} == {(0, 0)}
 
 
 @unclosed
@@ -446,13 +447,18 @@ def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path
     [
         ([(1, 1, 0, 90), (1, 1, 10, 80)], [], RuntimeError, r"duplicate key: \(1,\)"),
         ([(1, 1, 0, 90)], [(LAUNCH + 1, 40, 45, 7)], AssertionError, "cbid to be 211, but got 212"),
+        ([(1, 1, 0, 90)], [(LAUNCH, 20, 25, 6), (LAUNCH, 40, 45, 8)], RuntimeError, r"duplicate key: \(1, 2\)"),
     ],
-    ids=["ranges of one id", "kernel of another call"],
+    ids=["ranges of one id", "kernel of another call", "kernels of one launch"],
 )
 def test_load_nvprof_refuses(ranges: Any, launches: Any, error: type[Exception], reason: str, tmp_path: Path) -> None:
-    """Two ranges of one id are refused, as is a kernel that no launch started."""
+    """Two ranges of one id are refused, as are a kernel that no launch started and two that one launch did."""
     file = nvprof_file(
-        tmp_path / "trace.prof", strings=["work"], ranges=ranges, launches=launches, kernels=[(1, 50, 60, 7)]
+        tmp_path / "trace.prof",
+        strings=["work"],
+        ranges=ranges,
+        launches=launches,
+        kernels=[(1, 50, 60, 7), (1, 60, 70, 8), (1, 70, 80, 8)],
     )
     with pytest.raises(error, match=reason):
         load_nvprof(file)

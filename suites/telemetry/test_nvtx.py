@@ -117,15 +117,28 @@ def test_nvtx_range_without_nvtx_in_the_build_raises(name: str) -> None:
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_emit_nvtx_is_entered_once_and_does_nothing_if_disabled(device: torch.device) -> None:
-    """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again. With `enabled=False` it does nothing."""
+    """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again.
+
+    With `enabled=False` it does nothing, also within another. An exception leaves the block and ends the recording.
+    """
     emit = emit_nvtx(record_shapes=True)
     with emit as entered:
         assert entered is emit
         assert private.recorder_name() == "NVTX"
+        assert private.python_flag()
         with pytest.raises(RuntimeError, match="not reentrant"):
             emit.__enter__()
         assert torch.ones(4, device=device).sum().item() == 4
     assert private.recorder_name() == "NONE"
+    assert not private.python_flag()
     with emit_nvtx(enabled=False) as nothing:
         assert private.recorder_name() == "NONE"
+        assert not private.python_flag()
     assert nothing is None
+    with emit_nvtx():
+        with emit_nvtx(enabled=False):
+            pass
+        assert private.recorder_name() == "NVTX"
+    with pytest.raises(LookupError), emit_nvtx():
+        raise LookupError
+    assert private.recorder_name() == "NONE"
