@@ -115,6 +115,24 @@ def test_nvtx_range_without_nvtx_in_the_build_raises(name: str) -> None:
 
 
 @cuda
+def test_emit_nvtx_waits_for_the_device_at_both_ends(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`emit_nvtx` waits for earlier work before it begins, and for that of its block before it ends."""
+    waits: list[str] = []
+    synchronize = torch.cuda.synchronize
+
+    def counted(*of: object) -> None:
+        waits.append(private.recorder_name())
+        synchronize(*of)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", counted)
+    with emit_nvtx():
+        torch.ones(4, device=device)
+    with emit_nvtx(enabled=False):
+        pass
+    assert waits == ["NONE", "NVTX"]
+
+
+@cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_emit_nvtx_is_entered_once_and_does_nothing_if_disabled(device: torch.device) -> None:
     """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again.
