@@ -101,7 +101,43 @@ def hooked_within(device: torch.device) -> Iterator[object]:
     yield x.grad
 
 
-@pytest.mark.parametrize("work", [slices, model, accumulated, function, hooks, unpacked, asked, hooked_within])
+def slices_of_a_part(device: torch.device) -> Iterator[object]:
+    """A write into a view of a tensor that does not begin with its storage."""
+    x = torch.randn(2, 3).to(device).requires_grad_()
+    y = torch.empty(0, device=device).set_(torch.ones(18, device=device).untyped_storage(), 6, (4, 3), (3, 1))
+    y[1:3].mul_(x)
+    (y * y).sum().backward()
+    yield x.grad
+
+
+def of_any_size(device: torch.device) -> Iterator[object]:
+    """A compiled function of any size, whose backward reads sizes and tensors."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x.shape[0]).sum(1)
+
+    compiled = torch.compile(forward, backend="aot_eager", dynamic=True) if private.enabled() else forward
+    for size in (3, 5):
+        x = torch.randn(size, size + 1).to(device).requires_grad_()
+        compiled(x).exp().sum().backward()
+        yield x.grad
+
+
+WORK = [
+    slices,
+    slices_of_a_part,
+    model,
+    accumulated,
+    function,
+    hooks,
+    unpacked,
+    asked,
+    hooked_within,
+    of_any_size,
+]
+
+
+@pytest.mark.parametrize("work", WORK)
 def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
     work: Callable[[torch.device], Iterator[object]], device: torch.device
 ) -> None:

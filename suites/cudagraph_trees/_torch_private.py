@@ -250,3 +250,23 @@ def described_inputs(inputs: list[Any]) -> str:
 def record_history(begins: bool) -> None:
     """Have the allocator record where memory is allocated, or no longer."""
     reach("torch.cuda.memory._record_memory_history")("all" if begins else None, stacks="python")
+
+
+def recorded_history() -> Any:
+    """A context in which the allocator records where memory is allocated, as while a graph is recorded."""
+    return reach("torch._inductor.cudagraph_trees.enable_history_recording")()
+
+
+def frames_of(tensor: torch.Tensor) -> list[dict[str, Any]]:
+    """The stack that allocated the memory of a tensor, as the allocator has recorded it."""
+    for segment in torch.cuda.memory_snapshot():
+        for block in segment["blocks"]:
+            if block["address"] == tensor.data_ptr():
+                return list(block.get("frames", []))
+    raise LookupError(tensor.data_ptr())
+
+
+def block_addresses(pool: tuple[int, int], **options: bool) -> list[int]:
+    """The addresses of the blocks of a pool that are allocated, or with `live_only=False` of all."""
+    found: list[int] = reach("torch._inductor.cudagraph_trees.get_block_addrs")(pool, **options)
+    return found

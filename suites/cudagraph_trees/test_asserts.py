@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from types import SimpleNamespace
@@ -64,6 +65,62 @@ def test_cudagraph_trees_history_recording_knows_the_origin_of_memory(
     trees.assert_nothing_left()
 
 
+class OwnError(Exception):
+    """Raised while the history is recorded."""
+
+
+@on_cuda
+@pytest.mark.parametrize("earlier", [False, True])
+def test_enable_history_recording_leaves_an_earlier_record_as_it_was(earlier: bool, device: torch.device) -> None:
+    """The record ends also with an exception, and one that had begun before goes on with its own settings."""
+    kept = torch.empty(0, device=device)
+
+    def fails() -> None:
+        nonlocal kept
+        with private.recorded_history():
+            assert private.history_is_recorded()
+            kept = torch.ones(1 << 18, device=device)
+            raise OwnError
+
+    private.record_history(earlier)
+    try:
+        with pytest.raises(OwnError):
+            fails()
+        assert private.history_is_recorded() is earlier
+    finally:
+        private.record_history(False)
+    files = {frame["filename"] for frame in private.frames_of(kept)}
+    assert __file__ in files
+    if earlier:  # the frames of Python alone
+        assert all(file.endswith((".py", ">")) for file in files)
+
+
+@on_cuda
+@pytest.mark.parametrize("setting", [False, True])
+def test_force_cudagraph_sync_waits_for_each_replay(
+    setting: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `force_cudagraph_sync` a call waits for its replay, and without it does not (torch/_inductor/config.py)."""
+    waits: list[object] = []
+    synchronize = torch.cuda.synchronize
+
+    def counted(*of: Any) -> None:
+        waits.append(of)
+        synchronize(*of)
+
+    x = whole_numbers(3, 4, device=device)
+    with watched(triton__force_cudagraph_sync=setting):
+        fast = trees.compiled(two_steps, CUDAGRAPHS)
+        for _ in range(3):  # warm-up, recording, replay
+            fast(x)
+        monkeypatch.setattr(torch.cuda, "synchronize", counted)
+        for _ in range(3):
+            fast(x)
+        monkeypatch.undo()
+    assert len(waits) == (3 if setting else 0)
+    trees.assert_nothing_left()
+
+
 @on_cuda
 def test_fast_path_cudagraph_asserts_hold_over_several_graphs(device: torch.device) -> None:
     """The checks hold where a graph reads outputs of another one, which live, die and are replaced between replays."""
@@ -99,12 +156,15 @@ def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) ->
     identity = pool.id
     references = {name: private.storage_reference(of) for name, of in (("known", known), ("stray", stray))}
     private.check_memory_pool(device, identity, list(references.values()))
+    addresses = sorted([known.data_ptr(), stray.data_ptr()])
+    assert sorted(private.block_addresses(identity)) == addresses
     with pytest.raises(RuntimeError, match=r"Detected 1 tensor\(s\) in the cudagraph pool not tracked") as reported:
         private.check_memory_pool(device, identity, [references["known"]])
     assert f"Data Pointer: {stray.data_ptr()}, history: \n  File" in str(reported.value)
     assert re.search(r'File ".*test_asserts\.py", line \d+, in test_check_memory_pool_knows', str(reported.value))
     assert str(known.data_ptr()) not in str(reported.value)
     assert "cudagraph_trees_history_recording = True" in str(reported.value)
+    assert "cudagraph_trees_objgraph = True" in str(reported.value)
     with (
         private.config({"triton.cudagraph_trees_history_recording": True}),
         pytest.raises(RuntimeError, match="not tracked") as reported,
@@ -116,9 +176,30 @@ def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) ->
     assert str(outside.data_ptr()) in str(reported.value)
     del stray, reported
     private.check_memory_pool(device, identity, list(references.values()))
+    assert private.block_addresses(identity) == [known.data_ptr()]
+    assert {*addresses} <= {*private.block_addresses(identity, live_only=False)}
     references.clear()
     del known
     private.check_memory_pool(device, identity, [])
+    del pool
+    torch.cuda.empty_cache()
+
+
+@on_cuda
+def test_check_memory_pool_collects_dead_tensors_first(device: torch.device) -> None:
+    """A tensor that only a cycle of dead objects refers to is collected, and not reported."""
+    pool = torch.cuda.MemPool()
+    gc.disable()
+    try:
+        with torch.cuda.use_mem_pool(pool, device):
+            cycle: list[object] = [torch.ones(1 << 18, device=device)]
+        cycle.append(cycle)
+        del cycle
+        assert private.block_addresses(pool.id)
+        private.check_memory_pool(device, pool.id, [])
+        assert not private.block_addresses(pool.id)
+    finally:
+        gc.enable()
     del pool
     torch.cuda.empty_cache()
 
@@ -134,7 +215,7 @@ def test_cudagraph_trees_objgraph_draws_what_holds_a_stray_tensor(
     drawn: list[tuple[int, str]] = []
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool, device):
-        known, stray, bare = (torch.ones(1 << 18, device=device) for _ in range(3))
+        known, bare, stray = (torch.ones(1 << 18, device=device) for _ in range(3))
 
     def show_backrefs(tensor: torch.Tensor, *, filename: str, max_depth: int) -> None:
         assert max_depth > 0
@@ -150,6 +231,14 @@ def test_cudagraph_trees_objgraph_draws_what_holds_a_stray_tensor(
     ((address, file),) = drawn
     assert address == stray.data_ptr()
     assert f"Objgraph backrefs written: {file}\n" in str(reported.value)
+    assert "cudagraph_trees_objgraph = True" not in str(reported.value)
+    del tensors["torch.Tensor"][1:]
+    with (
+        private.config({"triton.cudagraph_trees_objgraph": True}),
+        pytest.raises(RuntimeError, match=r"Detected 2 tensor\(s\)") as reported,
+    ):
+        private.check_memory_pool(device, pool.id, [private.storage_reference(known)])
+    assert "backrefs written" not in str(reported.value)
     del known, stray, bare, reported, tensors
     monkeypatch.undo()
     del pool

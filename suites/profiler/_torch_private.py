@@ -7,7 +7,7 @@ not where torch keeps it.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -126,3 +126,14 @@ def add_compiled_file(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
 def unregistered_device_type() -> Any:
     """A type of device that no profile has events of."""
     return reach("torch.autograd.DeviceType.Meta")
+
+
+def legacy_events(records: Sequence[Sequence[Any]]) -> list[Any]:
+    """The events that the legacy profiler makes of its records, which are lists, one per thread."""
+    found: list[Any] = reach("torch.autograd.profiler_legacy._parse_legacy_records")(records)
+    return found
+
+
+def build_tree(events: Any) -> None:
+    """Link the events of a list with the events that they ran in."""
+    reach("torch.autograd.profiler_util.EventList._build_tree")(events)

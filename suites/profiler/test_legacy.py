@@ -106,10 +106,214 @@ def test_legacy_profile_counts_the_memory_that_operators_allocate() -> None:
         x = torch.empty(256)
         x.add(1)
         del x
+    assert "CPU Mem" in prof.table()
     found = [(event.name, event.cpu_memory_usage) for event in prof.function_events or ()]
     assert ("aten::empty", 1024) in found
     assert ("aten::add", 1024) in found
     assert found.count(("[memory]", -1024)) == 2
+
+
+class Record:
+    """A record of the legacy profiler, at a time in microseconds: each value is asked for by a call."""
+
+    def __init__(self, kind: str, name: str = "", time: int = 0, **values: Any) -> None:
+        self.time = time
+        self.values = {
+            "kind": kind,
+            "name": name,
+            "handle": 0,
+            "node_id": -1,
+            "is_remote": False,
+            "thread_id": 1,
+            "fwd_thread_id": 0,
+            "shapes": [],
+            "stack": [],
+            "scope": 0,
+            "sequence_nr": -1,
+            "flops": 0,
+            "is_async": False,
+            "has_cuda": False,
+            **values,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self.values[name]
+
+    def cpu_elapsed_us(self, other: Record) -> int:
+        return other.time - self.time
+
+    def cuda_elapsed_us(self, other: Record) -> int:
+        return int(other.values["cuda"]) - int(self.values["cuda"])
+
+
+def begin(name: str, time: int, handle: int, **values: Any) -> Record:
+    return Record("push", name, time, handle=handle, **values)
+
+
+def end(time: int, handle: int, **values: Any) -> Record:
+    return Record("pop", "", time, handle=handle, **values)
+
+
+def memory(host: int, device: int) -> Record:
+    return Record("memory_alloc", cpu_memory_usage=host, cuda_memory_usage=device)
+
+
+#: The begin of a profile, from which times count.
+START = Record("mark", "__start_profile", 100)
+
+
+def legacy_event(name: str, number: int, start: int, end: int, **values: Any) -> FunctionEvent:
+    common = {
+        "node_id": -1,
+        "trace_name": name,
+        "thread": 1,
+        "fwd_thread": 0,
+        "input_shapes": [],
+        "stack": [],
+        "flops": 0,
+    }
+    return FunctionEvent(
+        **{"id": number, "name": name, "start_us": start, "end_us": end, "is_legacy": True, **common, **values}
+    )
+
+
+def memory_event(host: int, device: int) -> FunctionEvent:
+    return FunctionEvent(
+        0, "[memory]", 0, 0, 0, stack=[], cpu_memory_usage=host, device_memory_usage=device, is_legacy=True
+    )
+
+
+def assert_same_events(records: Sequence[Sequence[Record]], wanted: Sequence[FunctionEvent]) -> None:
+    """The events of the records are these, with the same values of all attributes."""
+
+    def facts(event: Any) -> dict[str, Any]:
+        return {**vars(event), "time_range": (event.time_range.start, event.time_range.end)}
+
+    assert [facts(event) for event in private.legacy_events(records)] == [facts(event) for event in wanted]
+
+
+def test_legacy_records_of_a_range_are_one_event() -> None:
+    """An event has the values of the record of its begin, and times that count from the begin of the profile.
+
+    A name that begins twice in a row, as operators do that call themselves, is one event; helpers of the profiler are
+    none.
+    """
+    values = {"fwd_thread_id": 4, "shapes": [[2, 3]], "scope": 1, "sequence_nr": 7, "flops": 12}
+    frames = ["model.py(3): forward", "torch/autograd/__init__.py(9): backward"]
+    records = [
+        Record("mark", "before", 50),
+        START,
+        begin("outer", 110, 1, stack=frames, **values),
+        begin("outer", 111, 2),
+        begin("aten::is_leaf", 112, 3),
+        end(113, 3),
+        begin("ProfilerStep#7", 114, 4, node_id=2),
+        end(120, 4, node_id=2, is_remote=True),
+        end(121, 2),
+        end(130, 1),
+        Record("mark", "twice", 131),
+        begin("twice", 132, 5),
+        begin("twice", 133, 5, node_id=1),
+        end(134, 5, node_id=1),
+        end(135, 5),
+        begin("later", 140, 6),
+        begin("inner", 140, 7),
+        end(145, 7),
+        end(150, 6),
+        Record("mark", "__start_profile", 160),
+        begin("open", 170, 8),
+    ]
+    others = [
+        begin("open", 180, 9, thread_id=2),
+        begin("task", 181, 10, thread_id=2, is_async=True),
+        end(182, 10, thread_id=2),
+        begin("moved", 183, 3, thread_id=2),
+        end(184, 3, thread_id=5),
+        end(190, 9, thread_id=2),
+    ]
+    wanted = [
+        legacy_event(
+            "outer", 1, 10, 30, fwd_thread=4, input_shapes=[[2, 3]], scope=1, sequence_nr=7, flops=12, stack=frames[:1]
+        ),
+        legacy_event("ProfilerStep*", 4, 14, 20, trace_name="ProfilerStep#7", node_id=2, is_remote=True),
+        legacy_event("twice", 5, 32, 35),
+        legacy_event("twice", 5, 33, 34, node_id=1),
+        legacy_event("later", 6, 40, 50),
+        legacy_event("inner", 7, 40, 45),
+        legacy_event("open", 9, 80, 90, thread=2),
+        legacy_event("task", 10, 81, 82, thread=2, is_async=True),
+        legacy_event("moved", 3, 83, 84, thread=2, is_async=True),
+    ]
+    assert_same_events([records, others], wanted)
+
+
+def test_legacy_records_of_memory_and_of_a_device_belong_to_the_open_ranges() -> None:
+    """Memory counts for all open ranges of its thread, and is an event of its own if there is none.
+
+    A range has the time of its kernels on the device, unless there is none or it is asynchronous.
+    """
+    records = [
+        memory(5, 6),
+        START,
+        begin("outer", 110, 1),
+        memory(64, 32),
+        begin("aten::mm", 111, 2, has_cuda=True, device=1, cuda=1000),
+        memory(8, 3),
+        end(120, 2, cuda=1007),
+        begin("aten::add", 121, 3, has_cuda=True, device=1, cuda=1010, is_async=True),
+        end(122, 3, cuda=1020),
+        begin("aten::view", 123, 4, has_cuda=True, device=0, cuda=1030),
+        end(124, 4, cuda=1030),
+        memory(-1, 0),
+        end(130, 1),
+        memory(-50, -26),
+        begin("open", 140, 5),
+    ]
+    product = legacy_event("aten::mm", 2, 11, 20, use_device="cuda", cpu_memory_usage=8, device_memory_usage=3)
+    product.append_kernel("aten::mm", 1, 7)
+    wanted = [
+        memory_event(5, 6),
+        memory_event(-50, -26),
+        memory_event(1, 2),
+        legacy_event("outer", 1, 10, 30, cpu_memory_usage=71, device_memory_usage=35),
+        product,
+        legacy_event("aten::add", 3, 21, 22, use_device="cuda", is_async=True),
+        legacy_event("aten::view", 4, 23, 24, use_device="cuda"),
+    ]
+    assert_same_events([records, [memory(1, 2)]], wanted)
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([Record("mark", "__start_profile", 100, is_remote=True)], "start_record"),
+        ([begin("work", 110, 1), end(120, 1)], "start_record"),
+        ([START, begin("work", 110, 1), end(120, 1), end(130, 1)], "corresponding push"),
+    ],
+    ids=["remote begin", "no begin", "two ends"],
+)
+def test_legacy_records_without_a_begin_are_refused(records: Sequence[Record], reason: str) -> None:
+    """A profile begins on this host, and each range that ends has begun and not ended."""
+    with pytest.raises(AssertionError, match=reason):
+        private.legacy_events([records])
+
+
+def test_legacy_profile_has_the_limits_of_the_table_of_its_events() -> None:
+    """By default, a table has the limits of that of its events, and averages do not tell stacks apart."""
+    with legacy.profile() as prof:
+        torch.ones(2).sin()
+    made = [legacy_event(f"work {number:03}", number, 10 * number, 10 * number + 5) for number in range(103)]
+    made += [
+        legacy_event("n" * 200, 200, 2000, 2001, input_shapes=[[2] * 100], stack=["s" * 200]),
+        legacy_event("same", 201, 2010, 2011, stack=["one"]),
+        legacy_event("same", 202, 2020, 2021, stack=["other"]),
+    ]
+    events = EventList(made)
+    private.build_tree(events)
+    prof.function_events = events
+    assert prof.table() == events.table()
+    assert prof.key_averages().table(row_limit=1000).count("same") == 1
+    assert prof.key_averages(group_by_stack_n=1).table(row_limit=1000).count("same") == 2
 
 
 def test_legacy_profile_that_has_not_ended_has_no_results(tmp_path: Path) -> None:
@@ -142,10 +346,14 @@ def test_legacy_profile_that_has_not_ended_has_no_results(tmp_path: Path) -> Non
 
 @pytest.mark.requires(cuda=False)
 def test_legacy_profile_without_a_gpu_warns() -> None:
-    """`use_cuda` without a GPU warns, and the profile records the host."""
+    """`use_cuda` without a GPU warns, and the profile records the host; one that is not enabled asks for no GPU."""
     with pytest.warns(UserWarning, match="CUDA is not available"):
         prof = legacy.profile(use_cuda=True)
     assert prof.use_cuda is False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        legacy.profile(enabled=False, use_cuda=True)
+        assert legacy.profile().use_cuda is False
 
 
 @pytest.mark.requires(device="cuda")
@@ -230,6 +438,7 @@ def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path
     ]
     assert [sorted(each.duration for each in event.kernels) for event in events] == [[7, 100], [7], []]
     assert {each.device for event in events for each in event.kernels} == {0}
+    assert {(event.node_id, event.thread) for event in events} == {(0, 0)}
 
 
 @unclosed
@@ -238,13 +447,18 @@ def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path
     [
         ([(1, 1, 0, 90), (1, 1, 10, 80)], [], RuntimeError, r"duplicate key: \(1,\)"),
         ([(1, 1, 0, 90)], [(LAUNCH + 1, 40, 45, 7)], AssertionError, "cbid to be 211, but got 212"),
+        ([(1, 1, 0, 90)], [(LAUNCH, 20, 25, 6), (LAUNCH, 40, 45, 8)], RuntimeError, r"duplicate key: \(1, 2\)"),
     ],
-    ids=["ranges of one id", "kernel of another call"],
+    ids=["ranges of one id", "kernel of another call", "kernels of one launch"],
 )
 def test_load_nvprof_refuses(ranges: Any, launches: Any, error: type[Exception], reason: str, tmp_path: Path) -> None:
-    """Two ranges of one id are refused, as is a kernel that no launch started."""
+    """Two ranges of one id are refused, as are a kernel that no launch started and two that one launch did."""
     file = nvprof_file(
-        tmp_path / "trace.prof", strings=["work"], ranges=ranges, launches=launches, kernels=[(1, 50, 60, 7)]
+        tmp_path / "trace.prof",
+        strings=["work"],
+        ranges=ranges,
+        launches=launches,
+        kernels=[(1, 50, 60, 7), (1, 60, 70, 8), (1, 70, 80, 8)],
     )
     with pytest.raises(error, match=reason):
         load_nvprof(file)

@@ -43,3 +43,8 @@ def recorder_name() -> str:
     """What operators are recorded for on this thread: NONE, NVTX, ITT, KINETO, …"""
     found: str = reach("torch._C._autograd._profiler_type")().name
     return found
+
+
+def python_flag() -> bool:
+    """Whether torch's code in Python, such as compiled functions, finds a profiler that is recording."""
+    return bool(reach("torch.autograd.profiler._is_profiler_enabled"))

@@ -42,7 +42,7 @@ def test_itt_range_is_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_emit_itt_marks_operators_and_changes_no_result(device: torch.device) -> None:
     """Within `emit_itt`, torch records for ITT, and work gives the same results; it is entered once.
 
-    With `enabled=False` it does nothing.
+    With `enabled=False` it does nothing, also within another. An exception leaves the block and ends the recording.
     """
     x = torch.arange(1000.0, device=device)
     expected = (x.square() + 1).sum().item()
@@ -50,10 +50,20 @@ def test_emit_itt_marks_operators_and_changes_no_result(device: torch.device) ->
     with emit as entered:
         assert entered is emit
         assert private.recorder_name() == "ITT"
+        assert private.python_flag()
         with pytest.raises(RuntimeError, match="not reentrant"):
             emit.__enter__()
         assert (x.square() + 1).sum().item() == expected
     assert private.recorder_name() == "NONE"
+    assert not private.python_flag()
     with emit_itt(enabled=False) as nothing:
         assert private.recorder_name() == "NONE"
+        assert not private.python_flag()
     assert nothing is None
+    with emit_itt():
+        with emit_itt(enabled=False):
+            pass
+        assert private.recorder_name() == "ITT"
+    with pytest.raises(LookupError), emit_itt():
+        raise LookupError
+    assert private.recorder_name() == "NONE"

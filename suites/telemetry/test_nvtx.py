@@ -115,17 +115,48 @@ def test_nvtx_range_without_nvtx_in_the_build_raises(name: str) -> None:
 
 
 @cuda
+def test_emit_nvtx_waits_for_the_device_at_both_ends(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`emit_nvtx` waits for earlier work before it begins, and for that of its block before it ends."""
+    waits: list[str] = []
+    synchronize = torch.cuda.synchronize
+
+    def counted(*of: object) -> None:
+        waits.append(private.recorder_name())
+        synchronize(*of)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", counted)
+    with emit_nvtx():
+        torch.ones(4, device=device)
+    with emit_nvtx(enabled=False):
+        pass
+    assert waits == ["NONE", "NVTX"]
+
+
+@cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_emit_nvtx_is_entered_once_and_does_nothing_if_disabled(device: torch.device) -> None:
-    """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again. With `enabled=False` it does nothing."""
+    """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again.
+
+    With `enabled=False` it does nothing, also within another. An exception leaves the block and ends the recording.
+    """
     emit = emit_nvtx(record_shapes=True)
     with emit as entered:
         assert entered is emit
         assert private.recorder_name() == "NVTX"
+        assert private.python_flag()
         with pytest.raises(RuntimeError, match="not reentrant"):
             emit.__enter__()
         assert torch.ones(4, device=device).sum().item() == 4
     assert private.recorder_name() == "NONE"
+    assert not private.python_flag()
     with emit_nvtx(enabled=False) as nothing:
         assert private.recorder_name() == "NONE"
+        assert not private.python_flag()
     assert nothing is None
+    with emit_nvtx():
+        with emit_nvtx(enabled=False):
+            pass
+        assert private.recorder_name() == "NVTX"
+    with pytest.raises(LookupError), emit_nvtx():
+        raise LookupError
+    assert private.recorder_name() == "NONE"
