@@ -201,11 +201,9 @@ _UNORDERED = frozenset(
 )  # fmt: skip
 
 
-@by_operator("repeated", extended=True)
+@by_operator("repeated", extended=True, needs=dict.fromkeys(_UNORDERED, pytest.mark.requires(not_={"device": "cuda"})))
 def test_repeated(name: str, device: torch.device) -> None:
     """The same inputs give the same bits twice (torch, reproducibility); not asked where a GPU adds in any order."""
-    if device.type == "cuda" and name in _UNORDERED:
-        pytest.skip(f"{name} adds in any order on a GPU, as documented")
     for info, sample in _some(name, device, 2):
         given = samples.arguments(sample)
         one, two = (comparison.tensors(oracles.call(info)(samples.move(given, device))) for _ in range(2))
