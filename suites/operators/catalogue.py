@@ -40,9 +40,9 @@ _NEEDS = {
     "cpu": pytest.mark.requires(not_={"device": "cuda"}),
     "cuda": pytest.mark.requires(device="cuda", silicon=True),
 }
-#: Operators that return the statistics of a batch. For types of 16 bits, the reference computes what the CPU returns:
-#: statistics of the type of the weight. Those of CUDA are float32.
-_WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
+#: Operators that return the statistics of a batch or layer. For types of 16 bits, the reference computes what the CPU
+#: returns: statistics of the type of the weight or input. Those of CUDA are float32.
+_WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
 #: What the values of an operator and a group need beside that.
 _VALUES_NEED = {
     **{(name, "half"): pytest.mark.requires(not_={"device": "cuda"}) for name in _WITH_STATISTICS},
