@@ -22,6 +22,10 @@ _LEFT_OUT = frozenset(
 )
 
 
+#: What a case needs about values that deviate with the kernels of the CPU.
+_DEVIATES = pytest.mark.requires(silicon=True)
+
+
 def _groups(name: str, device: torch.device) -> list[str]:
     from . import _torch_private, types
 
@@ -76,7 +80,12 @@ def test_forward_gradients(name: str, device: torch.device) -> None:
     _check(name, device, gradients.forward, 2)
 
 
-@by_operator("gradients", extended=True, without=known.NO_SLOPES)
+@by_operator(
+    "gradients",
+    extended=True,
+    without={*known.NO_SLOPES, *(entry.name for entry in entries() if "float" not in entry.groups)},
+    needs={name: _DEVIATES for name, entry in known.VALUES.items() if "float64" in entry.types},
+)
 def test_gradients_are_slopes(name: str, device: torch.device) -> None:
     """The gradient along a direction is the slope of the values there, found by differences in 64 bits."""
     info, kinds = case.types_to_try(name, "float", device)
