@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from . import _torch_private, known, oracles, samples, types
+from . import _torch_private, known, samples, types
 from .references import formats
 
 
 def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list[torch.dtype]]:
     """Return the operator and the types of the group; skips the case if there is nothing to try."""
     info = _torch_private.operator(name)
-    if name in oracles.DENSELY and device.type not in ("cpu", "cuda"):
-        pytest.skip(f"{device.type} has no sparse tensors")
     found = types.types_of(info, group, device)
     left = [each for each in found if not known.deviates(name, formats.name_of(each), device)]
     if not left:

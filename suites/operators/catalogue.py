@@ -48,6 +48,12 @@ _VALUES_NEED = {
     **{(name, "half"): pytest.mark.requires(not_={"device": "cuda"}) for name in _WITH_STATISTICS},
     # Only the CPU has its kernel.
     **{("sparse.mm.reduce", group): pytest.mark.requires(not_={"accelerator": True}) for group in ("float", "half")},
+    # The CPU and CUDA have sparse tensors.
+    **{
+        (name, group): pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
+        for name in ("sparse.sampled_addmm", "to_sparse")
+        for group in ("float", "half", "complex", "int")
+    },
 }
 
 
