@@ -8,24 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from . import _torch_private, known, oracles, samples, types
+from . import _torch_private, known, samples, types
 from .references import formats
-
-#: Operators that return the statistics of a batch.
-_WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
 
 
 def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list[torch.dtype]]:
     """Return the operator and the types of the group; skips the case if there is nothing to try."""
     info = _torch_private.operator(name)
-    if name in oracles.WITHOUT:
-        pytest.skip(f"{name} has no oracle: {oracles.WITHOUT[name]}")
-    if name in _WITH_STATISTICS and group == "half" and device.type == "cuda":
-        pytest.skip("statistics are float32 on CUDA, and of the weight's type on the CPU, as in the reference")
-    if name == "sparse.mm.reduce" and device.type != "cpu":
-        pytest.skip("torch has its kernel for the CPU only")
-    if name in oracles.DENSELY and device.type not in ("cpu", "cuda"):
-        pytest.skip(f"{device.type} has no sparse tensors")
     found = types.types_of(info, group, device)
     left = [each for each in found if not known.deviates(name, formats.name_of(each), device)]
     if not left:

@@ -5,8 +5,8 @@ Collecting the cases must not import torch's own catalogue, which takes seconds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,36 +34,95 @@ COSTLY = frozenset(
 )
 
 
+#: What the cases of a group need whose types torch declares for one kind of device only. A simulated CUDA computes with
+#: the kernels of the CPU, which lack what only CUDA has.
+_NEEDS = {
+    "cpu": pytest.mark.requires(not_={"device": "cuda"}),
+    "cuda": pytest.mark.requires(device="cuda", silicon=True),
+}
+#: Operators that return the statistics of a batch or layer. For types of 16 bits, the reference computes what the CPU
+#: returns: statistics of the type of the weight or input. Those of CUDA are float32.
+_WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
+#: What the values of an operator and a group need beside that.
+_VALUES_NEED = {
+    **{(name, "half"): pytest.mark.requires(not_={"device": "cuda"}) for name in _WITH_STATISTICS},
+    # Only the CPU has its kernel.
+    **{("sparse.mm.reduce", group): pytest.mark.requires(not_={"accelerator": True}) for group in ("float", "half")},
+    # The CPU and CUDA have sparse tensors.
+    **{
+        (name, group): pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
+        for name in ("sparse.sampled_addmm", "to_sparse")
+        for group in ("float", "half", "complex", "int")
+    },
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operator: its name in torch's catalogue, the groups of its types, and the aspects that apply to it."""
+    """An operator: its name in torch's catalogue, the groups of its types, and the aspects that apply to it.
+
+    `only`: the groups of whose types torch declares some for one kind of device, and none for the other, with the kind
+    that has them: ``cpu`` or ``cuda``. The table has them as ``int:cpu``.
+    """
 
     name: str
     groups: tuple[str, ...]
     aspects: tuple[str, ...]
+    only: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.name} {','.join(self.groups)} {','.join(self.aspects)}"
+        groups = [f"{each}:{self.only[each]}" if each in self.only else each for each in self.groups]
+        return f"{self.name} {','.join(groups)} {','.join(self.aspects)}"
+
+    @classmethod
+    def parse(cls, line: str) -> Entry:
+        """Return the operator of a line of the table."""
+        name, groups, aspects = line.split(" ")
+        parts = [each.partition(":") for each in groups.split(",")]
+        only = {group: kind for group, _, kind in parts if kind}
+        return cls(name, tuple(group for group, _, _ in parts), tuple(aspects.split(",")), only)
+
+    @property
+    def kind(self) -> str:
+        """The only kind of device for which torch declares types, or ""."""
+        kinds = {self.only.get(each, "") for each in self.groups}
+        return kinds.pop() if len(kinds) == 1 else ""
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all operators of the table, in its order."""
     lines = FILE.read_text(encoding="ascii").splitlines()
-    parts = [line.split(" ") for line in lines if line and not line.startswith("#")]
-    return tuple(Entry(name, tuple(groups.split(",")), tuple(aspects.split(","))) for name, groups, aspects in parts)
+    return tuple(Entry.parse(line) for line in lines if line and not line.startswith("#"))
 
 
-def by_operator(aspect: str, *, extended: bool | Collection[str] = False) -> Any:
-    """Return the mark that makes a case of each operator with an aspect. `extended`: all, or those with these names."""
-    return pytest.mark.parametrize("name", list(_operators(aspect, extended)))
+def by_operator(
+    aspect: str,
+    *,
+    extended: bool | Collection[str] = False,
+    without: Collection[str] = (),
+    needs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the mark that makes a case of each operator with an aspect. `extended`: all, or those with these names.
+
+    `without`: these operators are left out. `needs`: a further mark by the name of the operator.
+    """
+    return pytest.mark.parametrize("name", list(_operators(aspect, extended, without, needs or {})))
 
 
-def _operators(aspect: str, extended: bool | Collection[str]) -> Iterator[Any]:
+def _operators(
+    aspect: str, extended: bool | Collection[str], without: Collection[str], needs: Mapping[str, Any]
+) -> Iterator[Any]:
     for entry in entries():
-        if aspect in entry.aspects:
-            more = extended if isinstance(extended, bool) else entry.name in extended
-            yield pytest.param(entry.name, id=entry.name, marks=_marks(entry.name, more))
+        if aspect not in entry.aspects or entry.name in without:
+            continue
+        more = extended if isinstance(extended, bool) else entry.name in extended
+        marks = _marks(entry.name, more)
+        if entry.kind and aspect != "errors":  # a call without a kernel is an error too
+            marks.append(_NEEDS[entry.kind])
+        if entry.name in needs:
+            marks.append(needs[entry.name])
+        yield pytest.param(entry.name, id=entry.name, marks=marks)
 
 
 def by_operator_of(group: str, aspect: str, *, without: Collection[str] = ()) -> Any:
@@ -72,22 +131,37 @@ def by_operator_of(group: str, aspect: str, *, without: Collection[str] = ()) ->
     Where it is the only group, `by_group` makes the case. `without`: these operators are left out.
     """
     found = [each for each in entries() if aspect in each.aspects and group in each.groups[1:]]
-    names = [entry.name for entry in found if entry.name not in without]
-    return pytest.mark.parametrize("name", [pytest.param(name, id=name, marks=_marks(name, False)) for name in names])
+    parameters = [
+        pytest.param(entry.name, id=entry.name, marks=[*_marks(entry.name, False), *_needs(entry, group, aspect)])
+        for entry in found
+        if entry.name not in without
+    ]
+    return pytest.mark.parametrize("name", parameters)
 
 
-def by_group(aspect: str, *, quick: Sequence[str]) -> Any:
-    """Return the mark that makes a case of each operator and group. Only the groups `quick` are in the default run."""
-    return pytest.mark.parametrize(("name", "group"), list(_groups(aspect, quick)))
+def by_group(aspect: str, *, quick: Sequence[str], without: Collection[str] = ()) -> Any:
+    """Return the mark that makes a case of each operator and group. Only the groups `quick` are in the default run.
+
+    `without`: these operators are left out.
+    """
+    return pytest.mark.parametrize(("name", "group"), list(_groups(aspect, quick, without)))
 
 
-def _groups(aspect: str, quick: Sequence[str]) -> Iterator[Any]:
+def _groups(aspect: str, quick: Sequence[str], without: Collection[str]) -> Iterator[Any]:
     for entry in entries():
-        if aspect not in entry.aspects:
+        if aspect not in entry.aspects or entry.name in without:
             continue
         for group in entry.groups:
             more = group not in quick and entry.groups[0] != group
-            yield pytest.param(entry.name, group, id=f"{entry.name}-{group}", marks=_marks(entry.name, more))
+            marks = [*_marks(entry.name, more), *_needs(entry, group, aspect)]
+            yield pytest.param(entry.name, group, id=f"{entry.name}-{group}", marks=marks)
+
+
+def _needs(entry: Entry, group: str, aspect: str) -> list[Any]:
+    found = [_NEEDS[entry.only[group]]] if group in entry.only else []
+    if aspect == "values" and (entry.name, group) in _VALUES_NEED:
+        found.append(_VALUES_NEED[entry.name, group])
+    return found
 
 
 def _marks(name: str, extended: bool) -> list[Any]:

@@ -8,7 +8,10 @@ from typing import Any
 from . import _torch_private, oracles, sizes, types
 from .catalogue import FILE, Entry
 
-_HEADER = "# Operator, groups of types, aspects. Written by `python -m suites.operators.generate` with torch {}.\n"
+_HEADER = """\
+# Operator, groups of types (with the kind of device, if only the CPU or only CUDA has them), aspects.
+# Written by `python -m suites.operators.generate` with torch {}.
+"""
 #: Operators that are no function of their inputs alone.
 _NO_VALUES = frozenset({oracles.STATISTICS, oracles.SHAPES, oracles.NONE})
 
@@ -48,10 +51,16 @@ _WITHOUT_OUT = frozenset(
 
 def entry(name: str, info: Any) -> Entry:
     """Return the line of the table for an operator."""
-    known = types.declared(info, "cpu") | types.declared(info, "cuda")
-    declared = {str(each).removeprefix("torch.") for each in known}
-    groups = [group for group, names in types.GROUPS.items() if declared.intersection(names)]
-    return Entry(name, tuple(groups), tuple(_aspects(name, info)))
+    by_kind = {kind: _groups(info, kind) for kind in ("cpu", "cuda")}
+    groups = [group for group in types.GROUPS if group in by_kind["cpu"] or group in by_kind["cuda"]]
+    kinds = {group: [kind for kind, found in by_kind.items() if group in found] for group in groups}
+    only = {group: found[0] for group, found in kinds.items() if len(found) == 1}
+    return Entry(name, tuple(groups), tuple(_aspects(name, info)), only)
+
+
+def _groups(info: Any, kind: str) -> set[str]:
+    declared = {str(each).removeprefix("torch.") for each in types.declared(info, kind)}
+    return {group for group, names in types.GROUPS.items() if declared.intersection(names)}
 
 
 def _aspects(name: str, info: Any) -> list[str]:

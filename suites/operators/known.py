@@ -167,7 +167,7 @@ NO_FORWARD = {
 }
 
 
-#: Operators whose invalid inputs are refused in another way than the catalogue states, and why.
+#: Operators whose invalid inputs are refused in another way than the catalogue states, but on CUDA, and why.
 ERRORS: dict[str, str] = dict.fromkeys(
     ("clamp_max", "clamp_min", "__rmod__", "__rpow__", "__rsub__"),
     "the CPU accepts tensors of several devices where one is a number",
@@ -189,6 +189,19 @@ OUT_OF_ANY_TYPE = {
     "cumprod": "the type of `out=` is the type of the product",
     "torch._scaled_mm": "the type of `out=` is not looked at",
 }
+#: Operators with a result that is no float, whatever the inputs are: `out=` of integers can be right for it.
+NOT_FLOATS_ALONE = frozenset(
+    (
+        *("all", "any", "eq", "ge", "gt", "isin", "isneginf", "isposinf", "le", "lt", "ne", "signbit"),
+        *("logical_and", "logical_not", "logical_or", "logical_xor"),
+        *("bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor"),
+        *("argmax", "argmin", "bucketize", "gcd", "hash_tensor", "lcm", "nonzero", "searchsorted"),
+        *("cummax", "cummin", "kthvalue", "max.reduction_with_dim", "min.reduction_with_dim", "mode", "sort", "topk"),
+        *("frexp", "lu", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.ldl_factor", "linalg.ldl_factor_ex"),
+        *("linalg.cholesky_ex", "linalg.inv_ex", "linalg.lstsq", "linalg.solve_ex"),
+        *("linalg.matrix_rank", "linalg.matrix_rank.hermitian"),
+    )
+)
 #: Operators and types for which vectors of many lengths are outside of the domain.
 LENGTHS: dict[str, Deviation] = {
     f"polygamma.polygamma_n_{n}": Deviation(("bool",), "the pole at 0 is an infinity of another sign")
@@ -252,11 +265,6 @@ AT_INFINITY = dict.fromkeys(
     ("i0", "special.i1", "special.modified_bessel_i0", "special.modified_bessel_i1"),
     f"is NaN for an infinite argument ({ISSUE}187332)",
 )
-
-
-def errors_differ(name: str, device: str) -> bool:
-    """Return whether an operator's errors are known to differ."""
-    return name in ERRORS and device in ("cpu", "soft")
 
 
 def lengths_differ(name: str, dtype: str) -> bool:

@@ -48,11 +48,10 @@ def test_clamp_max_of_a_number_in_place(device: torch.device, rng: np.random.Gen
     same(target, np.where(np.isnan(x), np.nan, np.minimum(x, 0.25)), "clamp_max_", Bound(0))
 
 
+@pytest.mark.requires(not_={"accelerator": True})  # torch has the kernel for the CPU only
 @pytest.mark.operator("_add_relu")
 def test_add_relu_of_a_number_in_place(device: torch.device, rng: np.random.Generator) -> None:
     """`_add_relu_` adds `alpha` times the number, and replaces negative results by zero."""
-    if device.type != "cpu":
-        pytest.skip("torch has the kernel for the CPU only")
     x = rng.normal(size=(5, 9))
     target = given(x, device, torch.float32)
     overload("_add_relu_.Scalar")(target, 0.5, 2)
@@ -200,11 +199,10 @@ def test_gradients_of_embeddings_by_frequency(
     same(weight.grad, wanted, f"the gradient of {name}", Bound(16, 16))
 
 
+@pytest.mark.requires(not_={"accelerator": True})  # CUDA has the kernels of convolution_backward
 @pytest.mark.operator("nn.functional.conv2d")
 def test_gradients_of_the_own_convolution(device: torch.device, rng: np.random.Generator) -> None:
     """`_slow_conv2d_backward` gives the gradients of input, weight and bias, also into given tensors."""
-    if device.type != "cpu":
-        pytest.skip("convolution_backward has CUDA's kernels")
     x, weight, grad = rng.normal(size=(2, 3, 5, 6)), rng.normal(size=(4, 3, 2, 3)), rng.normal(size=(2, 4, 4, 4))
     by_x, by_weight = np.zeros(x.shape), np.zeros(weight.shape)
     for i in range(2):
@@ -223,11 +221,10 @@ def test_gradients_of_the_own_convolution(device: torch.device, rng: np.random.G
         same(two, expected, f"{name} into a tensor", Bound(256, 256))
 
 
+@pytest.mark.requires(not_={"accelerator": True})  # torch has the kernel for the CPU only
 @pytest.mark.operator("nn.functional.conv3d")
 def test_the_own_convolution_into_a_tensor(device: torch.device, rng: np.random.Generator) -> None:
     """`slow_conv3d_forward.output` writes the convolution into the tensor."""
-    if device.type != "cpu":
-        pytest.skip("torch has the kernel for the CPU only")
     x, weight, bias = rng.normal(size=(1, 2, 4, 5, 4)), rng.normal(size=(3, 2, 2, 2, 2)), rng.normal(size=3)
     wanted = np.zeros((1, 3, 3, 4, 3)) + bias[None, :, None, None, None]
     for i, j, k in np.ndindex(2, 2, 2):
@@ -238,11 +235,10 @@ def test_the_own_convolution_into_a_tensor(device: torch.device, rng: np.random.
     same(out, wanted, "slow_conv3d_forward", Bound(256, 256))
 
 
+@pytest.mark.requires(not_={"accelerator": True})  # torch has the kernel for the CPU only
 @pytest.mark.operator("sspaddmm")
 def test_sspaddmm_into_a_sparse_tensor(device: torch.device, rng: np.random.Generator) -> None:
     """`sspaddmm(out=)` writes beta times a sparse matrix plus alpha times a sparse one by a dense one."""
-    if device.type != "cpu":
-        pytest.skip("torch has the kernel for the CPU only")
     a, b, c = (np.round(rng.normal(size=shape), 3) * (rng.random(shape) < 0.4) for shape in ((4, 5), (4, 6), (6, 5)))
     out = torch.sparse_coo_tensor(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), (4, 5))
     sparse = [given(each, device).to_sparse() for each in (a, b)]
@@ -250,11 +246,12 @@ def test_sspaddmm_into_a_sparse_tensor(device: torch.device, rng: np.random.Gene
     same(out.to_dense(), 2 * a + 3 * b @ c, "sspaddmm")
 
 
+@pytest.mark.requires(not_={"accelerator": True})  # torch has the layout of oneDNN for the CPU only
 @pytest.mark.operator("to_mkldnn")
 def test_a_tensor_of_onednn_has_the_same_numbers(device: torch.device, rng: np.random.Generator) -> None:
     """`to_mkldnn` and back keeps every number, also of a tensor with gaps."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        pytest.skip("torch has oneDNN's layout for the CPU only")
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this build of torch has no oneDNN")
     x = given(rng.normal(size=(4, 6)), device, torch.float32)
     for each in (x, x[:, ::2], x.t()):
         found = overload("to_mkldnn.default")(each)
@@ -263,10 +260,8 @@ def test_a_tensor_of_onednn_has_the_same_numbers(device: torch.device, rng: np.r
 
 
 @pytest.mark.operator("from_file")
-def test_a_file_is_read_as_a_tensor(device: torch.device, rng: np.random.Generator, tmp_path: Path) -> None:
+def test_a_file_is_read_as_a_tensor(rng: np.random.Generator, tmp_path: Path) -> None:
     """`from_file` maps the numbers of a file; with `shared`, what is written is in the file."""
-    if device.type != "cpu":
-        pytest.skip("files are mapped by the host")
     values: Array = rng.normal(size=100)
     path = tmp_path / "numbers"
     path.write_bytes(values.tobytes())

@@ -12,7 +12,7 @@ from .types import GROUPS, lacking
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
 
 
-@by_group("values", quick=("float",))
+@by_group("values", quick=("float",), without=oracles.WITHOUT)
 def test_values(name: str, group: str, device: torch.device) -> None:
     """An operator's results have the values that its definition gives, but for rounding (torch, its documentation).
 
@@ -27,7 +27,7 @@ def test_values(name: str, group: str, device: torch.device) -> None:
         oracles.verify(name, info, sample, device)
 
 
-@by_operator_of("int", "values", without=draws.DRAWS)
+@by_operator_of("int", "values", without={*draws.DRAWS, *oracles.WITHOUT})
 def test_values_of_whole_numbers(name: str, device: torch.device) -> None:
     """An operator's results for whole numbers and bool are those of its definition: one sample of each type, in turn.
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from suites.operators import (
     oracles,
     samples,
     sizes,
+    test_values,
+    test_variants,
     tolerances,
     uncalled,
     variants,
@@ -42,8 +45,55 @@ def test_the_table_is_up_to_date() -> None:
     )
 
 
-def test_every_operator_has_a_case_of_its_values() -> None:
-    assert all("values" in each.aspects for each in catalogue.entries())
+def test_every_operator_has_cases_of_its_values_or_a_reason_why_not() -> None:
+    (mark,) = (each for each in test_values.test_values.pytestmark if each.name == "parametrize")
+    tried = {parameter.values[0] for parameter in mark.args[1]}
+
+    assert tried == NAMES - set(oracles.WITHOUT)
+
+
+@pytest.mark.parametrize(
+    ("line", "only", "kind"),
+    [
+        ("add float,half values,out", {}, ""),
+        ("addmm float,half,int:cpu values", {"int": "cpu"}, ""),
+        ("histc float,half:cpu,int:cuda values", {"half": "cpu", "int": "cuda"}, ""),
+        ("histogram float:cpu values,out", {"float": "cpu"}, "cpu"),
+    ],
+)
+def test_a_line_names_the_kind_of_device_that_alone_has_a_group(line: str, only: dict[str, str], kind: str) -> None:
+    found = catalogue.Entry.parse(line)
+
+    assert (found.only, found.kind, str(found)) == (only, kind, line)
+
+
+def _needs(function: Any, *values: str) -> list[dict[str, Any]]:
+    """What the cases of a function with these parameters require."""
+    (mark,) = (each for each in function.pytestmark if each.name == "parametrize")
+    (parameter,) = (each for each in mark.args[1] if each.values == values)
+    return [each.kwargs for each in parameter.marks if each.name == "requires"]
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "wanted"),
+    [
+        (test_values.test_values, ("add", "int"), []),
+        (test_values.test_values, ("addmm", "int"), [{"not_": {"device": "cuda"}}]),
+        (test_values.test_values, ("addmm", "float"), []),
+        (test_values.test_values, ("fft.fft", "half"), [{"device": "cuda", "silicon": True}]),
+        (test_values.test_values, ("native_batch_norm", "half"), [{"not_": {"device": "cuda"}}]),
+        (test_values.test_values_of_whole_numbers, ("addmm",), [{"not_": {"device": "cuda"}}]),
+        (test_values.test_values_of_whole_numbers, ("add",), []),
+        (test_variants.test_out, ("histogram",), [{"not_": {"device": "cuda"}}]),
+        (test_variants.test_out, ("addmm",), []),
+        (test_variants.test_errors, ("histogramdd",), []),
+        (test_variants.test_repeated, ("index_add",), [{"not_": {"device": "cuda"}}]),
+    ],
+)
+def test_cases_require_the_kind_of_device_for_which_torch_declares_their_types(
+    function: Any, values: tuple[str, ...], wanted: list[dict[str, Any]]
+) -> None:
+    assert _needs(function, *values) == wanted
 
 
 @pytest.mark.parametrize(
@@ -51,7 +101,8 @@ def test_every_operator_has_a_case_of_its_values() -> None:
     [
         oracles.IDENTITIES, oracles.PICKING, oracles.UNDEFINED, oracles.DENSELY, oracles.WITHOUT, oracles.OWN,
         known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.NO_FORWARD, known.EXTREMES, known.ERRORS, known.OUT,
-        known.LENGTHS, known.OUT_OF_ANY_TYPE, known.NOT_UNIQUE, sizes.SIZES, tolerances.MORE, tolerances.LEAST,
+        known.LENGTHS, known.OUT_OF_ANY_TYPE, known.NOT_UNIQUE, known.NOT_FLOATS_ALONE, known.RESHAPING,
+        sizes.SIZES, tolerances.MORE, tolerances.LEAST,
     ],
 )  # fmt: skip
 def test_every_table_names_operators_of_the_catalogue(table: object) -> None:

@@ -111,13 +111,13 @@ std::vector<std::pair<std::string, Recipe>> recipes() {
       all.emplace_back(name, recipe);
     }
   };
-  each(plain(like_first), {"relu", "hardswish", "hardtanh", "native_dropout_backward", "bernoulli.out", "poisson",
-                           "remainder.Scalar_Tensor", "_logcumsumexp", "_functional_assert_async.msg"});
+  each(plain(like_first), {"relu", "hardswish", "hardtanh", "bernoulli.out", "poisson", "remainder.Scalar_Tensor",
+                           "_logcumsumexp", "_functional_assert_async.msg"});
   each(plain(like_second),
        {"hardswish_backward", "mish_backward", "hardtanh_backward", "glu_backward", "log_sigmoid_backward",
         "mse_loss_backward", "binary_cross_entropy_backward", "_adaptive_avg_pool2d_backward", "nll_loss2d_backward"});
   each(plain(truth_like_first), {"isnan"});
-  each(plain(fractional_like_first), {"logit"});
+  each(plain(fractional_like_first), {"logit", "native_dropout_backward"});
   each(plain(magnitude_like_first), {"angle"});
   each(plain(binary), {"floor_divide", "rsub.Tensor", "__lshift__.Scalar", "__lshift__.Tensor", "__rshift__.Scalar",
                        "__rshift__.Tensor"});
