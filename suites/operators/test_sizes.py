@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -270,6 +271,8 @@ def test_empty(name: str, device: torch.device) -> None:
             )
         except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError, AssertionError):
             continue
+        if device.type == "cuda" and _is_refused(function, given):
+            continue
         try:
             result = comparison.tensors(function(samples.move(given, device)))
         except (RuntimeError, IndexError):
@@ -279,6 +282,15 @@ def test_empty(name: str, device: torch.device) -> None:
                 raise comparison.WrongValueError(
                     f"{name}: {one.dtype} {tuple(one.shape)}, expected {two.dtype} {tuple(two.shape)}"
                 )
+
+
+def _is_refused(function: Callable[[Any], Any], given: Any) -> bool:
+    """Whether the CPU refuses a call. For an index into nothing, a GPU asserts, and is of no use from then on."""
+    try:
+        function(samples.move(given, torch.device("cpu")))
+    except (RuntimeError, IndexError):
+        return True
+    return False
 
 
 def _first_group(name: str, device: torch.device) -> str:
