@@ -1,7 +1,7 @@
 """Where torch computes something else than the reference: found by running, each with its reason.
 
 The cases of values and gradients leave these types out; `test_deviations.py` has a case for each, which is expected to
-fail. `OUT`, `OUT_OF_ANY_TYPE` and `OVERLOADS` make the case itself one that is expected to fail.
+fail. `OUT`, `OUT_OF_ANY_TYPE`, `EMPTY` and `OVERLOADS` make the case itself one that is expected to fail.
 """
 
 from __future__ import annotations
@@ -202,6 +202,8 @@ NOT_FLOATS_ALONE = frozenset(
         *("linalg.matrix_rank", "linalg.matrix_rank.hermitian"),
     )
 )
+#: Operators whose results without elements have another shape than torch declares.
+EMPTY = {"nn.functional.pixel_unshuffle": "the CPU returns the shape of the input if that has no elements"}
 #: Operators and types for which vectors of many lengths are outside of the domain.
 LENGTHS: dict[str, Deviation] = {
     f"polygamma.polygamma_n_{n}": Deviation(("bool",), "the pole at 0 is an infinity of another sign")
