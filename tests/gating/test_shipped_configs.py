@@ -142,7 +142,10 @@ def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> N
     assert set(VOCABULARY) >= SOFTWARE
 
 
-def test_driver_validation_has_no_red_gate_on_a_machine_that_lacks_nothing(cases: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("promising", [False, True])
+def test_driver_validation_has_no_red_gate_on_a_machine_that_lacks_nothing(
+    promising: bool, cases: list[dict[str, Any]]
+) -> None:
     """Cases about machines without a GPU or NVML, or with a GPU of another vendor, are no gap in the validation."""
     (h200,) = MACHINES["h200"]
     found = detect_capabilities(Inventory(devices=(h200,), driver="580.10", cuda_driver="13.0"), h200)
@@ -161,7 +164,9 @@ def test_driver_validation_has_no_red_gate_on_a_machine_that_lacks_nothing(cases
     }
     offered = Capabilities({name: partial(Detected, value) for name, value in whole.items()})
     strict = profile("driver-validation")
-    policy = Policy(profile="driver-validation", gates=tuple(strict.gates), skips=False, extended=True)
+    kind = hardware("h200")
+    promised = {"hardware": "h200", "promised": {**kind.device, **kind.offers}} if promising else {}
+    policy = Policy(profile="driver-validation", gates=tuple(strict.gates), skips=False, extended=True, **promised)
     red = {}
     for case in cases:
         wanted = [condition for mark in case["requires"] for condition in requirements.parse_requirements(mark)]
