@@ -21,8 +21,19 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about depre
 
 def _by_overload(chosen: Iterable[variants.Variant], *, extended: bool) -> Any:
     more = [pytest.mark.extended] if extended else []
-    marks = [pytest.param(each, id=each.name, marks=[pytest.mark.operator(each.operator), *more]) for each in chosen]
-    return pytest.mark.parametrize("variant", marks)
+    parameters = [
+        pytest.param(
+            each,
+            id=each.name,
+            marks=[
+                pytest.mark.operator(each.operator),
+                *more,
+                *([pytest.mark.requires(not_={"accelerator": True})] if "_for_cpu" in each.name else []),
+            ],
+        )
+        for each in chosen
+    ]
+    return pytest.mark.parametrize("variant", parameters)
 
 
 @_by_overload(variants.variants(), extended=True)
