@@ -129,10 +129,18 @@ def may_follow(following: Case, case: Case) -> bool:
 
 
 def needs_own_process(case: Case) -> bool:
-    """Whether the case asks for it, or a waiver expects it to break its process, which may show only at the end of that
-    process.
+    """Whether the case asks for a process of its own, or a waiver expects it to break its process."""
+    return case.own_process or _is_expected_to_break(case)
+
+
+def takes_short_exit(case: Case) -> bool:
+    """Whether the case asks for a process of its own, and the whole finalisation of that process need not be tried.
+
+    A breakage that a waiver expects may show only there.
     """
-    if case.own_process:
-        return True
+    return case.own_process and not _is_expected_to_break(case)
+
+
+def _is_expected_to_break(case: Case) -> bool:
     expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
     return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected

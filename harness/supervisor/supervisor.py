@@ -25,7 +25,7 @@ from harness.supervisor.ahead import Upcoming
 from harness.supervisor.attempt import Attempt, leave
 from harness.supervisor.attempts import Attempts
 from harness.supervisor.burst import Begun
-from harness.supervisor.case import Case, RecordAll, needs_own_process
+from harness.supervisor.case import Case, RecordAll, needs_own_process, takes_short_exit
 from harness.supervisor.case_history import CaseHistory, attempt_result, message
 from harness.supervisor.case_journal import CaseJournal
 from harness.supervisor.case_preparation import CasePreparation
@@ -271,16 +271,15 @@ class Supervisor:
         case = history.case
         if begun is not None:
             return self._sure(history, self._attempts.end_of(history, begun))
-        if needs_own_process(case) and not self._each_fresh:
-            return self._run_alone(history)
+        alone = self._each_fresh or needs_own_process(case)
         handle = self._slot.current
-        if handle is not None and (self._each_fresh or not self._slot.serves(self._pool.claim(case))):
+        if handle is not None and (alone or not self._slot.serves(self._pool.claim(case))):
             self.finish()
             handle = None
         if handle is None:
             handle = self.spawn(case)
-        last = self._each_fresh or (not stay and not handle.cases)
-        light = self._each_fresh and not BACKENDS[handle.binding.kind].hardware
+        last = alone or (not stay and not handle.cases)
+        light = (self._each_fresh or takes_short_exit(case)) and not BACKENDS[handle.binding.kind].hardware
         following = None if last else following_id(case, nextitem, self._preparation.prepare)
         # A GPU would serve two processes at once.
         ahead = light and stay and (nextitem is None or self._is_alike(case, nextitem))

@@ -8,6 +8,7 @@ import pytest
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 from tests.acceptance.project import Project, journal_lines
+from tests.acceptance.rules import waive
 
 TOPICS = (
     ("deaths",),
@@ -108,3 +109,45 @@ def test_own_process_keeps_others_out(
             processes.setdefault(line["pid"], set()).add(int(line["case"][-2]))
     assert [numbers for numbers in processes.values() if numbers != {2}] == shared
     assert {2} in processes.values()
+
+
+_FINALISED = """
+import os
+import pytest
+
+class Witness:
+    # Makes a file when the interpreter drops this module, which was imported before the fork.
+    file = ""
+    def __del__(self, open=os.open, how=os.O_CREAT | os.O_WRONLY):
+        if self.file:
+            open(self.file, how)
+
+WITNESS = Witness()
+
+@pytest.fixture
+def witness(request):
+    WITNESS.file = str(request.config.rootpath / request.node.name)
+"""
+
+_ENDS = """
+import pytest
+
+@pytest.mark.own_process
+def test_own(witness): pass
+
+@pytest.mark.own_process
+def test_waived(witness): pass
+
+def test_shared(witness): pass
+"""
+
+
+def test_a_case_alone_takes_the_short_exit_unless_it_may_break(make_project: MakeProject) -> None:
+    """Only the whole finalisation drops what was there before the fork."""
+    project = make_project()
+    project.write("suites/conftest.py", _FINALISED)
+    project.write("suites/test_ends.py", _ENDS)
+    waive(project, case="*::test_waived", expect=["crashed", "passed"])
+    result = project.run("-n0", "--waivers=known", "--device=cpu")
+    assert result.status == 0, result.tail()
+    assert sorted(path.name for path in project.folder.glob("test_*")) == ["test_shared", "test_waived"]

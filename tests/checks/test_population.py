@@ -85,6 +85,24 @@ def test_garbage_among_them_is_collected_once_many_are_frozen() -> None:
     assert run(code, "fast") == [False, True, False, True, True]
 
 
+def test_garbage_among_them_is_collected_again_once_their_number_has_doubled() -> None:
+    code = """if True:
+        many, seen = [], []
+        for share in (1.1, 0.9, 0.2):
+            node = Node()
+            gone = weakref.ref(node)
+            frozen = max(MeterReader.EXAMINE_ALL_AFTER, gc.get_freeze_count())
+            many += [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)]
+            meters.read()
+            del node
+            many += [[] for _ in range(int(share * frozen))]
+            meters.read()
+            seen.append(gone() is None)
+        print(json.dumps(seen))
+    """
+    assert run(code, "fast") == [True, False, True]
+
+
 def test_garbage_among_them_is_collected_before_more_are_frozen_where_leaks_are_decided() -> None:
     """It freezes less and less often there."""
     code = _GARBAGE.replace("NUMBERS", "(2 * MeterReader.FREEZE_ABOVE, MeterReader.FREEZE_ABOVE)")
