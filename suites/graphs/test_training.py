@@ -25,8 +25,9 @@ class Model(torch.nn.Module):
 
 @apis
 def test_graph_of_a_training_step_by_hand(api: Api, device: torch.device) -> None:
-    """A hand-written training step in one graph equals eager steps exactly in each replay (whole numbers, no
-    rounding)."""
+    """A hand-written training step in one graph exactly equals eager steps in each replay (whole numbers, no
+    rounding).
+    """
     weight = torch.zeros(8, 4, device=device)
     x = torch.zeros(6, 8, device=device)
     target = torch.zeros(6, 4, device=device)
@@ -67,7 +68,7 @@ def test_graph_of_a_whole_training_step_with_optimizer_and_gradscaler(
     roundings.
 
     An overflow in the data skips a step and halves the scale. The optimizers are fused, because for others the scaler
-    reads the overflow flag back to the host. (Kernels of products may differ in a capture.)
+    reads the overflow flag back to the host. Kernels of products may differ in a capture.
     """
     eager_model = Model().to(device)
     model = copy.deepcopy(eager_model)
