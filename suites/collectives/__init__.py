@@ -1,1 +1,3 @@
-"""Collectives of several ranks, and what stands on them: values, order, failures, parallel and sharded training."""
+"""Collectives of several ranks, and the features built on them: values, order, failures, parallel and sharded
+training.
+"""

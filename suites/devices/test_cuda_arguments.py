@@ -229,7 +229,7 @@ def test_cuda_stream_equals_streams_only(device: torch.device) -> None:
 def test_stream_is_unequal_to_none(device: torch.device, kind: type[torch.Stream]) -> None:
     """A stream is unequal to None: `stream != None` is True, as `stream == None` is False."""
     stream = kind(device)
-    equal, unequal = stream == None, stream != None  # noqa: E711 - the operators are what the case is about
+    equal, unequal = stream == None, stream != None  # noqa: E711 - the case checks the operators
     assert (equal, unequal) == (False, True)
 
 

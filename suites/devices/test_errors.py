@@ -144,9 +144,7 @@ def test_check_error_raises_cudaerror_with_text_and_number() -> None:
     [
         pytest.param(torch.cuda.Stream, id="cuda"),
         pytest.param(torch.cuda.ExternalStream, id="external"),
-        pytest.param(
-            torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")
-        ),  # crashed the process before
+        pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # older: a crash
     ],
 )
 def test_stream_on_a_missing_device_is_refused(make: Callable[..., object]) -> None:

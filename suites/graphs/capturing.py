@@ -21,7 +21,7 @@ class Api(Protocol):
     name: str
 
     def new(self, *, keep_graph: bool = False) -> Any:
-        """A graph without a capture."""
+        """Return a graph without a capture."""
 
     def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
         """Begin to capture the current stream."""

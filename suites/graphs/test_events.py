@@ -79,9 +79,7 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
     calibrate(device)
     stream, writer = torch.cuda.Stream(device), torch.cuda.Stream(device)
     event = external()
-    event.record(
-        writer
-    )  # torch creates an event at its first record, and ignores a wait for an event that does not exist
+    event.record(writer)  # torch creates an event at its first record, and ignores a wait for a missing event
     buffer, seen = (torch.zeros(1 << 16, dtype=torch.int64, device=device) for _ in range(2))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
