@@ -30,7 +30,7 @@ def nodes() -> Any:
 def test_cpp_functions_are_distinguished_and_cached(device: torch.device, nodes: Any) -> None:
     """A traceable C++ function is captured once for all its uses, and separately from another one with equal code.
 
-    Both stay cached.
+    Both captures stay cached.
     """
 
     def work(*operators: Any) -> Iterator[object]:
@@ -124,7 +124,7 @@ def test_cpp_function_saved_view_has_the_size_of_this_pass(device: torch.device,
 def test_cpp_function_saved_number_is_that_of_the_current_pass(
     device: torch.device, nodes: Any, operator: str, numbers: tuple[float, ...]
 ) -> None:
-    """A number that a function saved is not a constant of the compiled pass: each pass uses its own.
+    """A number that a function saved is not a constant of the compiled pass: each pass uses its own number.
 
     Not every number needs a capture.
     """

@@ -15,7 +15,7 @@ SIZES = [10, 100, 10, 15, 20, 25]
 
 
 def sine(*, forward_breaks: bool, backward_breaks: bool) -> Any:
-    """A class for the sine, with optional graph breaks."""
+    """Return a class for the sine, with optional graph breaks."""
 
     class Sine(torch.autograd.Function):
         @staticmethod
@@ -121,7 +121,9 @@ def test_graph_break_for_an_operator_without_a_fake(device: torch.device) -> Non
 
 
 def test_graph_break_for_item_in_a_backward(device: torch.device) -> None:
-    """A backward that branches on a tensor's value takes the branch of the current pass, not of the first one."""
+    """A backward that branches on a tensor's value takes the branch of the current pass, and not that of the
+    first one.
+    """
 
     class Branches(torch.autograd.Function):
         @staticmethod

@@ -46,7 +46,7 @@ def visible_devices() -> list[Any]:
 
 
 def numbers_of(candidates: list[str], uuids: list[str]) -> list[int]:
-    """Return the numbers of the devices whose UUIDs begin with `candidates`."""
+    """Return the index in `uuids` of the device that each prefix in `candidates` selects."""
     return list(reach("torch.cuda._transform_uuid_to_ordinals")(candidates, uuids))
 
 
