@@ -229,7 +229,7 @@ def test_flex_attention_pass_has_the_gradients_of_attention(device: torch.device
     expected = torch.autograd.grad(plain.square().sum(), tensors)
 
     attention: Any = torch.compile(flex_attention)
-    attended = attention(query, key, value, block_mask=mask)  # compiled first: its compilation runs a pass of its own
+    attended = attention(query, key, value, block_mask=mask)  # compiled first: its compilation runs another pass
     with compiled_backward(backend="inductor", fullgraph=False) as recording:
         attended.square().sum().backward()
 
