@@ -35,7 +35,9 @@ def _samples(entry: Entry, info: Any, count: int, *, gradient: bool) -> Iterator
 
 
 def _called() -> tuple[dict[str, str], set[str]]:
-    """Return the overloads that the samples call, each with its first operator, and those that other cases call."""
+    """Return the overloads that the samples call, each with its first operator, and the overloads that other cases
+    call.
+    """
     first: dict[str, str] = {}
     elsewhere: set[str] = set()
     for entry in entries():
@@ -55,7 +57,7 @@ def _called() -> tuple[dict[str, str], set[str]]:
 
 
 def _out_and_inplace(entry: Entry, info: Any, sample: Any, seen: Called) -> None:
-    """Call what `test_out` and `test_inplace` call."""
+    """Make the calls of `test_out` and `test_inplace`."""
     given = samples.arguments(sample)
     x, args, named = samples.move(given, _HOST)
     result = comparison.tensors(info.op(x, *args, **named))
