@@ -1,1 +1,3 @@
-"""Products, convolutions, transforms, decompositions, sorting and random numbers, against oracles without torch."""
+"""Products, convolutions, transforms, decompositions, sorting and random numbers, compared with oracles without
+torch.
+"""
