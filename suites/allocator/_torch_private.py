@@ -37,8 +37,9 @@ def resize_at(storage: torch.UntypedStorage, size: int, address: int) -> None:
 
 
 def managed_memory(device: torch.device) -> AbstractContextManager[torch.cuda.MemPool]:
-    """Allocate from cudaMallocManaged in this thread. Skip the case if the package that torch needs for it is
-    missing.
+    """Allocate from cudaMallocManaged in this thread.
+
+    Skip the case if the package that torch needs for it is missing.
     """
     pytest.importorskip("cuda.bindings", reason="torch.cuda._use_uvm needs the package cuda-python")
     context: AbstractContextManager[torch.cuda.MemPool] = reach("torch.cuda.memory._use_uvm")(device)

@@ -31,8 +31,9 @@ class Subject(Protocol):
         """Return whether all of the block still has that value."""
 
     def use(self, address: int, stream: int) -> None:
-        """Read a block late on another stream, and record the use with the allocator. Only one such use exists at a
-        time.
+        """Read a block late on another stream, and record the use with the allocator.
+
+        Only one such use exists at a time.
         """
 
     def use_is_done(self) -> bool:

@@ -42,8 +42,9 @@ def saved(node: Any, name: str) -> torch.Tensor:
 
 
 def multithreading_enabled() -> bool:
-    """Return whether a backward pass that this thread starts may use the threads of devices. No public name
-    reads this.
+    """Return whether a backward pass that this thread starts may use the threads of devices.
+
+    No public name reads this.
     """
     found: bool = reach("torch._C._is_multithreading_enabled")()
     return found

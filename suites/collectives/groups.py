@@ -1,5 +1,6 @@
-"""Process groups for ranks: gloo on the CPU, NCCL on GPUs, otherwise the registered backend. Also names that torch
-changed.
+"""Process groups for ranks: gloo on the CPU, NCCL on GPUs, otherwise the registered backend.
+
+Also names that torch changed.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ def numbers(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return factors 1 and, in signed types, -1. At each place one rank of eight has 2 or -2, and the next has
-    3 or -3.
+    """Return factors 1 and, in signed types, -1.
+
+    At each place one rank of eight has 2 or -2, and the next has 3 or -3.
     """
     index = torch.arange(size)
     place = (index + index // 64 + rank) % 8
@@ -53,8 +54,9 @@ def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tensor:
-    """Return numbers of seven bits with one bit set, or with `most` one bit cleared. At other places any bits
-    are set.
+    """Return numbers of seven bits with one bit set, or with `most` one bit cleared.
+
+    At other places any bits are set.
     """
     index = torch.arange(size)
     one = 1 << ((index + index // 64 + 2 * rank) % 7)
@@ -71,8 +73,9 @@ def _alone(index: torch.Tensor) -> torch.Tensor:
 
 
 def mixed(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return numbers of seven bits. Several ranks have the same bits set, so that an exclusive or differs from
-    an or.
+    """Return numbers of seven bits.
+
+    Several ranks have the same bits set, so that an exclusive or differs from an or.
     """
     index = torch.arange(size)
     return ((index * 37 + index // 64 + rank * rank * 29 + rank * 45 + 11) % 128).to(dtype)

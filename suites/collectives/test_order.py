@@ -64,8 +64,9 @@ def late_rank(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_wait_returns_when_the_last_rank_has_come(ranks: Any, world: int) -> None:
-    """An asynchronous call returns immediately. `is_completed` is False until all ranks have called, and `wait`
-    waits.
+    """An asynchronous call returns immediately.
+
+    `is_completed` is False until all ranks have called, and `wait` waits.
     """
     expect_all_right(ranks.run(late_rank, world=world))
 

@@ -60,8 +60,9 @@ def behind_its_stream(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_waits_for_the_current_stream_and_not_for_the_host(ranks: Any, world: int) -> None:
-    """The call returns while the stream is busy. The collective runs after earlier and before later work of the
-    stream.
+    """The call returns while the stream is busy.
+
+    The collective runs after earlier and before later work of the stream.
     """
     expect_all_right(ranks.run(behind_its_stream, world=world))
 

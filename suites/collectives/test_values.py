@@ -59,8 +59,9 @@ def test_all_reduce_gives_all_ranks_the_same_bits_each_time(ranks: Any, world: i
 
 
 def layouts(rank: Any) -> Checks:
-    """Use tensors that are dense and not contiguous. The result keeps their layout. NCCL only supports channels
-    last.
+    """Use tensors that are dense and not contiguous.
+
+    The result keeps their layout. NCCL only supports channels last.
     """
     checks = Checks(rank.number)
     transposed = ("transposed", (3, 5), (1, 0))

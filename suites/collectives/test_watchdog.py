@@ -141,8 +141,9 @@ def test_wait_raises_what_the_communicator_has_failed_with(ranks: Any) -> None:
 
 
 def aborted(rank: Any, how: str) -> Checks:
-    """Start a collective without rank 1, which has died or is late. It waits on the device until the group is
-    aborted.
+    """Start a collective without rank 1, which has died or is late.
+
+    It waits on the device until the group is aborted.
     """
     checks = Checks(rank.number)
     began(rank)

@@ -9,8 +9,9 @@ import pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Add the `keeps` marker to each case. Only processes that import the cases, and therefore torch, call this
-    hook.
+    """Add the `keeps` marker to each case.
+
+    Only processes that import the cases, and therefore torch, call this hook.
     """
     made = yield
     for item in made if isinstance(made, list) else ():

@@ -35,7 +35,7 @@ class Diary:
 
 
 def three(device: torch.device) -> nn.Sequential:
-    """Three linear layers, whose parameters are named by layer."""
+    """Return three linear layers, whose parameters are named by layer."""
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).to(device)
 
 

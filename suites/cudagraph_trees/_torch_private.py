@@ -128,8 +128,9 @@ def messages(level: int) -> Iterator[list[str]]:
 
 
 def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """Return a context in which `torch._inductor.config` has these settings. Skip the case if torch lacks one
-    of them.
+    """Return a context in which `torch._inductor.config` has these settings.
+
+    Skip the case if torch lacks one of them.
     """
     module: Any = reach("torch._inductor.config")
     for name in settings:

@@ -1,5 +1,6 @@
-"""The memory that torch's compiler keeps after a case. This module imports no torch, because supervisors import
-conftest.py.
+"""The memory that torch's compiler keeps after a case.
+
+This module imports no torch, because supervisors import conftest.py.
 """
 
 from __future__ import annotations

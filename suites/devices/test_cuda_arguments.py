@@ -109,8 +109,9 @@ def test_can_device_access_peer_takes_none_and_a_type_as_the_current_device() ->
 
 
 def test_set_device_takes_every_way_to_name_a_device_and_ignores_negative_numbers() -> None:
-    """`set_device` selects a number, a text or a device. A negative number changes nothing; a number too large
-    raises.
+    """`set_device` selects a number, a text or a device.
+
+    A negative number changes nothing; a number too large raises.
     """
     count = torch.cuda.device_count()
     before = torch.cuda.current_device()

@@ -38,8 +38,9 @@ def memory(device: torch.device, full: bool) -> Iterator[Memory]:
 
 
 def _patterns() -> list[Any]:
-    """Return the patterns and sizes. Nearly all of 141 GB takes 20 to 40 s for 64 steps; no other case has the GPU
-    then.
+    """Return the patterns and sizes.
+
+    Nearly all of 141 GB takes 20 to 40 s for 64 steps; no other case has the GPU then.
     """
     found = []
     for name, (_, steps) in PATTERNS.items():

@@ -19,7 +19,7 @@ class Watch:
     """Compares results with `expected`, bit by bit."""
 
     def __init__(self, expected: torch.Tensor, what: str) -> None:
-        """`expected`: a contiguous tensor. `what`: the name of the work, for messages."""
+        """Watch results of the work `what`, its name for messages. `expected`: a contiguous tensor."""
         device = expected.device
         self._expected = expected
         self._bits = _bits(expected)
@@ -43,8 +43,9 @@ class Watch:
             self.conclude(BATCH)
 
     def conclude(self, count: int | None = None) -> None:
-        """Evaluate the last comparisons, by default those since the last batch. Raise AssertionError for a wrong
-        result.
+        """Evaluate the last comparisons, by default those since the last batch.
+
+        Raise AssertionError for a wrong result.
         """
         count = self._done % BATCH if count is None else count
         wrong = self._wrong[:count].tolist()
@@ -62,7 +63,8 @@ class Watch:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements as integers, in one dimension. A complex tensor must be passed through
-    `torch.view_as_real`.
+    """Return the elements as integers, in one dimension.
+
+    A complex tensor must be passed through `torch.view_as_real`.
     """
     return tensor.view(_BITS[tensor.element_size()]).view(-1)

@@ -33,8 +33,9 @@ def _product(dtype: torch.dtype) -> Callable[[torch.device, int, bool], Work]:
 
 
 def _convolution(device: torch.device, seed: int, full: bool) -> Work:
-    """Return a float32 convolution. Some algorithms round, so a part of one result is compared with float64; then
-    results are compared by bits.
+    """Return a float32 convolution.
+
+    Some algorithms round, so a part of one result is compared with float64; then results are compared by bits.
     """
     batch, channels, size = (32, 256, 56) if full else (2, 8, 14)
     x = integers((batch, channels, size, size), seed, device, torch.float32)
@@ -46,8 +47,9 @@ def _convolution(device: torch.device, seed: int, full: bool) -> Work:
 
 
 def _transform(device: torch.device, seed: int, full: bool) -> Work:
-    """Return the transform of an impulse, a wave of known frequency. Later transforms are compared with the first by
-    bits.
+    """Return the transform of an impulse, a wave of known frequency.
+
+    Later transforms are compared with the first by bits.
     """
     length, place = (1 << 24, 12_345) if full else (1 << 12, 123 + seed % 1000)
     x = torch.zeros(length, dtype=torch.complex64, device=device)

@@ -18,7 +18,7 @@ def annotations_enabled() -> bool:
 
 
 def disable_annotations() -> None:
-    """Switch off what `enable_annotations` of a capture switches on."""
+    """Disable what `enable_annotations` of a capture enables."""
     reach("torch.cuda._graph_annotations.disable_annotations")()
 
 

@@ -195,8 +195,9 @@ def test_make_graphed_callables_graphs_share_one_pool(device: torch.device, give
 
 @pytest.mark.parametrize("warm_ups", [1, 3, 5])
 def test_make_graphed_callables_warms_up_as_often_as_it_is_reported(device: torch.device, warm_ups: int) -> None:
-    """The callable runs `num_warmup_iters` times, by default three, and once more for the capture. Later it does not
-    run.
+    """The callable runs `num_warmup_iters` times, by default three, and once more for the capture.
+
+    Later it does not run.
     """
     calls: list[bool] = []
 

@@ -96,8 +96,9 @@ def inputs(rng: np.random.Generator, shape: Shape, dtype: torch.dtype) -> list[t
 def attend(
     path: Path, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, must: bool = False, **options: Any
 ) -> torch.Tensor:
-    """Return attention with one backend. Skip the case if the backend on CUDA does not support the shape, unless it
-    `must`.
+    """Return attention with one backend.
+
+    Skip the case if the backend on CUDA does not support the shape, unless it `must`.
     """
     with sdpa_kernel([path.backend]):
         try:

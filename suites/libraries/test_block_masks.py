@@ -257,8 +257,9 @@ def test_create_block_mask_orders_the_writes_of_partial_blocks(device: torch.dev
 
 @NEWER
 def test_blockmask_from_kv_blocks_takes_an_order_of_keys(device: torch.device) -> None:
-    """An order is a bool or a tensor; with a tensor, a mask cannot be indexed. An order of full blocks requires the
-    other one.
+    """An order is a bool or a tensor; with a tensor, a mask cannot be indexed.
+
+    An order of full blocks requires the other one.
     """
     numbers, indices = few(device)
     order = torch.tensor([[[2, 0, 1]]], dtype=torch.int32, device=device)

@@ -328,8 +328,9 @@ def test_blockmask_from_kv_blocks_has_the_blocks_of_the_keys(device: torch.devic
 
 
 def test_blockmask_index_takes_batches_heads_and_rows(device: torch.device) -> None:
-    """An index selects batches, heads and rows of blocks, with a number as a slice of one. The mask function is then
-    lost.
+    """An index selects batches, heads and rows of blocks, with a number as a slice of one.
+
+    The mask function is then lost.
     """
     mask = flex.create_block_mask(window, B, H, Q, KV, device=device, BLOCK_SIZE=8)
     dense = mask.to_dense()

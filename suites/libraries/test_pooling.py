@@ -124,7 +124,7 @@ def sampled(size: int, out: int, corners: bool) -> Array:
 
 
 def linear(a: Array, axis: int, out: int, corners: bool) -> Array:
-    """Linear interpolation along one axis."""
+    """Interpolate linearly along one axis."""
     size = a.shape[axis]
     places = np.clip(sampled(size, out, corners), 0, None)
     low = np.minimum(np.floor(places).astype(int), size - 1)

@@ -14,7 +14,7 @@ from .oracle import Array
 
 
 def softmax(x: Array) -> Array:
-    """Softmax of the last dimension."""
+    """Return the softmax of the last dimension."""
     powers = np.exp(x - x.real.max(-1, keepdims=True))
     found: Array = powers / powers.sum(-1, keepdims=True)
     return found

@@ -26,7 +26,7 @@ def backward(x: torch.Tensor, function: Work) -> torch.Tensor:
 
 
 def kernel(x: torch.Tensor) -> torch.Tensor:
-    """Weights for a convolution, the same at each call."""
+    """Return weights for a convolution, the same at each call."""
     return x[:8, :27].reshape(8, 3, 3, 3)
 
 

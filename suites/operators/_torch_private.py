@@ -1,5 +1,6 @@
-"""torch's catalogue of its operators, which is private. Its import changes the process; these changes are
-undone here.
+"""torch's catalogue of its operators, which is private.
+
+Its import changes the process; these changes are undone here.
 """
 
 from __future__ import annotations

@@ -103,10 +103,10 @@ def by_operator(
     without: Collection[str] = (),
     needs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return the mark that makes a case of each operator with an aspect. `extended`: all operators, or those with these
-    names.
+    """Return the mark that makes a case of each operator with an aspect.
 
-    `without`: operators to leave out. `needs`: a further mark by the name of the operator.
+    `extended`: all operators, or those with these names. `without`: operators to leave out. `needs`: a further mark by
+    the name of the operator.
     """
     return pytest.mark.parametrize("name", list(_operators(aspect, extended, without, needs or {})))
 

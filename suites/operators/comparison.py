@@ -125,8 +125,9 @@ def check(
     disturbed: Callable[[], Sequence[Any]],
     where: str,
 ) -> None:
-    """Raise WrongValueError if results differ. `disturbed` returns the reference's results for slightly different
-    inputs.
+    """Raise WrongValueError if results differ.
+
+    `disturbed` returns the reference's results for slightly different inputs.
     """
     found, wanted = tensors(actual), tensors(expected)
     if len(found) != len(wanted):

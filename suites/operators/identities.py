@@ -188,8 +188,9 @@ def _ordered(values: Array, descending: bool) -> None:
 
 
 def picks(sample: Any, result: Any, expected: Any, *, counts: bool = False) -> None:
-    """Check that the values are correct, and that the indices point to them. Equal values may have any of their
-    indices.
+    """Check that the values are correct, and that the indices point to them.
+
+    Equal values may have any of their indices.
     """
     values, places = tensors(result)
     wanted = tensors(expected)[0]

@@ -73,8 +73,9 @@ def _placed(x: torch.Tensor, kind: str, place: int, device: torch.device) -> tup
 def listed(
     name: str, draw: Callable[[Shape], Array], dtype: torch.dtype, device: torch.device, like: str = ""
 ) -> Listed:
-    """Return a list of tensors whose numbers `draw` generates. `like`: the kind of memory, if it is not that of
-    `name`.
+    """Return a list of tensors whose numbers `draw` generates.
+
+    `like`: the kind of memory, if it is not that of `name`.
     """
     hosts = [number(draw(shape), dtype) for shape in SHAPES[name]]
     placed = [_placed(each, like or name, place, device) for place, each in enumerate(hosts)]

@@ -38,8 +38,9 @@ def _groups(name: str, device: torch.device) -> list[str]:
 
 
 def _check(name: str, device: torch.device, way: Callable[..., Any], count: int, *, apart: bool = False) -> None:
-    """Compare the derivatives of `count` samples of each group. Only second derivatives may be missing for all
-    of them.
+    """Compare the derivatives of `count` samples of each group.
+
+    Only second derivatives may be missing for all of them.
     """
     tried = 0
     for group in _groups(name, device):

@@ -1,5 +1,6 @@
-"""The reasons why no case calls an overload of aten that has its own kernel. Patterns are as in `fnmatch`; the first
-match counts.
+"""The reasons why no case calls an overload of aten that has its own kernel.
+
+Patterns are as in `fnmatch`; the first match counts.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ _NOT_SERVED = "Graph is not supported on device type: cuda"
 
 
 def captured(device: torch.device, work: Callable[[], object]) -> Any:
-    """Return a graph of `work`, which must have run before; the capture itself does not run it. The graph has
-    `replay()`.
+    """Return a graph of `work`, which must have run before; the capture itself does not run it.
 
-    Use `torch.accelerator.Graph` if torch supports it for the device, and CUDA's graphs otherwise.
+    The graph has `replay()`. Use `torch.accelerator.Graph` if torch supports it for the device, and CUDA's graphs
+    otherwise.
     """
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))

@@ -79,10 +79,10 @@ def test_graph_replay(device: torch.device, speed: Speed) -> None:
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.requires(accelerator=True)
 def test_event_record(device: torch.device, speed: Speed) -> None:
-    """The time to record an event on a stream. The event completes when the work before it is complete, and not
-    earlier.
+    """The time to record an event on a stream.
 
-    The stream sleeps before the event; the case must observe an incomplete event at least once.
+    The event completes when the work before it is complete, and not earlier. The stream sleeps before the event; the
+    case must observe an incomplete event at least once.
     """
     stream = torch.accelerator.current_stream(device)
     event = torch.Event(device)

@@ -42,8 +42,9 @@ _PIDS: list[int] = []
 
 
 def remove_counters() -> None:
-    """Remove the files in which torch counts the holders of shared tensors. Otherwise only finalization removes
-    them.
+    """Remove the files in which torch counts the holders of shared tensors.
+
+    Otherwise only finalization removes them.
     """
     for pid in (os.getpid(), *_PIDS):
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):

@@ -56,8 +56,9 @@ def test_share_memory_moves_a_storage_where_a_fork_writes_it() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_from_file_has_a_filename_and_writes_it_if_shared(tmp_path: Path, shared: bool) -> None:
-    """`UntypedStorage.from_file` has the bytes of the file. A shared storage writes to it, and names it in
-    `filename`.
+    """`UntypedStorage.from_file` has the bytes of the file.
+
+    A shared storage writes to it, and names it in `filename`.
     """
     file = tmp_path / "bytes"
     file.write_bytes(bytes(range(16)))

@@ -201,7 +201,7 @@ def ordinary() -> Snapshot:
 
 
 def two_devices() -> Snapshot:
-    """Memory and traces of two devices; the second one's block has been freed."""
+    """Return memory and traces of two devices; the second one's block has been freed."""
     paper = Paper(devices=2)
     paper.reserve(0x1000_0000, 2 * MIB, device=0)
     paper.reserve(0x2000_0000, 20 * MIB, device=1, pool=(0, 1))

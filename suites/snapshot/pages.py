@@ -76,8 +76,9 @@ class _Parser(HTMLParser):
 
 
 def structure(page: str) -> Page:
-    """Return the page's elements and scripts. Raise PageError unless it is a complete and properly nested HTML
-    document.
+    """Return the page's elements and scripts.
+
+    Raise PageError unless it is a complete and properly nested HTML document.
     """
     parser = _Parser()
     parser.feed(page)

@@ -1,5 +1,6 @@
-"""TorchScript functions. The compiler evaluates signature types at run time, so annotations here must not be
-strings.
+"""TorchScript functions.
+
+The compiler evaluates signature types at run time, so annotations here must not be strings.
 """
 
 import torch

@@ -47,8 +47,9 @@ def stored(path: Path, value: object) -> str:
 
 
 def drawing_program(home: Path) -> None:
-    """Write a stand-in for the flame graph program to the path where torch looks before a download. It copies its
-    input.
+    """Write a stand-in for the flame graph program to the path where torch looks before a download.
+
+    It copies its input.
     """
     script = home / ".cache" / "flamegraph.pl"
     script.parent.mkdir()

@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.fixture
 def other(device: torch.device) -> torch.device:
-    """The second of the two devices."""
+    """Return the second of the two devices."""
     return torch.device(device.type, 1)
 
 

@@ -167,8 +167,9 @@ CURRENT_TOO = ("memory_usage", "device_memory_used")
 def test_readings_ask_nvml_about_the_device_they_are_given(
     monkeypatch: pytest.MonkeyPatch, name: str, visible: str
 ) -> None:
-    """Each reading is NVML's for the device to which CUDA_VISIBLE_DEVICES assigns the number. A number beyond them
-    raises.
+    """Each reading is NVML's for the device to which CUDA_VISIBLE_DEVICES assigns the number.
+
+    A number beyond them raises.
     """
     if name in CURRENT_TOO:
         torch.cuda.init()  # initializes with the devices of this process

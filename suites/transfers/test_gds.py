@@ -24,7 +24,7 @@ def collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory whose files can be opened with O_DIRECT, as cuFile requires."""
+    """Return a directory whose files can be opened with O_DIRECT, as cuFile requires."""
     try:
         os.close(os.open(tmp_path / "probe", os.O_CREAT | os.O_RDWR | os.O_DIRECT))
     except OSError as error:
@@ -43,8 +43,9 @@ def never_answers() -> bool:
 
 
 def opened(path: Path) -> gds.GdsFile:
-    """Return a file for reading and writing. Skip the case if cuFile does not support it; any other error is a
-    failure.
+    """Return a file for reading and writing.
+
+    Skip the case if cuFile does not support it; any other error is a failure.
     """
     if never_answers():
         pytest.skip("cuFile of CUDA 13.2 hangs on a machine without /proc/modules")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requires(accelerator=True, devices=2)
 
 @pytest.fixture
 def other(device: torch.device) -> torch.device:
-    """The second of the two devices."""
+    """Return the second of the two devices."""
     return torch.device(device.type, 1)
 
 

@@ -471,8 +471,9 @@ def test_typed_storage_from_buffer_reads_numbers_of_either_order() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_typed_storage_from_file_maps_a_number_of_elements(tmp_path: Path, shared: bool) -> None:
-    """`from_file` of a class maps a number of elements of a file. Only a shared storage writes to it, and has
-    its name.
+    """`from_file` of a class maps a number of elements of a file.
+
+    Only a shared storage writes to it, and has its name.
     """
     file = tmp_path / "numbers"
     file.write_bytes(array.array("h", [1, -2, 3]).tobytes())

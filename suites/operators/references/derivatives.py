@@ -23,8 +23,9 @@ def _product(grad: Host, function: Callable[..., torch.Tensor], *inputs: Host) -
 
 
 def _decomposed(name: str) -> Callable[..., Any]:
-    """Return torch's decomposition of an operator. It is called directly, since the operator would record its own
-    backward.
+    """Return torch's decomposition of an operator.
+
+    It is called directly, since the operator would record its own backward.
     """
 
     def call(*given: Any, **named: Any) -> Any:

@@ -82,8 +82,9 @@ def differentiable() -> Iterator[None]:
 
 
 class Interpreter(TorchDispatchMode):
-    """Computes operators by NumPy while entered. `called` has the names of the operators of `TABLE` that were
-    called.
+    """Computes operators by NumPy while entered.
+
+    `called` has the names of the operators of `TABLE` that were called.
     """
 
     def __init__(self) -> None:
