@@ -118,9 +118,7 @@ def fork(
 
 
 def can_be_forked(device: torch.device | None) -> bool:
-    """Return whether a fork of this process can compute and use the device, as far as the kernel, torch and the driver
-    tell.
-    """
+    """Return whether a fork of this process can use the device, as far as the kernel, torch and the driver tell."""
     if len(os.listdir("/proc/self/task")) > 1:  # threads of a pool, for which a fork would wait
         return False
     if device is None or device.type == "cpu":

@@ -128,8 +128,9 @@ def compiled_backward(
 
 @contextmanager
 def compiling_backward() -> Iterator[Callable[[], int]]:
-    """Also capture the backward passes of functions compiled by `torch.compile` in the block, with the documented
-    switch.
+    """Also capture the backward passes of functions that `torch.compile` compiles in the block.
+
+    This uses the documented switch.
 
     Yield a function that returns the number of captures so far. The compiler is reset before and after.
     """

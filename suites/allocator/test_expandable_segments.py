@@ -151,9 +151,7 @@ tell([right, expandable, inside, counter("reserved_bytes") - before])
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
 @pytest.mark.own_process
 def test_expandable_segments_memory_stats_report_reserved_bytes_by_pool_id(device: torch.device) -> None:
-    """`memory_stats` reports the reserved bytes per pool id, the sum of the pool's segments, also with expandable
-    segments.
-    """
+    """`memory_stats` reports the reserved bytes per pool id, also with expandable segments."""
     script = """
 pools = [torch.cuda.MemPool() for _ in range(2)]
 kept = []

@@ -85,9 +85,7 @@ def test_cached_blocks_are_released_before_outofmemoryerror(device: torch.device
 
 
 def test_cached_blocks_of_another_stream_are_released_before_outofmemoryerror(device: torch.device) -> None:
-    """A request that fits only without another stream's cached memory succeeds, although it could not reuse that
-    memory.
-    """
+    """A request that fits only without another stream's cached memory succeeds, although it cannot reuse it."""
     stream = torch.Stream(device)
     with short_of_memory(device):
         with stream:
@@ -158,8 +156,7 @@ def test_memory_stats_num_ooms_counts_refusals(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
 def test_record_stream_blocks_are_waited_for_when_memory_is_short(device: torch.device) -> None:
-    """When memory is short, the allocator waits for freed blocks that another stream has not read yet, and does not
-    raise.
+    """When memory is short, the allocator waits for freed blocks that another stream has not read yet.
 
     Sixty blocks of an eighth of the free memory, read by a lagging stream, are all allocated and read correctly.
     """

@@ -63,9 +63,7 @@ def test_pinned_block_unused_in_its_capture_does_no_harm(api: Api, device: torch
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use2")
 @apis
 def test_pinned_block_that_lives_through_a_capture_is_not_reused(api: Api, device: torch.device) -> None:
-    """A live pinned block that was allocated in a capture keeps its contents through replays, and overlaps no other
-    request.
-    """
+    """A live pinned block that was allocated in a capture keeps its contents in replays and overlaps nothing."""
     x = torch.zeros(100, device=device)
     graph = api.new()
     with api.capturing(graph, torch.Stream(device)):

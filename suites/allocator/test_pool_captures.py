@@ -74,9 +74,7 @@ tell([before.data_ptr() == address, after.data_ptr() == address, results])
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_shared_pool")
 @pytest.mark.own_process
 def test_graph_capture_record_stream_reuse_in_a_shared_pool(device: torch.device) -> None:
-    """With the setting, two graphs that share a pool give correct results when replayed in the order of their
-    captures.
-    """
+    """With the setting, two graphs that share a pool give correct results when replayed in capture order."""
     script = f"""{PARTS}
 streams = [torch.cuda.Stream()]
 pool = torch.cuda.graph_pool_handle()

@@ -81,9 +81,7 @@ def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_emptycache_multithread")
 def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) -> None:
-    """Threads can concurrently allocate in pools, drop them and empty the cache; nothing raises, and all memory is
-    freed.
-    """
+    """Threads can concurrently allocate in pools, drop them and empty the cache, and all memory is freed."""
     gc.collect()
     settle(device)
     before = torch.cuda.memory_reserved(device)

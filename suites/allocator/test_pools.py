@@ -269,8 +269,7 @@ def test_mempool_use_on_oom_ends_with_the_pool(device: torch.device) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_block_free_not_deferred")
 def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.device) -> None:
-    """Without a capture, a pool's block that another stream used is reused once that stream completes, in the same
-    `with`.
+    """Without a capture, a pool's block is reused once another stream that used it completes, in the same `with`.
 
     It is not reused before; the case must observe this at least once.
     """
@@ -300,9 +299,7 @@ def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.d
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools")
 def test_memory_stats_report_reserved_bytes_by_mempool(device: torch.device) -> None:
-    """`memory_stats` reports the reserved bytes per pool: the sum of the pool's segments, without those of
-    other pools.
-    """
+    """`memory_stats` reports the reserved bytes per pool, which are the sum of the pool's segments."""
     pools = [Pool(), Pool()]
     kept = []
     for pool, size in zip(pools, (3 * MIB, 30 * MIB), strict=True):

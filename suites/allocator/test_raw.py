@@ -144,9 +144,7 @@ def assert_cached(device: torch.device) -> None:
 
 @pytest.mark.serial
 def test_caching_allocator_enable_false_gives_memory_of_the_driver(device: torch.device) -> None:
-    """With `caching_allocator_enable(False)`, each tensor has separate memory from the driver; with True, cached
-    memory.
-    """
+    """With `caching_allocator_enable(False)`, each tensor has its own driver memory; with True, cached memory."""
     torch.cuda.init()  # otherwise it does nothing
     torch.cuda.caching_allocator_enable(False)
     try:

@@ -83,9 +83,7 @@ def test_set_allocator_settings_takes_documented_settings() -> None:
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.own_process
 def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() -> None:
-    """An invalid value raises ValueError with the setting, the value or the allowed values, also after a valid
-    setting.
-    """
+    """An invalid value raises ValueError with the setting, its value or the allowed ones, also in a list."""
     found = replies(BAD)
 
     for settings, named in BAD.items():
@@ -158,8 +156,9 @@ def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
 @FOR_GPUS
 @pytest.mark.own_process
 def test_set_allocator_settings_refuses_another_backend_later() -> None:
-    """Changing the backend at runtime raises and names the current one, because a new one could not free existing
-    memory.
+    """Changing the backend at runtime raises, since a new one could not free existing memory.
+
+    The error names the current backend.
     """
     reported = replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"]
 

@@ -83,8 +83,7 @@ tell(grown)
 def test_garbage_collection_threshold_releases_old_cached_blocks(
     device: torch.device, conf: str, collected: bool
 ) -> None:
-    """A request that the cache cannot serve releases cached blocks above `garbage_collection_threshold` of allowed
-    memory.
+    """Above `garbage_collection_threshold`, a request that the cache cannot serve releases cached blocks.
 
     Live blocks are intact. Without the threshold, all blocks stay cached while there is room. 500 of 1900 MiB are
     cached and 400 requested, so that a new segment would raise the reserved memory above three tenths. The limit is

@@ -81,9 +81,7 @@ def test_empty_cache_keeps_memory_in_use(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torch.device) -> None:
-    """The peak of allocated bytes covers all simultaneous tensors, outlives them, and is the current value after a
-    reset.
-    """
+    """The peak of allocated bytes outlives simultaneous tensors; a reset sets it to the current value."""
     settle(device)
     torch.empty(1, device=device)  # devices/test_first_use.py tests the state before the first use of a device
     torch.accelerator.reset_peak_memory_stats(device)
@@ -148,9 +146,7 @@ def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> N
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 @pytest.mark.parametrize("api", ["accelerator", "device_module"])
 def test_reset_peak_memory_stats_resets_each_peak(device: torch.device, api: str) -> None:
-    """After `reset_peak_memory_stats`, each peak in `memory_stats` is the current value, for counts and bytes in each
-    pool.
-    """
+    """After `reset_peak_memory_stats`, each peak of counts and bytes is the current value, in each pool."""
     module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
     for name in ("memory_stats", "reset_peak_memory_stats"):
         if not hasattr(module, name):

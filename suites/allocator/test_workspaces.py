@@ -60,8 +60,7 @@ tell([first, second, counter("allocated_bytes") - before])
 def test_cublas_workspace_config_sets_the_size_of_a_workspace(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, config: str, size: int
 ) -> None:
-    """CUBLAS_WORKSPACE_CONFIG, pairs of a size in KiB and a count, determines the memory that the first product
-    allocates.
+    """CUBLAS_WORKSPACE_CONFIG (pairs of KiB and a count) determines the memory that the first product allocates.
 
     Later products allocate no more, and clearing the workspaces frees it.
     """
@@ -142,8 +141,7 @@ def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None
 
 @pytest.mark.requires(torch=">=2.13", rocm=False)
 def test_blas_workspace_size_takes_every_way_to_name_a_back_end() -> None:
-    """A name, its value, and the default select the same backend; without an argument, the preferred backend is
-    selected.
+    """A name and its value select the same backend; without an argument, the preferred backend is selected.
 
     CK has no workspace, and all other arguments are refused.
     """

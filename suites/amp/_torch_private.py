@@ -47,9 +47,7 @@ def _without_common() -> Iterator[None]:
 
 @functools.cache
 def _module() -> ModuleType:
-    """Return torch's module of lists, under a separate name, so that no other code gets the version with the
-    placeholder.
-    """
+    """Return torch's module of lists, under a separate name, because it uses the placeholder."""
     spec = importlib.util.find_spec(LISTS)
     if spec is None or spec.loader is None:
         pytest.skip(f"torch {torch.__version__} has no {LISTS}")
@@ -81,16 +79,15 @@ def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, .
 
 
 def nn_function(name: str) -> Callable[..., Any]:
-    """Return a function of `torch._C._nn`, which has the operations behind `torch.nn.functional` that autocast
-    handles.
-    """
+    """Return a function of `torch._C._nn`, whose operations autocast handles for `torch.nn.functional`."""
     function: Callable[..., Any] = reach(f"torch._C._nn.{name}")
     return function
 
 
 def counting_casts(tally: list[torch.dtype]) -> Any:
-    """Return a context that appends the target dtype of every floating-point conversion to `tally`, including
-    autocast's.
+    """Return a context that appends the target dtype of every floating-point conversion to `tally`.
+
+    This includes autocast's conversions.
 
     The dispatch mode below autocast is not a public name.
     """

@@ -39,9 +39,7 @@ def test_autocast_runs_matrix_products_in_the_lower_type(
 
 @LOWER
 def test_autocast_runs_mse_loss_in_float32(device: torch.device, dtype: torch.dtype) -> None:
-    """Under autocast, the MSE loss of lower-precision inputs is computed in float32, bitwise like that of converted
-    inputs.
-    """
+    """Under autocast, the MSE loss of lower-precision inputs equals that of inputs converted to float32."""
     a, b = (torch.randn(8, 8, device=device, dtype=dtype) for _ in range(2))
 
     with torch.autocast(device.type, dtype=dtype):

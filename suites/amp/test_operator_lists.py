@@ -136,9 +136,7 @@ def test_autocast_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
 @LOWER
 @parameters(ACCELERATOR, "torch_fp32", "nn_fp32", "methods_fp32")
 def test_autocast_on_an_accelerator_float32(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
-    """On an accelerator, operations of the float32 lists compute and return float32 for arguments of the autocast
-    dtype.
-    """
+    """On an accelerator, operations of the float32 lists compute float32 for arguments of the autocast dtype."""
     check(entry, call(entry, device, dtype), device, dtype, runs_in=torch.float32, gives=torch.float32)
 
 
@@ -148,9 +146,7 @@ def test_autocast_on_an_accelerator_float32(device: torch.device, entry: Listed,
 @LOWER_ON_HOST
 @parameters(CPU, "torch_need_autocast_promote")
 def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: torch.dtype) -> None:
-    """On the CPU, operations of the promotion list run in float32 if an argument is float32, otherwise in the autocast
-    dtype.
-    """
+    """On the CPU, operations of the promotion list run in float32 if an argument is, else in the autocast dtype."""
     listed = call(entry, HOST, dtype)
 
     check(entry, listed, HOST, dtype, runs_in=torch.float32, gives=torch.float32)
@@ -166,9 +162,7 @@ def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: t
 def test_autocast_on_an_accelerator_promotes_to_the_widest_type(
     device: torch.device, entry: Listed, dtype: torch.dtype
 ) -> None:
-    """On an accelerator, operations of the promotion list run in float32 if an argument is, otherwise in the autocast
-    dtype.
-    """
+    """On an accelerator, operations of the promotion list run in float32 if an argument is, else in the lower dtype."""
     listed = call(entry, device, dtype)
     check(entry, listed, device, dtype, runs_in=torch.float32, gives=torch.float32)
 

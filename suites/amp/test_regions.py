@@ -143,9 +143,7 @@ ONE_REGION_TWICE = pytest.mark.xfail(
 def test_autocast_object_that_is_reentered_restores_the_state(
     device: torch.device, dtype: torch.dtype, way: str
 ) -> None:
-    """A region object that is re-entered, by recursion of a decorated function or by hand, restores the
-    original state.
-    """
+    """A region object that is re-entered, by recursion or by hand, restores the original state."""
     before = torch.get_autocast_dtype(device.type)
     region = torch.autocast(device.type, dtype=dtype)
 

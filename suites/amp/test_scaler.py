@@ -383,8 +383,7 @@ def test_gradscaler_refuses_gradients_of_float16(device: torch.device) -> None:
 
 
 def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
-    """With `enabled=False`, `scale` returns the loss itself and `step` is the optimizer's, even with infinite
-    gradients.
+    """With `enabled=False`, `scale` returns the loss and `step` is the optimizer's, even with infinite gradients.
 
     The scale is one, and the state dictionary is empty.
     """
@@ -416,9 +415,7 @@ def test_gradscaler_enabled_false_is_kept_and_checks_nothing(device: torch.devic
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
-    """The deprecated `GradScaler` names warn with a FutureWarning that names the replacement, and work for their
-    device.
-    """
+    """The deprecated `GradScaler` names work, with a FutureWarning that names the replacement."""
     with pytest.warns(FutureWarning, match=rf"torch\.amp\.GradScaler\('{of}'"):
         scaler = module.GradScaler(init_scale=4.0)  # type: ignore[attr-defined]
 

@@ -238,8 +238,7 @@ def test_gradscaler_gives_itself_to_an_optimizer_that_asks_for_it(device: torch.
 def test_fused_optimizer_with_its_own_grad_scale(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], unscaled: bool
 ) -> None:
-    """A fused optimizer with its own `grad_scale` divides by it and by the scaler's scale, unless `unscale_` did so
-    before.
+    """A fused optimizer with its own `grad_scale` divides by it and the scaler's scale, unless `unscale_` did.
 
     Gradients remain divided by both, and `grad_scale` and `found_inf` are removed afterwards. 15 divided by the scales
     5 and 3 is 1, exactly in float32 with division.
@@ -439,9 +438,7 @@ def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> N
 
 @pytest.mark.types("float64")
 def test_gradscaler_load_state_dict_refuses_a_disabled_state(device: torch.device) -> None:
-    """The empty state of a disabled scaler raises RuntimeError in an enabled scaler, and a disabled scaler
-    accepts it.
-    """
+    """The empty state of a disabled scaler raises RuntimeError in an enabled scaler, but not in a disabled one."""
     off = torch.amp.GradScaler(device.type, enabled=False)
 
     with pytest.raises(RuntimeError, match="empty"):

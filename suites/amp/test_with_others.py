@@ -98,9 +98,7 @@ def test_checkpoint_recomputes_in_the_autocast_state_of_the_first_time(
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_cat_jit")
 @LOWER
 def test_jit_script_module_runs_under_autocast(device: torch.device, dtype: torch.dtype) -> None:
-    """A scripted module gives the eager results under autocast in each run, while TorchScript profiles and then
-    optimizes it.
-    """
+    """A scripted module gives the eager results under autocast in each run, profiled or optimized."""
 
     class Joining(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -356,9 +354,7 @@ def test_autocast_training_is_close_to_float32(device: torch.device, dtype: torc
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_autocast_old_names_warn_and_work(module: object, of: str) -> None:
-    """The deprecated `autocast` names warn with a FutureWarning that names the replacement, and work for their
-    device.
-    """
+    """The deprecated `autocast` names work, with a FutureWarning that names the replacement."""
     with pytest.warns(FutureWarning, match=rf"torch\.{of}\.amp\.autocast.*torch\.amp\.autocast\('{of}'"):
         region = module.autocast()  # type: ignore[attr-defined]
     assert isinstance(region, torch.autocast)

@@ -38,9 +38,7 @@ class Engine:
         return self._captures()
 
     def settle(self) -> None:
-        """Collect the remains of a failed capture now, so that the garbage collector does not do so during the next
-        capture.
-        """
+        """Collect the remains of a failed capture now, so that this does not happen during the next capture."""
         if private.capture_left_open():
             gc.collect()
 

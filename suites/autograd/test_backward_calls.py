@@ -171,9 +171,7 @@ def test_retain_graph_allows_a_second_backward(engine: Engine, device: torch.dev
 
 
 def test_retain_graph_is_not_needed_by_a_graph_that_saved_nothing(engine: Engine, device: torch.device) -> None:
-    """A graph that saves no tensors, such as one of sums, can be traversed any number of times without
-    `retain_graph`.
-    """
+    """A graph that saves no tensors, such as one of sums, can be traversed repeatedly without `retain_graph`."""
     x, _ = pair(device)
     y = (x + x + x).sum()
 

@@ -179,9 +179,7 @@ def test_preserve_rng_state_decides_whether_the_generator_moves_on(
 def test_checkpoint_runs_again_under_the_autocast_of_the_first_run(
     reentrant: bool, x: Tensor, device: torch.device
 ) -> None:
-    """The second run has the autocast state of the first, of the device and of the CPU, whatever the pass runs
-    under.
-    """
+    """The second run has the autocast state of the first, for device and CPU, whatever the pass runs under."""
     kinds = sorted({device.type, "cpu"})
     seen: list[list[Any]] = []
 
@@ -294,9 +292,7 @@ def test_checkpointerror_when_the_second_run_saves_more(x: Tensor) -> None:
 
 
 def test_checkpointerror_for_what_is_left_of_a_graph(x: Tensor) -> None:
-    """After a pass over a part of the results, the other saved tensors are compared when a later pass
-    recomputes them.
-    """
+    """After a pass over some of the results, a later pass recomputes and compares the other saved tensors."""
     runs: list[int] = []
 
     def forward(given: Tensor) -> tuple[Tensor, Tensor]:
@@ -436,9 +432,7 @@ def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_checkpoint_selective_refuses_operators_that_did_not_run_before(x: Tensor) -> None:
-    """A second run that calls an operator more often, or a different one, is refused, and the error names the
-    operator.
-    """
+    """A second run that calls an operator more often, or another one, is refused with the operator's name."""
     runs: list[int] = []
 
     def with_more(more: Callable[[Tensor], Tensor]) -> Tensor:

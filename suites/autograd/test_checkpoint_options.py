@@ -66,8 +66,7 @@ POLICIES = [
 
 @pytest.mark.parametrize(("policy", "runs"), POLICIES, ids=[str(policy).rpartition(".")[2] for policy, _ in POLICIES])
 def test_checkpoint_policy_decides_whether_an_operator_runs_again(device: torch.device, policy: Any, runs: int) -> None:
-    """An operator that the policy saves runs once, and the others run again in the backward pass; the gradient is the
-    same.
+    """An operator that the policy saves runs once, and others run again in the backward pass, with the same gradient.
 
     The policy is called for each operator with its arguments, and not when the operator runs again.
     """
@@ -120,9 +119,7 @@ def test_create_selective_checkpoint_contexts_takes_a_list_of_overloads(device: 
 def test_allow_cache_entry_mutation_decides_whether_a_changed_entry_is_refused(
     device: torch.device, allowed: bool
 ) -> None:
-    """A saved tensor that was changed in place is refused in the backward pass, unless `allow_cache_entry_mutation` is
-    set.
-    """
+    """A saved tensor changed in place is refused in the backward pass, unless `allow_cache_entry_mutation` is set."""
     x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
     kept: list[Tensor] = []
 

@@ -1,6 +1,4 @@
-"""Levels of forward mode: their numbers, the calls that they refuse, and the rules that the first dual number
-imports.
-"""
+"""Levels of forward mode: numbers, refused calls, and the rules that the first dual number imports."""
 
 from __future__ import annotations
 
@@ -107,8 +105,9 @@ def test_make_dual_goes_through_a_backward_pass(name: str, device: torch.device)
 
 @pytest.mark.requires(torch=">=2.13")
 def test_func_jvp_works_under_inference_mode(x: torch.Tensor, v: torch.Tensor) -> None:
-    """Inference mode disables forward mode for dual numbers, but not for `torch.func.jvp`, after which it is
-    disabled.
+    """Inference mode disables forward mode for dual numbers, but not for `torch.func.jvp`.
+
+    It is disabled again afterwards.
     """
 
     def tangent() -> torch.Tensor | None:

@@ -35,9 +35,7 @@ def named(name: str, calls: list[str]) -> Callable[..., None]:
 
 
 def test_register_forward_pre_hook_replaces_the_inputs(device: torch.device, x: torch.Tensor) -> None:
-    """The result of a hook, unless None, is the input of the next hook and of forward; a single value becomes a
-    tuple.
-    """
+    """The result of a hook, unless None, is the input of the next hook and of forward, as a tuple."""
     module = Weighted(device)
     seen: list[Any] = []
 
@@ -114,9 +112,7 @@ def test_register_forward_hook_with_kwargs_sees_them(device: torch.device, x: to
     ],
 )
 def test_module_hooks_run_in_order(device: torch.device, register: str, for_all: str) -> None:
-    """Hooks of all modules run first, then a hook with `prepend=True`, then those of the module in registration
-    order.
-    """
+    """Global hooks run first, then a hook with `prepend=True`, then those of the module in registration order."""
     module = Weighted(device)
     calls: list[str] = []
     getattr(module, register)(named("first", calls))
@@ -132,9 +128,7 @@ def test_module_hooks_run_in_order(device: torch.device, register: str, for_all:
 
 @pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
 def test_removablehandle_ends_a_hook(device: torch.device, x: torch.Tensor, register: str) -> None:
-    """A handle removes only its own hook: immediately, repeatedly without harm, and at the end of a block or after an
-    error.
-    """
+    """A handle removes only its own hook: immediately, repeatedly, or at the end of a block, also after an error."""
     module = Weighted(device)
     calls: list[str] = []
     kept = getattr(module, register)(named("kept", calls))
@@ -162,8 +156,9 @@ def test_removablehandle_ends_a_hook(device: torch.device, x: torch.Tensor, regi
 def test_register_forward_hook_always_call_runs_after_an_error(
     device: torch.device, x: torch.Tensor, everywhere: bool
 ) -> None:
-    """With `always_call=True`, a hook also runs once if forward raises; the error is raised, and other hooks do not
-    run.
+    """With `always_call=True`, a hook also runs once if forward raises; other hooks do not run.
+
+    The error is raised.
     """
     module = Weighted(device)
     calls: list[str] = []
@@ -202,9 +197,7 @@ def pair(device: torch.device) -> nn.Sequential:
 
 
 def test_register_state_dict_hooks_of_a_module(pair: nn.Sequential) -> None:
-    """A hook before `state_dict` gets the module and its prefix; a hook after it gets the state, which it may
-    change.
-    """
+    """Before `state_dict`, a hook gets the module and its prefix; after it, the state, which it may change."""
     seen: list[Any] = []
     pair[1].register_state_dict_pre_hook(lambda which, prefix, _: seen.append((which is pair[1], prefix)))
 

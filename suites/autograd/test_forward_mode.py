@@ -163,9 +163,7 @@ def test_function_without_jvp_raises_in_forward_mode(engine: Engine, device: tor
 
 
 def test_make_dual_view_changed_in_place_changes_the_tangent_of_its_base(engine: Engine, device: torch.device) -> None:
-    """An in-place write to a view of a dual tensor updates the tangent of its base, consistent with the
-    backward pass.
-    """
+    """An in-place write to a view of a dual tensor updates the tangent of its base, as in the backward pass."""
     x, v = double(device, 1.0, 2.0, 3.0), double(device, 1.0, 1.0, 1.0)
 
     def change(given: torch.Tensor) -> torch.Tensor:

@@ -144,9 +144,7 @@ def test_function_backward_error_is_raised_as_it_is(engine: Engine, device: torc
 
 @pytest.mark.covers(ROW)
 def test_save_for_backward_tensor_changed_in_place_is_refused(engine: Engine, device: torch.device) -> None:
-    """An in-place change of a tensor that a custom function saved makes the backward pass raise, as for built-in
-    functions.
-    """
+    """An in-place change of a tensor that a custom function saved makes the pass raise, as for built-in functions."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
 

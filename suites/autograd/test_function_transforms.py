@@ -135,9 +135,7 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine, device: torch.device) -> None:
-    """`backward` through `functional_call` writes gradients to the parameters passed in, and none to the
-    module's own.
-    """
+    """`backward` through `functional_call` writes gradients to the passed parameters, and not to the module's."""
     layer = torch.nn.Linear(2, 2, device=device)
     other = {"weight": torch.eye(2, device=device, requires_grad=True), "bias": torch.zeros(2, device=device)}
     given = torch.tensor([[1.0, 2.0]], device=device)
@@ -185,8 +183,9 @@ class Cube(torch.autograd.Function):
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_grad_and_vmap_transform_a_custom_function(x: Tensor, engine: Engine) -> None:
-    """A custom function with `setup_context` uses its own backward under `grad`, and with `generate_vmap_rule` under
-    `vmap`.
+    """A custom function uses its own backward under `grad`, and with `generate_vmap_rule` under `vmap`.
+
+    It must have `setup_context`.
     """
     torch.testing.assert_close(grad(lambda at: Cube.apply(at).sum())(x), 30 * x**2)
     torch.testing.assert_close(vmap(grad(Cube.apply))(x), 30 * x**2)

@@ -57,9 +57,7 @@ WAY = pytest.mark.parametrize("way", WAYS)
 
 @WAY
 def test_jacobian_of_two_results_by_two_arguments(device: torch.device, way: str) -> None:
-    """`jacobian` returns, per result, a tuple with a Jacobian per argument, each of the shape of result and
-    argument.
-    """
+    """`jacobian` returns, per result, a tuple of Jacobians per argument, in the shape of result and argument."""
     x, y = made(device, 3), made(device, 3, offset=1.0)
     found = functional.jacobian(mixed, (x, y), **WAYS[way])
     same(found, jacobians_of_mixed(x, y))
@@ -225,9 +223,7 @@ def test_strict_refuses_what_does_not_depend_on_its_arguments(device: torch.devi
 
 @pytest.mark.parametrize("name", ["hessian", "vhp", "hvp"])
 def test_strict_refuses_a_linear_function_for_second_derivatives(device: torch.device, name: str) -> None:
-    """With `strict`, second derivatives of a linear function are refused, since its gradient does not depend on
-    arguments.
-    """
+    """With `strict`, second derivatives of a linear function are refused, since its gradient is constant."""
     x = made(device, 3)
     with pytest.raises(RuntimeError, match=r"independent of|strict mode"):
         STRICT[name](lambda x: (x * 2).sum(), x, strict=True)

@@ -137,9 +137,7 @@ def test_second_derivatives_need_one_number(device: torch.device, name: str) -> 
 
 
 def test_hessian_ways_agree(device: torch.device) -> None:
-    """`hessian` gives the same derivatives row by row, vectorized, and vectorized with forward mode as the
-    outer one.
-    """
+    """`hessian` gives the same derivatives row by row, vectorized, and with forward mode as the outer one."""
     given = values(device)
     wanted = functional.hessian(FUNCTIONS["cubic"], given)
     x, y = given

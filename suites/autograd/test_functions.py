@@ -147,8 +147,7 @@ def test_mark_non_differentiable_result_requires_no_grad(engine: Engine, device:
 
 @pytest.mark.covers(ROW)
 def test_mark_dirty_input_has_a_new_history(engine: Engine, device: torch.device) -> None:
-    """An input that is marked dirty and returned is the same tensor with a new history: the gradient passes through
-    once.
+    """An input that is marked dirty and returned has a new history, through which the gradient passes once.
 
     Marking a leaf that requires grad raises.
     """

@@ -48,9 +48,7 @@ def test_set_grad_enabled_as_a_function_a_context_and_a_decorator() -> None:
 
 
 def test_inference_mode_ends_with_its_block() -> None:
-    """Inference mode ends with its block even if the object lives on, nests with its opposite, and can be entered
-    again.
-    """
+    """Inference mode ends with its block even if the object lives on, nests, and can be entered again."""
     outer, inner = torch.inference_mode(), torch.inference_mode(mode=False)
     for _ in range(2):
         with outer:

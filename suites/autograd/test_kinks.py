@@ -38,8 +38,7 @@ KINKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float], list
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", KINKS)
 def test_gradient_at_a_kink(name: str, engine: Engine, device: torch.device) -> None:
-    """At a point without a derivative, the gradient is the smallest subgradient, the limit if it exists, or as
-    documented.
+    """Without a derivative, the gradient is the smallest subgradient, the limit if it exists, or as documented.
 
     For `clamp`, the smallest subgradient applies since torch 2.14.
     """

@@ -89,9 +89,7 @@ def test_expand_and_repeat_gradients_are_summed(expansion: str, engine: Engine, 
 
 
 def test_backward_initial_gradient_with_other_strides(engine: Engine, device: torch.device) -> None:
-    """Transposed, strided and expanded initial gradients give the same result as contiguous ones with the same
-    values.
-    """
+    """Transposed, strided and expanded initial gradients give the same result as equal contiguous ones."""
     x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
     values = torch.arange(10.0, 16.0, device=device).reshape(2, 3)
     strided = torch.zeros(2, 6, device=device)[:, ::2].copy_(values)

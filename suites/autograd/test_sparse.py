@@ -122,9 +122,7 @@ def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
 
 @waived(SPARSE)
 def test_to_sparse_and_to_dense_pass_gradients_on(engine: Engine, device: torch.device) -> None:
-    """Gradients pass through `to_sparse` and `to_dense`, and from a sparse tensor to the values from which it was
-    built.
-    """
+    """Gradients pass through `to_sparse` and `to_dense`, and from a sparse tensor to the values that built it."""
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0]], device=device, requires_grad=True)
     entries = torch.tensor([5.0, 7.0], device=device, requires_grad=True)
     places = torch.tensor([[0, 1], [1, 0]], device=device)

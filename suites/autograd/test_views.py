@@ -96,9 +96,7 @@ def test_view_written_with_grad_makes_its_base_require_grad(engine: Engine, devi
 
 
 def test_views_of_views_changed_at_several_levels(engine: Engine, device: torch.device) -> None:
-    """Changes through views of views, visible to all aliases, are differentiated in the order in which they
-    were made.
-    """
+    """Changes through views of views, visible to all aliases, are differentiated in their order."""
     x = torch.ones(2, 3, device=device, requires_grad=True)
     base = x * 1
     row = base[0]

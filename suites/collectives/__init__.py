@@ -1,3 +1,1 @@
-"""Collectives of several ranks, and the features built on them: values, order, failures, parallel and sharded
-training.
-"""
+"""Collectives of several ranks: values, order, failures, and parallel and sharded training."""

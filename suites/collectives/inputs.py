@@ -64,8 +64,7 @@ def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tenso
 
 
 def _alone(index: torch.Tensor) -> torch.Tensor:
-    """Return the places at which a single rank differs from the others in a bit: half of them, including the first
-    eight.
+    """Return half of the places, including the first eight: those at which a single rank differs from the others.
 
     At the other places several ranks have the same bits, so that sums and exclusive ors differ from an or.
     """

@@ -77,9 +77,7 @@ def reduce(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def reduce_scatter(rank: Any, call: Call, checks: Checks) -> None:
-    """Check that each rank has the reduction of the tensors at its place of the lists, and that the inputs are
-    unchanged.
-    """
+    """Check that each rank has the reduction of the tensors at its place, and that the inputs are unchanged."""
     operands = call.operands(rank.world, call.size * rank.world)
     given = [part.clone().to(rank.device) for part in operands[rank.number].split(call.size)] if call.size else []
     given = given or [torch.empty(0, dtype=call.torch_dtype, device=rank.device) for _ in range(rank.world)]

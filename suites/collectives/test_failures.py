@@ -152,9 +152,7 @@ def monitored(rank: Any) -> Checks:
 
 @worlds(3, 4)
 def test_monitored_barrier_names_the_ranks_that_did_not_come(ranks: Any, world: int) -> None:
-    """Rank 0 raises with the missing rank's number, or with `wait_all_ranks` with all numbers; other ranks point to
-    rank 0.
-    """
+    """Rank 0 raises with the missing rank, or with `wait_all_ranks` all of them; other ranks point to rank 0."""
     expect_all_right(ranks.run(monitored, world=world))
 
 
@@ -280,9 +278,7 @@ def groups_come_and_go(rank: Any) -> Checks:
 
 @worlds(2)
 def test_destroy_process_group_leaves_no_thread_and_no_descriptor(ranks: Any, world: int) -> None:
-    """A process that creates and destroys groups holds as many threads and descriptors after the fifth as after the
-    second.
-    """
+    """A process holds as many threads and descriptors after its fifth group as after its second."""
     expect_all_right(ranks.run(groups_come_and_go, world=world))
 
 

@@ -108,9 +108,7 @@ def derivatives(rank: Any) -> Checks:
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
 @worlds(2, 3)
 def test_nn_functional_collectives_have_gradients(ranks: Any, world: int) -> None:
-    """Gradients flow back to their sources: a sum's gradient goes to all ranks; those of gathered and broadcast tensors
-    add up.
-    """
+    """A sum's gradient goes to all ranks; gradients of gathered and broadcast tensors add up at their source."""
     expect_all_right(ranks.run(derivatives, world=world))
 
 

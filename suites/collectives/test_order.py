@@ -161,9 +161,7 @@ def messages(rank: Any) -> Checks:
 
 @worlds(2, 3, 4)
 def test_send_and_recv_keep_the_order_of_messages(ranks: Any, world: int) -> None:
-    """Messages between two ranks arrive in order and complete; a batch of sends and receives in both directions
-    completes.
-    """
+    """Messages between two ranks arrive complete and in order; a batch in both directions completes."""
     expect_all_right(ranks.run(messages, world=world))
 
 
@@ -205,9 +203,7 @@ def named_in_a_group(rank: Any) -> Checks:
 
 @pytest.mark.requires(ranks=3)
 def test_recv_in_a_group_returns_the_rank_of_the_sender_in_the_world(ranks: Any) -> None:
-    """`recv` returns the global rank of the sender, also if the source is any rank or is given as its rank in the
-    group.
-    """
+    """`recv` returns the sender's global rank, also if the source is any rank or is given as its group rank."""
     expect_all_right(ranks.run(named_in_a_group, world=3))
 
 

@@ -251,9 +251,7 @@ def operations(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_has_what_nccl_alone_has(ranks: Any, world: int) -> None:
-    """Sums of inputs with a factor, 8-bit floats and sums of bools are exact; operations that NCCL lacks are
-    refused.
-    """
+    """Scaled sums, 8-bit floats and sums of bools are exact; operations that NCCL lacks are refused."""
     expect_all_right(ranks.run(operations, world=world))
 
 

@@ -25,9 +25,7 @@ def meet() -> None:
 
 
 def shared(rank: Any) -> tuple[torch.Tensor, Any]:
-    """Return a tensor of this rank, filled with its number counted from 1, and a handle to the tensors of the
-    others.
-    """
+    """Return this rank's tensor, filled with its number from 1, and a handle to the tensors of the others."""
     memory = symmetric_memory()
     own = memory.empty(SIZE, dtype=torch.float32, device=rank.device)
     own.fill_(rank.number + 1.0)
@@ -59,9 +57,7 @@ def exchanged(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_get_buffer_reads_and_writes_the_memory_of_each_rank(ranks: Any, world: int) -> None:
-    """`rendezvous` gives each rank the buffers of all ranks; the owner of a buffer sees what another rank
-    writes there.
-    """
+    """`rendezvous` gives each rank the buffers of all; the owner of a buffer sees what another rank writes."""
     expect_all_right(ranks.run(exchanged, world=world))
 
 

@@ -133,9 +133,7 @@ WORKLOADS = [
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda work: work.__name__.strip("_"))
 def test_compiled_autograd_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, workload: Any) -> None:
-    """Convolutions, normalization, attention, in-place views, complex numbers and indexing match the engine in one
-    capture.
-    """
+    """Convolutions, attention, in-place views, complex numbers and others match the engine in one capture."""
     within = EXACTLY if device.type == "cpu" else Within(1e-5, 1e-6, "GPU kernels may add in any order")
 
     assert compare(lambda: workload(device), backend="eager", within=within).captures == 1

@@ -67,9 +67,7 @@ def test_compiled_autograd_disable_within_enable(device: torch.device) -> None:
 
 
 def test_compiled_autograd_enable_ends_by_an_exception(device: torch.device) -> None:
-    """A block left by an exception, or a failed pass, disables compiled autograd and restores the engine's
-    threading.
-    """
+    """An exception or a failed pass disables compiled autograd and restores the engine's threading."""
     threads = torch.autograd.is_multithreading_enabled()
     with pytest.raises(LookupError), compiled_backward(backend="eager"):
         raise LookupError

@@ -63,8 +63,7 @@ def test_cpp_function_that_is_not_traceable_runs_as_it_is(device: torch.device, 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved", f"{ROW}test_autograd_cpp_node_saved_basic")
 def test_cpp_function_saved_values_of_every_kind_are_restored(device: torch.device, nodes: Any) -> None:
-    """Saved tensors, booleans, numbers, strings, lists and dictionaries are available in the captured pass, at every
-    size.
+    """Saved tensors and plain values of every kind are available in the captured pass, at every size.
 
     The tensors are those of the current pass.
     """

@@ -39,9 +39,7 @@ class Since:
         return private.counter("inductor", "cudagraph_recorded_non_static_inputs")
 
     def copied_inputs(self) -> int:
-        """Return the number of inputs that recordings copy for each replay: above zero only if something is
-        recorded.
-        """
+        """Return the number of inputs that recordings copy per replay: above zero only if something is recorded."""
         return self._copied() - self._inputs
 
     def captures(self) -> int:

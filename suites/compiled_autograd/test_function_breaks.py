@@ -121,9 +121,7 @@ def test_graph_break_for_an_operator_without_a_fake(device: torch.device) -> Non
 
 
 def test_graph_break_for_item_in_a_backward(device: torch.device) -> None:
-    """A backward that branches on a tensor's value takes the branch of the current pass, and not that of the
-    first one.
-    """
+    """A backward that branches on a tensor's value takes the branch of the current pass, not of the first one."""
 
     class Branches(torch.autograd.Function):
         @staticmethod

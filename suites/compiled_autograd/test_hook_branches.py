@@ -118,9 +118,7 @@ def _changed(device: torch.device, hook: str) -> Iterator[object]:
 
 
 def test_hook_after_accumulation_gets_the_new_gradient(device: torch.device) -> None:
-    """A hook that changes an accumulated gradient does so once per pass, and does not affect the other leaf's
-    gradient.
-    """
+    """A hook that changes an accumulated gradient does so once per pass, and does not affect other leaves."""
 
     def work() -> Iterator[object]:
         a, b = (torch.ones(2, device=device, requires_grad=True) for _ in range(2))
@@ -141,9 +139,7 @@ def test_hook_after_accumulation_gets_the_new_gradient(device: torch.device) -> 
 
 @pytest.mark.parametrize("where", ["hook", "function"])
 def test_error_of_a_captured_pass_leaves_captures_on(device: torch.device, where: str) -> None:
-    """After a pass that raised while its graph ran, later passes in the block are still captured, until the
-    block ends.
-    """
+    """After a pass that raised while its graph ran, later passes in the block are still captured."""
 
     class Fails(torch.autograd.Function):
         @staticmethod

@@ -76,9 +76,7 @@ def test_node_register_prehook_and_register_hook_change_what_goes_through(
 
 
 def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
-    """A hook on an intermediate tensor affects all earlier gradients; after its removal, the pass is a
-    different one.
-    """
+    """A hook on an intermediate tensor affects all earlier gradients; its removal makes a different pass."""
 
     def work() -> Iterator[object]:
         model = smooth(device)

@@ -130,9 +130,7 @@ def test_autograd_grad_and_retain_grad_of_a_nonleaf(device: torch.device) -> Non
 
 
 def test_allow_unused_and_materialize_grads_for_an_unused_leaf(device: torch.device) -> None:
-    """An unused leaf raises; with `allow_unused` its gradient is None, and with `materialize_grads` zeros, as in the
-    engine.
-    """
+    """An unused leaf raises; `allow_unused` gives None, and `materialize_grads` zeros, as in the engine."""
 
     def work() -> Iterator[object]:
         x, y = leaf(device), leaf(device, 2)

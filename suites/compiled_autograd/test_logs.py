@@ -34,9 +34,7 @@ def misses(messages: list[str]) -> list[str]:
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_graph")
 def test_torch_logs_verbose_names_every_function(device: torch.device) -> None:
-    """The graph in the verbose log names the forward function and call number of every node, of all kinds in
-    the model.
-    """
+    """The graph in the verbose log names the forward function and call number of every node."""
 
     def work() -> Iterator[object]:
         yield from train(network(device), rows(2, device))

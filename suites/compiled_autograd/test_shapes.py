@@ -91,9 +91,7 @@ def test_dynamic_forward_passes_its_sizes_to_the_backward(device: torch.device) 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_eager_node")
 def test_dynamic_sizes_saved_by_functions_of_the_engine(device: torch.device) -> None:
-    """Functions that save sizes as numbers (mean, expand, pad) are captured once or twice, and are correct for every
-    size.
-    """
+    """Functions that save sizes as numbers are captured once or twice, and are correct for every size."""
 
     def work() -> Iterator[object]:
         for size in SIZES:

@@ -163,9 +163,7 @@ def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
 
 
 def test_create_graph_of_a_compiled_function_is_refused(device: torch.device) -> None:
-    """A captured pass with `create_graph` over a compiled function raises, since the function has no second
-    derivative.
-    """
+    """A captured pass with `create_graph` over a compiled function raises: it has no second derivative."""
     private.reset_compiler()
     try:
         x = torch.ones(3, device=device, requires_grad=True)

@@ -35,9 +35,7 @@ def utilities(name: str) -> Any:
 
 
 def filled(name: str, newer: dict[str, Any], **values: Any) -> Any:
-    """Return a dataclass of the decision code with these values, and those of `newer` for which the release has a
-    field.
-    """
+    """Return a dataclass of the decision code with these values, and those of `newer` that the release knows."""
     kind = utilities(name)
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(**values, **{field: value for field, value in newer.items() if field in fields})

@@ -266,9 +266,7 @@ def number_argument(x: Tensor, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """A function, the maker of its arguments, its rows in the inventory, the settings it needs, and known torch
-    bugs.
-    """
+    """A function, the maker of its arguments, its inventory rows, the required settings, and known torch bugs."""
 
     work: Callable[..., Any]
     make: Make

@@ -88,8 +88,7 @@ def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, st
 @forms
 @cpp
 def test_override_cudagraphs_applies_at_any_depth(form: str) -> None:
-    """The annotation applies to the graph into which the function is inlined: as a decorator, on a forward, at any
-    depth.
+    """The annotation applies to the graph into which the function is inlined, at any depth.
 
     On the host, where nothing is recorded, the log shows that the annotation was applied, and has no such message
     without it.
@@ -109,9 +108,7 @@ def test_override_cudagraphs_applies_at_any_depth(form: str) -> None:
 @forms
 @with_triton
 def test_override_cudagraphs_fwd_false_switches_graphs_off(form: str, device: torch.device) -> None:
-    """With `fwd=False`, the graph is not recorded, counts as skipped with the annotation as the reason, and is
-    correct.
-    """
+    """With `fwd=False`, the graph is not recorded, counts as skipped for the annotation, and is correct."""
     make, _ = FORMS[form]
     calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
     with watched() as watch:
@@ -227,9 +224,7 @@ def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> N
 @with_triton
 @pytest.mark.keeps(BROKEN, **KEPT_BROKEN)
 def test_override_cudagraphs_after_a_graph_break_applies_to_its_graph(device: torch.device) -> None:
-    """After graph breaks, the annotation excludes only the graph with the annotated function, and not its
-    neighbours.
-    """
+    """After graph breaks, the annotation excludes only the graph with the annotated function."""
     off = marked(fwd=False)
     seen: list[Counts] = []
 

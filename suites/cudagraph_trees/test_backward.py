@@ -241,9 +241,7 @@ def test_gradient_that_is_a_saved_tensor(compiler: str, device: torch.device) ->
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_backward")
 def test_recordings_of_gradients_of_any_size(device: torch.device) -> None:
-    """With varying sizes, forward and backward have one recording per size, and the gradients of each size are
-    correct.
-    """
+    """With varying sizes, forward and backward have one recording per size, with correct gradients."""
     with watched() as watch:
         fast = compiled(cubed, trees.INDUCTOR, dynamic=True)
         for step, size in enumerate([8, 12, 16, 8, 12, 16, 8, 12, 16, 16, 8]):

@@ -121,9 +121,7 @@ def test_checkpoint_noise_is_the_same_in_backward(partition: bool, compiler: str
 @pytest.mark.requires(device="cuda", devices=2)
 @pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one")
 def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
-    """With CUDA graphs on the second of two devices, or alternating between both, recomputed noise is that of its
-    forward.
-    """
+    """On a second device, or alternating between two, noise recomputed in a graph is that of its forward."""
     second = torch.device(device.type, 1)
     with watched() as watch, torch.random.fork_rng([device, second]):
         fast = trees.compiled(checkpointed(noisy), CUDAGRAPHS, dynamic=False)

@@ -287,9 +287,7 @@ def test_tensor_with_an_access_error_raises(device: torch.device) -> None:
 @pytest.mark.requires(cuda=">=12")
 @pytest.mark.covers(f"{ROW}test_clear_storage_data_ptr_access_error")
 def test_storage_with_an_access_error_raises_until_cleared() -> None:
-    """A storage with an access error message raises it at each access to its memory, by any tensor, until it is
-    cleared.
-    """
+    """A storage with an access error message raises it at each access by any tensor, until it is cleared."""
     tensor = torch.arange(4.0)
     view = tensor[1:]
     key = tensor.untyped_storage()._cdata

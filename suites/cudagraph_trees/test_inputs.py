@@ -238,9 +238,7 @@ def test_recordings_of_modules_of_one_class_share_the_code(name: str, device: to
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rerecord_if_static_input_address_changed", f"{ROW}test_rerecording_logs_reason")
 def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.device) -> None:
-    """After a parameter moves to other memory, the call is recorded once more, and the debug log has the address
-    change.
-    """
+    """After a parameter moves, the call is recorded once more, and the debug log has the address change."""
     module = Weighted(device)
     with watched(debug=True) as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -263,9 +261,7 @@ def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.devi
 @with_triton
 @pytest.mark.covers(f"{ROW}test_no_rerecord_with_mark_static_address")
 def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
-    """An input marked with `torch._dynamo.mark_static_address` is read in place and not copied; its content may
-    change.
-    """
+    """An input marked with `torch._dynamo.mark_static_address` is read in place; its content may change."""
     marked = whole_numbers(8, 8, device=device)
     torch._dynamo.mark_static_address(marked)
     with watched() as watch:
@@ -319,9 +315,7 @@ def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: to
 )
 @pytest.mark.requires(torch=">=2.13")
 def test_static_inputs_that_move_do_not_count_towards_the_rerecord_limit(device: torch.device) -> None:
-    """Recordings for moved parameters do not count towards the re-record limit: calls beyond it are recorded and
-    replayed.
-    """
+    """Recordings for moved parameters do not count towards the re-record limit: later calls are recorded."""
     module = Weighted(device)
     with watched(triton__cudagraph_unexpected_rerecord_limit=1) as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -396,8 +390,7 @@ def test_mutated_buffer_is_recorded(device: torch.device) -> None:
     f"{ROW}test_mutation_cudagraph_managed_tensor_warn_only_once",
 )
 def test_mutated_output_of_another_graph(supported: bool, compiler: str, device: torch.device) -> None:
-    """A mutated output of another graph is in the trees' memory: the function is recorded if supported, else skipped
-    once.
+    """A function that mutates another graph's output is recorded if supported, otherwise skipped once.
 
     For a tensor of the program, the same function is skipped, with one message however often it is called.
     """
@@ -430,9 +423,7 @@ def test_mutated_output_of_another_graph(supported: bool, compiler: str, device:
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mutation_reinplaced")
 def test_mutated_out_argument_is_skipped(compiler: str, device: torch.device) -> None:
-    """Writing to an `out` argument mutates an input and is skipped with that reason, even if the compiler does it in
-    place.
-    """
+    """Writing to an `out` argument mutates an input and is skipped with that reason, even if done in place."""
 
     def work(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return torch.logical_xor(x, y, out=out)

@@ -1,6 +1,4 @@
-"""Tree managers and their memory: one manager per device and thread, freed by a reset; one stream; no
-workspaces left.
-"""
+"""Tree managers and their memory: one manager per device and thread, which a reset frees; streams and workspaces."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def test_output_outlives_the_manager(compiler: str, device: torch.device) -> Non
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_multithreaded_cudagraph_trees")
 def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
-    """Each thread that calls a compiled function has its own manager, warms up and records itself, with correct
-    results.
-    """
+    """Each thread that calls a compiled function has its own manager, warm-up and recording."""
     start = threading.Barrier(3)
     one_at_a_time = threading.Lock()
 

@@ -74,9 +74,7 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], object]] = {
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_output_alias", f"{ROW}test_empty_storage")
 def test_outputs_of_every_kind_are_replayed(name: str, compiler: str, device: torch.device) -> None:
-    """Views of one tensor, views of inputs, empty tensors and plain values are replayed with the eager values and
-    aliasing.
-    """
+    """Views of outputs and inputs, empty tensors and plain values are replayed with the eager values and aliasing."""
     work = OUTPUTS[name]
 
     def shared(found: object) -> list[tuple[int, int]]:

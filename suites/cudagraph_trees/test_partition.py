@@ -242,8 +242,7 @@ def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.dev
 @pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 @with_triton
 def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.device) -> None:
-    """In a partitioned forward, an operator that is not recorded may return a saved tensor at a new address in each
-    step.
+    """In a partitioned forward, an unrecorded operator may return a saved tensor at a new address in each step.
 
     The backward then copies it and is not recorded again; without partition, it reads saved tensors in place.
     """

@@ -21,8 +21,7 @@ pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 @pytest.mark.requires(torch=">=2.13")  # earlier releases record once more
 @pytest.mark.covers(f"{ROW}test_fallback_to_eager_if_recompiling_too_many_times")
 def test_cudagraph_unexpected_rerecord_limit_ends_recordings(compiler: str, device: torch.device) -> None:
-    """A function whose input moves among the trees' outputs is recorded again up to the limit, and is eager from then
-    on.
+    """A function whose input moves among the trees' outputs is recorded again up to the limit, and then is eager.
 
     The message has the limit, and why the recordings did not fit.
     """
@@ -50,9 +49,7 @@ def test_cudagraph_unexpected_rerecord_limit_ends_recordings(compiler: str, devi
 
 @both_compilers
 def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: str, device: torch.device) -> None:
-    """A recording is replayed if the same outputs have died as at its recording, and is recorded again if one
-    is alive.
-    """
+    """A recording is replayed if the same outputs have died as before, and is recorded again if one is alive."""
     with watched() as watch, torch.no_grad():
         pair = compiled(lambda x: (x + 1, x * 2), compiler)
         later = compiled(lambda y: torch.cat([y, y]) - 5, compiler)

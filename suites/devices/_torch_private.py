@@ -33,9 +33,7 @@ def check_capability() -> Callable[[], None]:
 
 
 def check_cubins() -> Callable[[], None]:
-    """Return the function that warns, at the first use of CUDA, of devices for whose major capability the build has no
-    code.
-    """
+    """Return the function that warns, at the first use of CUDA, of major capabilities without code in the build."""
     found: Callable[[], None] = reach("torch.cuda._check_cubins")
     return found
 

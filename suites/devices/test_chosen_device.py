@@ -1,6 +1,4 @@
-"""Functions with a device argument act on that device, whichever device is current, and do not change the current
-device.
-"""
+"""Functions with a device argument act on that device, and do not change the current device."""
 
 from __future__ import annotations
 

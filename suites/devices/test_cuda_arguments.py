@@ -37,9 +37,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.requires(devices=2)
 @pytest.mark.parametrize("name", READERS)
 def test_cuda_functions_take_the_type_without_an_index_as_the_current_device(name: str) -> None:
-    """None, "cuda" and `torch.device("cuda")` mean the current device; a number and a device with an index mean that
-    device.
-    """
+    """None, "cuda" and `torch.device("cuda")` mean the current device; a number or an index means that device."""
     read = READERS[name]
     held = [torch.empty((index + 1) * 32 * MIB, dtype=torch.uint8, device=f"cuda:{index}") for index in (0, 1)]
     torch.cuda.synchronize(0)
@@ -207,9 +205,7 @@ def test_is_bf16_supported_and_is_tf32_supported_follow_the_capability(
 
 
 def test_cuda_stream_equals_streams_only(device: torch.device) -> None:
-    """A stream equals the current stream if it is that stream, and equals neither another stream nor any other
-    object.
-    """
+    """A stream equals the current stream if it is that stream, and no other stream or object."""
     one, two = torch.cuda.Stream(device), torch.cuda.Stream(device)
     with torch.cuda.stream(one):
         again = torch.cuda.current_stream(device)
@@ -361,9 +357,7 @@ def test_cuda_first_use_warns_of_a_device_without_a_binary(
 def test_cuda_first_use_warns_of_code_for_an_unknown_architecture(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
-    """The first use names code for an architecture that torch does not know; it runs on devices of its major
-    capability.
-    """
+    """The first use names code for an unknown architecture, which runs on devices of its major capability."""
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_130"])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -389,9 +383,7 @@ RELEASES = [
 def test_cuda_first_use_names_the_builds_that_have_code_for_a_device(
     monkeypatch: pytest.MonkeyPatch, machine: str, capability: tuple[int, int], releases: list[str]
 ) -> None:
-    """The warning of a device without code names the CUDA releases whose builds of torch support it, or says that none
-    do.
-    """
+    """The warning of a device without code names the CUDA releases whose builds support it, or says that none do."""
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)

@@ -13,8 +13,9 @@ MIB = 1 << 20
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_set_sync_debug_mode_warns_or_raises_at_a_synchronization(device: torch.device) -> None:
-    """A synchronizing call warns with "warn", raises with "error" and does neither with "default"; the mode can be
-    read.
+    """A synchronizing call warns with "warn", raises with "error", and does neither with "default".
+
+    The mode can be read.
     """
     x = torch.ones(4, device=device)
     assert torch.cuda.get_sync_debug_mode() == 0

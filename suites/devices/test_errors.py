@@ -123,8 +123,7 @@ def test_empty_refuses_a_size_beyond_all_memory(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_check_error")
 def test_check_error_raises_cudaerror_with_text_and_number() -> None:
-    """`check_error` of success has no effect; for an error code it raises torch.cuda.CudaError with its text and
-    number.
+    """`check_error` of success has no effect; for an error it raises torch.cuda.CudaError with text and number.
 
     2 is out of memory, 1 an invalid value, 801 not supported.
     """

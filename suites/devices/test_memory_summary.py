@@ -31,9 +31,7 @@ MOST = 750 * 10**6  # for counts: there is no unit beyond millions
 
 
 def cell(value: int, deciding: int, in_bytes: bool) -> str:
-    """Return a number with the unit that the row of all pools determines: the next unit starts at 768 KiB or
-    750,000.
-    """
+    """Return a number in the unit of the row of all pools: the next unit starts at 768 KiB or 750,000."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB") if in_bytes else ("", "K", "M")
     step, limit = (1024, 768 * 1024) if in_bytes else (1000, 750 * 1000)
     place = 0
@@ -68,9 +66,7 @@ def table(text: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
 
 
 def statistics(start: int) -> dict[str, int]:
-    """Return statistics that all differ, from a few bytes up to PiB. Those of all pools are the largest of
-    their kind.
-    """
+    """Return statistics that all differ, from bytes to PiB. Those of all pools are the largest of their kind."""
     in_bytes = [f"{key}.{pool}.{each}" for _, key, is_bytes in ROWS if is_bytes for pool in ORDER for each in COLUMNS]
     counts = [f"{key}.{pool}.{each}" for _, key, is_bytes in ROWS if not is_bytes for pool in ORDER for each in COLUMNS]
     counts += [f"{key}.{each}" for _, key in OVERSIZE for each in COLUMNS]

@@ -65,9 +65,7 @@ def test_using_a_missing_accelerator_is_refused_and_named() -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
 def test_is_available_manual_seed_and_empty_cache_work_without_a_device() -> None:
-    """Availability queries, seeding and emptying the cache do not raise, return neutral values and initialize
-    nothing.
-    """
+    """Availability queries, seeding and emptying the cache do not raise, and initialize nothing."""
     answers = ask(
         "torch.cuda.is_available()",
         "torch.cuda.device_count()",

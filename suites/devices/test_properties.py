@@ -142,10 +142,9 @@ PLAIN = {
 
 @pytest.mark.requires(torch=">=2.12")
 def test_accelerator_get_device_capability_has_the_types_of_the_device(device: torch.device) -> None:
-    """If the back end reports the types that its device supports, float32 is one of them, and each plain type makes
-    tensors.
+    """If the backend reports its device's types, float32 is one of them, and each plain type makes tensors.
 
-    A back end that does not know its types says so. Source:
+    A backend that does not know its types says so. Source:
     https://docs.pytorch.org/docs/stable/generated/torch.accelerator.get_device_capability.html.
     """
     try:

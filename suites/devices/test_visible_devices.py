@@ -130,9 +130,7 @@ def test_device_count_before_the_first_use_follows_the_variable_each_time(monkey
 
 
 def test_device_count_after_the_first_use_is_that_of_the_runtime_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first use, the runtime counts once: neither its later count nor CUDA_VISIBLE_DEVICES changes the
-    number.
-    """
+    """After the first use, the runtime counts once: neither a later count nor the variable changes the number."""
     torch.cuda.init()
     private.count_anew(monkeypatch)
     private.runtime_counts(monkeypatch, 7)

@@ -18,9 +18,7 @@ _HARMFUL = (
 
 @pytest.fixture(autouse=True)
 def unharmed(device: Any, record_property: Callable[[str, object], None]) -> Iterator[None]:
-    """Fail the case if the device counts an uncorrected error or remaps a row meanwhile; record the counters
-    that grew.
-    """
+    """Fail the case if the device counts an uncorrected error or remaps a row; record the counters that grew."""
     from ..gpu_readings import error_counters
 
     before = error_counters(device)

@@ -49,9 +49,7 @@ def test_each_multiprocessor_reads_what_was_written(
 def test_each_multiprocessor_computes_alike_in_integers_and_floating_point(
     device: torch.device, endurance: float
 ) -> None:
-    """A sequence that int32, float32 and float64 hold exactly has the same values in each type, on each
-    multiprocessor.
-    """
+    """A sequence that int32, float32 and float64 hold exactly is the same in each type, on each multiprocessor."""
     processors = Multiprocessors(device, COMPUTE, "compute")
     for number in rounds(endurance):
         found = processors.run(STEPS, number)

@@ -30,9 +30,7 @@ def words(device: torch.device, full: bool, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
 def test_transfers_both_ways_at_once(device: torch.device, endurance: float, pinned: bool, full: bool) -> None:
-    """Data sent to the device, and other data sent to the host at the same time on a second stream, arrive
-    unchanged.
-    """
+    """Data sent to the device and, at the same time on a second stream, to the host arrive unchanged."""
     up, down = words(device, full, 1), words(device, full, 2)
     source = torch.empty(up.shape, dtype=up.dtype, pin_memory=pinned)
     target = torch.empty(down.shape, dtype=down.dtype, pin_memory=pinned)

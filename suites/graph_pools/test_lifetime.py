@@ -135,8 +135,7 @@ def test_capture_that_fails_keeps_no_memory(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_record_stream")
 def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
-    """A tensor allocated in a capture, recorded on a joined stream and dropped, can be read by that stream in each
-    replay.
+    """In each replay, a joined stream can read a tensor that was recorded on it and dropped in the capture.
 
     No other allocation of the capture reuses its block too early, and the block is free afterwards.
     """

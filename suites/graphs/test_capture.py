@@ -279,8 +279,7 @@ def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> No
 @pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # issued by CUDAGraph.debug_dump itself
 @pytest.mark.covers(f"{ROW}test_graph_debugdump")
 def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
-    """If debugging is enabled before the capture, a kept graph is written in the Graphviz language with its nodes and
-    edges.
+    """If debugging is enabled first, a kept graph is written with its nodes and edges, in the Graphviz language.
 
     Without `keep_graph`, CUDA's graph is destroyed after the capture.
     """
@@ -321,8 +320,8 @@ def test_capture_without_work_warns(device: torch.device) -> None:
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_oom")
 def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> None:
-    """An allocation that does not fit raises OutOfMemoryError within a capture; afterwards the device works, without
-    leaks.
+    """An allocation in a capture that does not fit raises OutOfMemoryError; afterwards the device works,
+    without leaks.
     """
     stream = torch.Stream(device)
     x = torch.zeros(ELEMENTS, device=device)
@@ -403,8 +402,7 @@ def test_graph_that_is_deleted_frees_its_memory(api: Api, device: torch.device) 
 @of_empty_graphs  # torch 2.11 raises
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_replay_within_a_capture_is_part_of_it_or_raises(api: Api, place: str, device: torch.device) -> None:
-    """A replay of a graph within another capture becomes part of it (a child graph), or raises an error about the
-    capture.
+    """A replay within another capture becomes part of it (a child graph), or raises an error about the capture.
 
     It never runs immediately, and the device still works.
     """

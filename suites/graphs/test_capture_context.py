@@ -1,6 +1,4 @@
-"""`torch.cuda.graph` and `make_graphed_callables`: their effects around the capture, and the arguments that they
-refuse.
-"""
+"""`torch.cuda.graph` and `make_graphed_callables`: effects around the capture, and refused arguments."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ def captured(x: torch.Tensor) -> torch.cuda.CUDAGraph:
 
 
 def test_cuda_graph_waits_for_the_device_before_the_capture(device: torch.device) -> None:
-    """Entering `torch.cuda.graph` synchronizes the device: earlier work of any stream is done when the capture
-    begins.
-    """
+    """Entering `torch.cuda.graph` waits for all earlier work of any stream before the capture begins."""
     x = torch.zeros(4, device=device)
     side = torch.cuda.Stream(device)
     calibrate(device)
@@ -81,9 +77,7 @@ def test_cuda_graph_frees_cached_memory_before_the_capture(device: torch.device)
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_force_cudagraph_gc_decides_whether_a_capture_collects_garbage(device: torch.device, forced: bool) -> None:
-    """Entering `torch.cuda.graph` collects cycles if `torch.compiler.config.force_cudagraph_gc` is set; the default is
-    off.
-    """
+    """`torch.cuda.graph` collects cycles if `torch.compiler.config.force_cudagraph_gc` is set; the default is off."""
 
     class Cycle:
         def __init__(self) -> None:
@@ -106,9 +100,7 @@ def test_force_cudagraph_gc_decides_whether_a_capture_collects_garbage(device: t
 
 @pytest.mark.requires(torch=">=2.13")
 def test_check_input_liveness_looks_at_inputs_of_the_capture_only(device: torch.device) -> None:
-    """`check_input_liveness` ignores a tensor that is used and freed after the capture, and tensors from before a
-    `reset`.
-    """
+    """`check_input_liveness` ignores tensors used and freed after the capture, and tensors from before a `reset`."""
     x, y, later = torch.zeros(4, device=device), torch.ones(4, device=device), torch.ones(4, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, check_input_liveness=True):
@@ -222,8 +214,7 @@ def test_make_graphed_callables_warms_up_as_often_as_it_is_reported(device: torc
 
 @pytest.mark.requires(torch=">=2.13")
 def test_enable_annotations_marks_nothing_that_a_replay_computes(device: torch.device) -> None:
-    """With `enable_annotations`, the kernels of a capture can be marked for profilers; the graph's results are the
-    same.
+    """With `enable_annotations`, a capture's kernels can be marked for profilers; results are the same.
 
     The marks remain enabled until they are disabled (torch/cuda/_graph_annotations.py).
     """

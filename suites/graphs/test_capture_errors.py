@@ -49,9 +49,7 @@ def test_capture_begin_on_the_default_stream_exits_normally(device: torch.device
 
 @apis_that_refuse
 def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
-    """A capture on the default stream is refused within this process too, and does not affect work and random
-    numbers.
-    """
+    """A capture on the default stream is also refused in this process; work and random numbers are unaffected."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=r"(?i)default stream"):
         api.begin(graph)

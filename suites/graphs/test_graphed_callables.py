@@ -109,9 +109,7 @@ def test_make_graphed_callables_unused_inputs_are_an_error_unless_allowed(device
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
 def test_make_graphed_callables_refuses_autocast_with_its_cache(device: torch.device) -> None:
-    """`make_graphed_callables` raises under autocast with a cache, because the graph would not own the cached
-    memory.
-    """
+    """`make_graphed_callables` raises under autocast with a cache, whose memory the graph would not own."""
     with (
         torch.autocast(device.type, cache_enabled=True),
         pytest.raises(RuntimeError, match="cache_enabled=False"),

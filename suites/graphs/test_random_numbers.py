@@ -132,9 +132,7 @@ def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> No
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_checkpoint_preserve_rng_state")
 def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) -> None:
-    """A checkpoint with RNG state can be captured with its backward, which repeats the forward's draws in each
-    replay.
-    """
+    """A checkpoint with RNG state can be captured; its backward repeats the forward's draws in each replay."""
     from torch.utils.checkpoint import checkpoint
 
     x = torch.ones(SIZE, device=device, requires_grad=True)

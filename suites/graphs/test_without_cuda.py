@@ -17,9 +17,7 @@ def test_cudagraph_without_a_gpu_raises_with_the_reason() -> None:
 
 
 def test_graph_pool_handle_without_cuda_raises_with_the_reason() -> None:
-    """`graph_pool_handle` raises in a build without CUDA. A build for CUDA may return a handle, which needs no
-    driver.
-    """
+    """`graph_pool_handle` raises in a build without CUDA; a build for CUDA may return one without a driver."""
     try:
         handle = torch.cuda.graph_pool_handle()
     except RuntimeError as refused:

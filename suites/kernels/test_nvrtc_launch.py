@@ -112,8 +112,7 @@ extern "C" __global__ void through(const int* from, int* to, int n) {
 @pytest.mark.requires(compute_capability=">=8.0")
 @pytest.mark.covers(f"{ROW}test_compile_kernel_large_shared_memory")
 def test_compile_kernel_set_shared_memory_config_is_needed_above_48_kib(device: torch.device) -> None:
-    """More than 48 KiB of shared memory must be configured; otherwise the launch raises, and the error names the
-    function.
+    """More than 48 KiB of shared memory must be configured; otherwise the launch raises and names the function.
 
     After the configuration, all of it is usable. A size above the device's limit raises in the configuration.
     """

@@ -1,3 +1,1 @@
-"""Products, convolutions, transforms, decompositions, sorting and random numbers, compared with oracles without
-torch.
-"""
+"""Products, convolutions, transforms, decompositions, sorting and random numbers, compared without torch."""

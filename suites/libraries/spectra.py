@@ -49,8 +49,7 @@ def regular(rng: np.random.Generator, size: int, dtype: torch.dtype) -> Array:
 
 
 def rounding(x: torch.Tensor, factor: float = 10) -> float:
-    """Return the bound of a backward stable algorithm relative to the 2-norm: factor * (n + 8) * u, with n the larger
-    edge.
+    """Return the bound of a backward stable algorithm relative to the 2-norm: factor * (n + 8) * u, n the larger edge.
 
     The 8 is for NumPy, which generates the matrices with some roundings in float64.
     """

@@ -1,5 +1,4 @@
-"""`scaled_dot_product_attention` with each backend, compared with softmax(q k^T * scale + mask) v in NumPy, with
-gradients.
+"""`scaled_dot_product_attention` with each backend: softmax(q k^T * scale + mask) v and its gradients, by NumPy.
 
 The error of a score is at most gamma(d + 2) of the magnitudes of its products, and changes a weight by that factor
 twice, once in its numerator and once in the sum. Weights are added in float32 and, for 16-bit types, rounded to the

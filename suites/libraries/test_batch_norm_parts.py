@@ -88,9 +88,7 @@ def test_batch_norm_stats_and_elemt(
 def test_batch_norm_gather_stats_with_counts_joins_the_parts(
     device: torch.device, rng: np.random.Generator, parts: int
 ) -> None:
-    """Mean and deviation of all parts together are weighted by their counts; the running ones use the unbiased
-    variance.
-    """
+    """Mean and deviation of all parts together are weighted by counts; the running ones use the unbiased variance."""
     channels = 9
     counts = rng.integers(2, 40, parts).astype(np.float64)
     rows = [rng.uniform(-1, 1, (int(count), channels)) + rng.uniform(-1, 1) for count in counts]
@@ -118,9 +116,7 @@ def test_batch_norm_gather_stats_with_counts_joins_the_parts(
 def test_batch_norm_backward_reduce_and_elemt(
     device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype
 ) -> None:
-    """The sums of gradients, alone and times the distance from the mean, and the gradient of the images equal
-    NumPy's.
-    """
+    """Sums of gradients, alone and times the distance from the mean, and gradients of the images equal NumPy's."""
     for shape in SHAPES:
         batch, slope = (Batch.drawn(rng, shape, dtype, device, last) for _ in range(2))
         weight = rng.uniform(0.5, 1.5, shape[1])

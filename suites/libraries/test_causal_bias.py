@@ -1,6 +1,4 @@
-"""`torch.nn.attention.bias`: causal masks for queries and keys of different lengths, compared with float64
-attention.
-"""
+"""`torch.nn.attention.bias`: causal masks for different lengths, compared with float64 attention."""
 
 from __future__ import annotations
 

@@ -158,9 +158,7 @@ def test_transposed_convolution_is_the_adjoint(
     output_padding: int,
     dtype: torch.dtype,
 ) -> None:
-    """`conv_transpose` is the adjoint of the convolution with the same arguments, and its gradient is the
-    convolution.
-    """
+    """`conv_transpose` is the adjoint of the convolution with the same arguments, which is its gradient."""
     given = LAYERS[layer]
     form = given.form
     if output_padding >= max(form.stride, form.dilation):

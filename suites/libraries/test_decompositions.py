@@ -36,9 +36,7 @@ RECTANGLE = pytest.mark.parametrize("shape", RECTANGLES, ids=lambda shape: "x".j
 def test_eigh_and_eigvalsh_give_the_known_spectrum(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """`eigh` gives increasing eigenvalues and orthonormal vectors, from either triangle; `eigvalsh` gives the same
-    values.
-    """
+    """`eigh` gives increasing eigenvalues and orthonormal vectors, from either triangle; `eigvalsh` only the values."""
     spectrum = values(rng, size)
     a = hermitian(rng, spectrum, dtype)
     x = tensor(a, dtype, device)

@@ -349,9 +349,7 @@ def test_blockmask_index_takes_batches_heads_and_rows(device: torch.device) -> N
 
 
 def test_and_masks_and_or_masks_combine(device: torch.device) -> None:
-    """`and_masks` is True where all masks are, `or_masks` where one is; without masks, they are True and False
-    everywhere.
-    """
+    """`and_masks` is True where all masks are, `or_masks` where one is; without masks, they are True and False."""
     here = tuple(each.to(device) for each in places())
     all_of, any_of = causal(*here) & window(*here) & of_the_second(*here), causal(*here) | window(*here)
     assert torch.equal(flex.and_masks(causal, window, of_the_second)(*here), all_of)

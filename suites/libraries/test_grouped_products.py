@@ -70,9 +70,7 @@ def test_grouped_mm_multiplies_each_group(
 @pytest.mark.operator("_scaled_grouped_mm")
 @pytest.mark.requires(device="cuda", silicon=True, compute_capability=">=9.0,<10.0")
 def test_scaled_grouped_mm_multiplies_each_group_of_float8(device: torch.device, rng: np.random.Generator) -> None:
-    """Groups of rows of float8 matrices have a scale for each row of the first and each column of each second
-    matrix.
-    """
+    """Groups of rows of float8 matrices have a scale per row of the first and per column of each second matrix."""
     a, b = _whole(rng, 64, 32), _whole(rng, 4, 32, 48)
     rows, columns = 2.0 ** rng.integers(-2, 3, 64), 2.0 ** rng.integers(-2, 3, (4, 48))
     wanted = np.concatenate([(a[part] @ b[place]) * columns[place] for place, part in enumerate(_groups())])

@@ -18,9 +18,7 @@ F32, F64 = torch.float32, torch.float64
 @pytest.mark.operator("random_")
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float32", "float64", "bool"])
 def test_random_fills_the_range_of_its_type(device: torch.device, dtype: str) -> None:
-    """`random_` draws whole numbers from 0 to the largest of an integer type, or of the range that a float type
-    holds.
-    """
+    """`random_` draws whole numbers from 0 to the largest of an integer type, or that a float type holds exactly."""
     kind = getattr(torch, dtype)
     x = torch.empty(COUNT, dtype=kind, device=device).random_(generator=seeded(device))
 
@@ -71,9 +69,7 @@ def test_random_from_to_the_end_has_all_bits(device: torch.device) -> None:
 @pytest.mark.operator("normal", "bernoulli")
 @types(F32, F64)
 def test_normal_and_bernoulli_by_tensors(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """`normal` takes a deviation, a mean, or both per element or broadcast; `bernoulli_` takes a probability
-    for each.
-    """
+    """`normal` takes a deviation, a mean, or both per element or broadcast; `bernoulli_` takes probabilities."""
     spread, middle = rng.uniform(0.5, 4, COUNT), rng.uniform(-3, 3, COUNT)
     s, m = tensor(spread, dtype, device), tensor(middle, dtype, device)
     a, b = numbers(s), numbers(m)

@@ -57,9 +57,7 @@ def _check(found: torch.Tensor, wanted: list[Array], dtype: torch.dtype) -> None
 def test_a_nested_tensor_has_the_rows_it_was_made_of(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """A nested tensor from a list or from values and offsets has its rows, values, offsets, sizes, and its
-    padded form.
-    """
+    """A nested tensor from a list or from values and offsets has its rows, values, offsets, sizes and padded form."""
     rows = [rng.integers(0, 2, (length, WIDTH)) for length in LENGTHS]
     host = [torch.from_numpy(row).to(dtype) for row in rows]
     made = torch.nested.nested_tensor(host, layout=torch.jagged, device=device)

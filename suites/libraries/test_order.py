@@ -267,9 +267,7 @@ def test_bincount_counts_and_adds(device: torch.device, rng: np.random.Generator
 def test_histc_and_histogram_count(
     device: torch.device, rng: np.random.Generator, sizes: str, dtype: torch.dtype
 ) -> None:
-    """`histc` counts in equal bins, the last of which is closed; `histogram` (on the CPU) in given bins, with
-    weights.
-    """
+    """`histc` counts in equal bins, the last one closed; `histogram` (on the CPU) in given bins, with weights."""
     for size in of_sizes(sizes):
         # A quarter off the edges, so that no rounding moves a number to the next bin.
         a = rng.integers(-40, 41, size) + 0.25

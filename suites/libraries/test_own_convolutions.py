@@ -132,8 +132,7 @@ def test_conv_depthwise(
 def test_cudnn_convolution(
     device: torch.device, rng: np.random.Generator, dims: int, form: Form, dtype: torch.dtype
 ) -> None:
-    """cuDNN's convolutions by name are plain, transposed, with a bias, with a sum, or with negative results set to
-    zero.
+    """cuDNN's convolutions by name are plain, transposed, with a bias, with a sum, or without negative results.
 
     Transform algorithms add a factor of 32 to the bound of rounding theory, as in `test_convolutions.py`.
     """

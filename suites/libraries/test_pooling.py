@@ -158,9 +158,7 @@ def test_interpolate_linear(
 @pytest.mark.parametrize("factor", [2, 3])
 @pytest.mark.types("float64")
 def test_interpolate_nearest_and_area(device: torch.device, rng: np.random.Generator, dims: int, factor: int) -> None:
-    """`nearest` repeats each element, as does `nearest-exact` for whole factors; `area` reduces by the mean of
-    blocks.
-    """
+    """`nearest` repeats each element, `nearest-exact` too for whole factors; `area` reduces by the mean of blocks."""
     a = image(rng, dims)
     x = tensor(a, torch.float64, device)
     expected = a

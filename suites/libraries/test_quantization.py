@@ -170,9 +170,7 @@ def test_quantize_per_tensor_dynamic_uses_the_range(device: torch.device, rng: n
 def test_fake_quantize_per_tensor_rounds_and_passes_gradients(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """The result has the values of the integers; the gradient passes where no value was clamped, and is
-    otherwise zero.
-    """
+    """`fake_quantize` gives the values of the integers; the gradient passes where none was clamped, else it is zero."""
     for shape in SHAPES:
         for scale, zero, low, high in ((0.25, 0, -128, 127), (0.5, 7, 0, 255), (2.0, 3, 0, 15)):
             a = _spread(rng, shape, scale, zero, (low, high))
@@ -198,9 +196,7 @@ def test_fake_quantize_per_tensor_rounds_and_passes_gradients(
 def test_fake_quantize_per_channel_has_a_scale_for_each(
     device: torch.device, rng: np.random.Generator, axis: int, dtype: torch.dtype
 ) -> None:
-    """The result has the values of the integers with each channel's scale; the gradient passes where none was
-    clamped.
-    """
+    """`fake_quantize` gives the values with each channel's scale; the gradient passes where none was clamped."""
     shape = (3, 4, 5)
     along = [-1 if place == axis else 1 for place in range(3)]
     scales, zeros = 2.0 ** rng.integers(-4, 3, shape[axis]), rng.integers(0, 9, shape[axis])
@@ -225,8 +221,7 @@ def test_fake_quantize_per_channel_has_a_scale_for_each(
 def test_fake_quantize_learnable_has_gradients_of_scale_and_zero(
     device: torch.device, rng: np.random.Generator, axis: int | None
 ) -> None:
-    """The gradients of scale and zero are as published (Jain and others, 2020; Esser and others, 2020), times
-    `grad_factor`.
+    """The gradients of scale and zero are as published (Jain et al., 2020; Esser et al., 2020), times `grad_factor`.
 
     By the scale: (x' - x) / scale inside, and the end minus zero if a value was clamped. By zero: minus the scale
     there.
@@ -315,7 +310,7 @@ def test_weight_int4pack_mm_dequantizes_groups(device: torch.device, rng: np.ran
 def test_weight_norm_scales_each_row_to_its_length(
     device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
-    """`weight_norm` is v g / |v|, with the length of each row or, for the last dimension, of each column; with
+    """`weight_norm` is v g / |v|, with the length of each row, or for the last dimension each column; with
     gradients.
     """
     if device.type == "cuda" and dtype == F64 and not has_host_kernels(device):

@@ -52,9 +52,7 @@ def test_solve_and_inv_have_small_residuals(
 
 @TYPE
 def test_solve_broadcasts_over_batches(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """`solve` broadcasts a batch of matrices with one right side, and one matrix with a batch; right sides may be
-    empty.
-    """
+    """`solve` broadcasts a batch of matrices with one right side, and vice versa; right sides may be empty."""
     a = np.stack([regular(rng, 9, dtype) for _ in range(4)])
     b = rng.standard_normal((9, 2))
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
@@ -66,9 +64,7 @@ def test_solve_broadcasts_over_batches(device: torch.device, rng: np.random.Gene
 
 
 def test_solve_of_a_singular_matrix_is_refused(device: torch.device) -> None:
-    """`solve` and `inv` raise for a singular matrix, and `solve_ex` and `inv_ex` return the number of the zero
-    pivot.
-    """
+    """`solve` and `inv` raise for a singular matrix; `solve_ex` and `inv_ex` return the number of the zero pivot."""
     x = torch.tensor([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]], device=device)
     x[1] = 0
 

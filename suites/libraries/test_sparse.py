@@ -57,9 +57,7 @@ def dense(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def test_conversions_keep_each_element(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], layout: str, dtype: torch.dtype
 ) -> None:
-    """A conversion to a sparse layout and back, or to each other one, keeps each element, and counts the
-    nonzero ones.
-    """
+    """A conversion to a sparse layout and back, or to another one, keeps each element and counts the nonzero ones."""
     a = thin(rng, shape, dtype)
 
     x = LAYOUTS[layout](tensor(a, dtype, device))
@@ -174,9 +172,7 @@ def test_sums_of_sparse_matrices(
 
 @TYPE
 def test_coo_arithmetic_and_reductions(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Elementwise products, transposes, sums over all or one dimension, concatenation and selection of COO are
-    exact.
-    """
+    """Elementwise products, transposes, sums, concatenation and selection of COO are exact."""
     a, b = thin(rng, (33, 31), dtype), thin(rng, (33, 31), dtype)
     x, y = tensor(a, dtype, device).to_sparse(), tensor(b, dtype, device).to_sparse()
 

@@ -68,9 +68,7 @@ def _on(mask: Array | None, device: torch.device) -> torch.Tensor | None:
 def test_multiheadattention_is_its_formula(
     device: torch.device, rng: np.random.Generator, path: str, mask: str, dtype: torch.dtype
 ) -> None:
-    """The result, the weights of each head and their mean, with masks, and in training all gradients equal the
-    formula.
-    """
+    """The result, each head's weights and their mean, with masks, and in training all gradients equal the formula."""
     module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, device=device, dtype=dtype)
     weights = _fill(module, rng)
     host = torch.from_numpy(rng.uniform(-1, 1, (ROWS, STEPS, WIDTH))).to(dtype)
@@ -143,9 +141,7 @@ def test_transformerencoderlayer_is_its_formula(
     mask: str,
     dtype: torch.dtype,
 ) -> None:
-    """The layer is attention, two normalizations and two products, in both orders; in training with `relu`, with
-    gradients.
-    """
+    """The layer is attention, two normalizations and two products, in both orders; in training also with gradients."""
     module = nn.TransformerEncoderLayer(
         WIDTH, HEADS, 24, dropout=0, activation=active, batch_first=True, norm_first=first, device=device, dtype=dtype
     )
@@ -202,9 +198,7 @@ def test_transformerencoder_of_nested_rows_skips_padding(device: torch.device, r
 def test_transform_bias_rescale_qkv_adds_biases_and_splits_heads(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """The result is queries, keys and values with their biases, as heads; queries are divided by the root of a head's
-    size.
-    """
+    """Queries, keys and values get their biases, as heads; queries are divided by the root of a head's size."""
     for width, heads, steps in ((16, 4, 7), (64, 2, 3), (6, 2, 5)):
         x = torch.from_numpy(rng.uniform(-1, 1, (2, steps, 3 * width))).to(dtype)
         bias = torch.from_numpy(rng.uniform(-1, 1, 3 * width)).to(dtype)

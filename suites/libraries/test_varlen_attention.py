@@ -203,8 +203,7 @@ def test_varlen_attn_of_parts_of_the_keys_has_no_gradients() -> None:
 
 @FORMS
 def test_varlen_attn_refuses_heads_that_do_not_fit(device: torch.device, form: str) -> None:
-    """There must be as many heads of keys as of queries, or with `enable_gqa` a divisor; otherwise ValueError is
-    raised.
+    """Keys must have as many heads as queries, or with `enable_gqa` a divisor; otherwise ValueError is raised.
 
     With `block_table`, keys are pages, whose heads are the third dimension.
     """

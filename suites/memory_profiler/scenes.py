@@ -121,9 +121,7 @@ def chain(device: torch.device) -> Scene:
 
 
 def views_and_deletion(device: torch.device) -> Scene:
-    """Return writes through views, a concatenation, and a tensor that is changed and freed between uses of the
-    others.
-    """
+    """Return writes through views, a concatenation, and a tensor changed and freed between uses of the others."""
     x = values(device)
 
     def work() -> Tensors:

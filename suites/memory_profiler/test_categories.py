@@ -171,9 +171,7 @@ def test_categories_parameters_by_the_data_flow_alone(device: torch.device) -> N
 
 @covers("test_inputs_fwd")
 def test_categories_input_of_a_model_call(device: torch.device) -> None:
-    """The tensors with which a model with known parameters is called are inputs, whether created before or in
-    the run.
-    """
+    """The arguments of a model with known parameters are inputs, whether created before or in the run."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
     before = [torch.ones((2, 3), device=device) for _ in range(2)]
 

@@ -113,8 +113,7 @@ def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_
 
 
 def test_export_chrome_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path) -> None:
-    """Allocations and frees are instants with bytes (negative for frees), address and device, within their operator's
-    time.
+    """Allocations and frees are instants with bytes (negative if freed), address and device, within their operator.
 
     They equal those of the timeline.
     """

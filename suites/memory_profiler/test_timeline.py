@@ -243,8 +243,7 @@ def test_timeline_ends_with_the_live_tensors(device: torch.device) -> None:
 def test_timeline_on_an_accelerator_is_that_of_the_cpu_in_whole_blocks(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """For operators that only allocate results, an accelerator's timeline equals the CPU's in action, version and
-    category.
+    """If operators only allocate results, an accelerator's timeline has the CPU's actions, versions and categories.
 
     Only the sizes of new allocations are rounded to whole blocks.
     """

@@ -1,6 +1,4 @@
-"""Lengths and values at which kernels change their behavior: vector widths, blocks and tails; and the limits of
-dtypes.
-"""
+"""Lengths at which kernels change their behavior (vector widths, blocks, tails), and the limits of dtypes."""
 
 from __future__ import annotations
 

@@ -228,9 +228,7 @@ NAMES = pytest.mark.parametrize("setting", SETTINGS, indirect=True)
 
 @NAMES
 def test_contexts_restore_what_the_block_around_has_set(setting: Setting) -> None:
-    """The inner block has its own setting, the outer block then has its setting again, and the end restores the
-    original.
-    """
+    """Each block has its own setting; its end restores the outer block's setting, or the original one."""
     before = setting.read()
     with setting.first():
         assert setting.read() == setting.within[0]
@@ -365,9 +363,7 @@ def test_enable_sdp_turns_one_backend_on_and_off(request: pytest.FixtureRequest,
 
 @pytest.mark.filterwarnings("ignore:.*sdp_kernel.*:FutureWarning")
 def test_sdp_kernel_of_torch_backends_restores_too() -> None:
-    """The old `torch.backends.cuda.sdp_kernel` takes a flag per backend, all on by default, and restores the
-    setting.
-    """
+    """The old `torch.backends.cuda.sdp_kernel` takes a flag per backend, by default on, and restores the setting."""
     with sdpa_kernel([SDPBackend.MATH]):
         before = backends_of_attention()
         with B.cuda.sdp_kernel():

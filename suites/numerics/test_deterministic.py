@@ -92,8 +92,9 @@ NONE_ON_CUDA = {
 @pytest.mark.parametrize("operation", NONE_ON_CUDA)
 @pytest.mark.own_process
 def test_use_deterministic_algorithms_refuses_nondeterministic_operations(device: torch.device, operation: str) -> None:
-    """On CUDA, an operation without a deterministic implementation raises, warns with `warn_only`, or runs by
-    default.
+    """On CUDA, an operation without a deterministic implementation raises, or warns with `warn_only`.
+
+    By default it runs.
     """
     script = f"""
 import json, warnings

@@ -1,6 +1,4 @@
-"""`set_flags` and `flags` of torch's backends: each argument sets its own flag, and the call returns the previous
-values.
-"""
+"""`set_flags` and `flags` of torch's backends: each argument sets one flag, and the call returns the old values."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ def test_cudnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> Non
 @pytest.mark.requires(torch=">=2.13")
 @EACH_OF_CUDNN
 def test_cudnn_flags_set_one_flag_in_their_block(place: int) -> None:
-    """`flags` sets its arguments in the block, and all other flags to the defaults of its signature, and
-    restores them.
-    """
+    """`flags` sets its arguments in the block, and other flags to its signature's defaults, and restores them."""
     name, _, values = CUDNN[place]
     defaults = {
         "enabled": False,
@@ -290,8 +286,9 @@ def test_cudnn_get_cudnn_mode_is_the_number_that_cudnn_has() -> None:
 
 
 def test_backends_flags_set_the_precision_of_all_in_their_block() -> None:
-    """`torch.backends.flags` and `set_flags` set the precision of all backends, by default "none"; the block restores
-    it.
+    """`torch.backends.flags` and `set_flags` set the precision of all backends, by default "none".
+
+    The block restores the precision.
     """
     backends = torch.backends
     (before,) = backends.set_flags(None)
@@ -450,9 +447,7 @@ def test_cudnn_rnn_init_dropout_state_is_made_once(device: torch.device) -> None
 
 
 def test_contextprop_and_propmodule_make_flags_of_a_module() -> None:
-    """`ContextProp` reads and writes a flag through two functions; `PropModule` has the other attributes of a
-    module.
-    """
+    """`ContextProp` reads and writes a flag through functions; `PropModule` has a module's other attributes."""
     stored = [1]
 
     class Flags(torch.backends.PropModule):

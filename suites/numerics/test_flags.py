@@ -200,9 +200,7 @@ def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
     ("name", "product", "onednn"), [("highest", "ieee", "ieee"), ("high", "tf32", "tf32"), ("medium", "tf32", "bf16")]
 )
 def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, product: str, onednn: str) -> None:
-    """`set_float32_matmul_precision` sets `fp32_precision` of cuBLAS and of oneDNN, whose value is bfloat16 for
-    TF32.
-    """
+    """`set_float32_matmul_precision` sets `fp32_precision` of cuBLAS and oneDNN, which has bfloat16 for TF32."""
     found = answers(
         f"torch.set_float32_matmul_precision('{name}')", MATMUL, "B.mkldnn.matmul.fp32_precision", environ=NO_OVERRIDE
     )
@@ -358,9 +356,7 @@ def test_cudnn_version_without_cudnn_is_none() -> None:
 
 @pytest.mark.requires(device="cpu")
 def test_nnpack_is_available_decides_whether_it_can_be_used() -> None:
-    """`nnpack.is_available` does not change; a convolution that NNPACK supports has the same result with and without
-    it.
-    """
+    """`nnpack.is_available` does not change; a convolution has the same result with and without NNPACK."""
     available = torch.backends.nnpack.is_available()
     x, weight = torch.arange(2 * 3 * 8 * 8.0).reshape(2, 3, 8, 8), torch.arange(4 * 3 * 3 * 3.0).reshape(4, 3, 3, 3)
     results = []

@@ -89,8 +89,7 @@ def test_mean_of_half_precision_does_not_overflow(device: torch.device, dtype: t
 
 @pytest.mark.covers("test_cuda::TestCuda::test_tiny_half_norm_")
 def test_norm_of_subnormal_float16_is_not_zero(device: torch.device) -> None:
-    """The norm of float16 subnormals, whose squares float16 cannot represent, equals the float64 norm within a
-    rounding.
+    """The norm of float16 subnormals, whose squares underflow, equals the float64 norm within a rounding.
 
     The tolerance is half a float16 subnormal step, 2^-25, plus a float32 rounding.
     """

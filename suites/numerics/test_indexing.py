@@ -29,9 +29,7 @@ def test_gather_of_bool(device: torch.device) -> None:
 def test_gather_index_select_and_take_along_dim_equal_indexing(
     device: torch.device, dtype: torch.dtype, dim: int
 ) -> None:
-    """`gather`, `take_along_dim`, `index_select` and indexing return the same elements as Python's indexing,
-    per dtype.
-    """
+    """`gather`, `take_along_dim`, `index_select` and indexing return the elements of Python's indexing, per dtype."""
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (13, 17)).to(dtype)
     if dtype.is_complex:
         x = x * (1 - 2j)

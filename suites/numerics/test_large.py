@@ -194,9 +194,7 @@ def test_arange_beyond_31_bits_has_each_number(device: torch.device) -> None:
 
 @pytest.mark.requires(free_memory=">=40GiB")
 def test_cumsum_beyond_31_bits_counts_each_element(device: torch.device) -> None:
-    """The cumulative sum of more than 2^31 ones is their number at each place, along the last and the first
-    dimension.
-    """
+    """The cumulative sum of more than 2^31 ones is their number at each place, along the first and last dimension."""
     ones = torch.ones(BEYOND, dtype=torch.int8, device=device)
 
     found = ones.cumsum(0)

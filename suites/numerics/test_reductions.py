@@ -135,9 +135,7 @@ def test_sums_and_products_of_small_integers_have_64_bits(device: torch.device, 
 @pytest.mark.parametrize("dtype", [*WHOLE_TYPES, *FLOATING_TYPES], ids=name)
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_max_of_the_lowest_value_and_min_of_the_highest(device: torch.device, dtype: torch.dtype, size: int) -> None:
-    """The maximum of only lowest values is the lowest, and the minimum of only highest the highest, with a
-    valid index.
-    """
+    """The maximum of only lowest values is the lowest, and vice versa, with a valid index."""
     low, high = ends(dtype)
     lowest, highest = (torch.full((size,), value, dtype=dtype, device=device) for value in (low, high))
 

@@ -92,9 +92,7 @@ def again(device: torch.device, work: Work) -> None:
 
 
 def test_fft_that_is_repeated_is_the_transform(device: torch.device) -> None:
-    """The transform whose bits are compared here equals NumPy's within 24*u*log2(4n) of its norm
-    (`suites/libraries`).
-    """
+    """The transform whose bits are compared equals NumPy's within 24*u*log2(4n) of its norm (`suites/libraries`)."""
     x = torch.randn(64, 100)
 
     found = torch.view_as_complex(STEADY["fft"](x.to(device)).cpu()).numpy()
@@ -112,9 +110,7 @@ def test_repeated_fifty_times_gives_the_same_bits(device: torch.device, work: Wo
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("work", [*STEADY.values(), *ASKED.values()], ids=[*STEADY, *ASKED])
 def test_use_deterministic_algorithms_repeated_gives_the_same_bits(device: torch.device, work: Work) -> None:
-    """With deterministic algorithms, operations whose default implementations add in any order are bitwise
-    equal too.
-    """
+    """With deterministic algorithms, operations that add in any order by default are bitwise equal too."""
     again(device, work)
 
 

@@ -35,9 +35,7 @@ def _samples(entry: Entry, info: Any, count: int, *, gradient: bool) -> Iterator
 
 
 def _called() -> tuple[dict[str, str], set[str]]:
-    """Return the overloads that the samples call, each with its first operator, and the overloads that other cases
-    call.
-    """
+    """Return the overloads that the samples call, each with its first operator, and those that other cases call."""
     first: dict[str, str] = {}
     elsewhere: set[str] = set()
     for entry in entries():

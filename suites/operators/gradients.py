@@ -43,9 +43,7 @@ def results(function: Function, sample: Any, given: Any) -> list[torch.Tensor]:
 
 
 def first(function: Function, sample: Any) -> Callable[[Any], list[torch.Tensor]]:
-    """Return a function that computes the gradients by all inputs that require one, for fixed weights of the
-    results.
-    """
+    """Return a function that computes the gradients by all inputs that require one, for fixed result weights."""
 
     def gradients(given: Any) -> list[torch.Tensor]:
         outs, ins = results(function, sample, given), samples.leaves(given)

@@ -321,8 +321,9 @@ def ldl_solve(sample: Any, result: Any) -> None:
 
 
 def logcumsumexp(sample: Any, result: Any) -> None:
-    """Check that the exponential of the result is the running sum of exponentials: the imaginary part may be off by 2
-    pi.
+    """Check that the exponential of the result is the running sum of exponentials.
+
+    The imaginary part may be off by 2 pi.
     """
     x = formats.read(sample.input)
     found = _arrays(result)[0]

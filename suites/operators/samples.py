@@ -21,9 +21,7 @@ MOST = 64
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Give the generators of torch's CPU, NumPy and Python this seed in the block, and restore their states
-    afterwards.
-    """
+    """Seed the generators of torch's CPU, NumPy and Python in the block, and restore their states afterwards."""
     states = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)
@@ -116,8 +114,7 @@ def samples(
 
 
 def with_each_rank(chosen: list[int], ranks: list[int]) -> list[int]:
-    """Return as many places, with as many different numbers of dimensions as exist, since each number has its own
-    kernels.
+    """Return as many places with as many different numbers of dimensions as exist: each number has its own kernels.
 
     `chosen`: places. `ranks`: the number of dimensions at each place. The last place of a number that occurs more than
     once is replaced by the first place of a missing number.

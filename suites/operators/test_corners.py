@@ -67,9 +67,7 @@ def test_number_on_the_host_that_is_a_view_has_its_own_value(dtype: str, device:
 def test_histc_of_16_bits_rounds_each_count_once(
     dtype: str, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """Counts beyond the whole numbers of the type are rounded once: they are not sums that adding one no longer
-    changes.
-    """
+    """Counts beyond the whole numbers of the type are rounded once, and are not sums that stop growing."""
     known.waive(request, f"counts in the type of the input ({known.ISSUE}174668)", device)
     kind = getattr(torch, dtype)
     counts = [3001, 70, 9000]
@@ -116,9 +114,7 @@ def test_igammac_of_a_tiny_first_argument(device: torch.device, request: pytest.
 @pytest.mark.operator("linalg.vander")
 @pytest.mark.parametrize("increasing", [False, True])
 def test_vander_has_the_powers(increasing: bool, device: torch.device, rng: np.random.Generator) -> None:
-    """`torch.vander` has one row per element: its powers, falling or rising, as many as requested; also for
-    integers.
-    """
+    """`torch.vander` has a row per element: its powers, falling or rising, as many as requested; also for integers."""
     x = rng.uniform(0.5, 1.5, 6)
     for columns in (None, 0, 1, 2, 9):
         found = torch.vander(given(x, torch.float64, device), columns, increasing)

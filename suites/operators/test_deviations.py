@@ -54,9 +54,7 @@ def test_arange_of_int64_has_each_number_below_the_end(device: torch.device, req
 def test_bessel_functions_of_infinity_are_infinite(
     name: str, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """The modified Bessel functions of the first kind are infinite at infinity, with the sign of x if the order
-    is odd.
-    """
+    """Modified Bessel functions of the first kind are infinite at infinity, with the sign of x for odd orders."""
     known.waive(request, known.AT_INFINITY[name], device, everywhere=True)
     info = _torch_private.operator(name)
     for dtype in (torch.float32, torch.float64):

@@ -197,9 +197,7 @@ def test_fused_step_is_skipped_for_found_inf(name: str, device: torch.device, rn
 def test_amp_unscale_multiplies_and_finds_what_is_not_finite(
     kind: str, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Each gradient is multiplied in place; an infinity or NaN anywhere sets `found_inf` to one, otherwise it is
-    unchanged.
-    """
+    """Each gradient is multiplied in place; only an infinity or NaN, at any place, sets `found_inf` to one."""
     run: Callable[..., Any] = overload("_amp_foreach_non_finite_check_and_unscale_.default")
     for dtype in (torch.float32, torch.float64, torch.float16):
         scale, found = torch.tensor(0.125, device=device), torch.zeros(1, device=device)

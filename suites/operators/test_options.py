@@ -247,9 +247,7 @@ def test_isin_of_few_and_of_many(
 def test_argmax_and_argmin_of_equal_elements_are_the_first(
     keepdim: bool, dtype: str, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """The first of several largest or smallest elements counts (torch.argmax), also in long rows and without a
-    dimension.
-    """
+    """The first of several largest or smallest elements counts (torch.argmax), also in long rows and of all."""
     kind = getattr(torch, dtype)
     for shape in ((3, 4, 5), (2, 3000), (2000, 3), (1, 1)):
         array = rng.integers(0, 3, shape)

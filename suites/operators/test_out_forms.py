@@ -122,9 +122,7 @@ def _numbers(tensor: torch.Tensor) -> Any:
 
 
 def _check(name: str, device: torch.device, seed: int, memory: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
-    """Compare the results that the overload writes into `memory(result, fill)` and returns with those of its
-    sibling.
-    """
+    """Compare what the overload writes into `memory(result, fill)` and returns with its sibling's results."""
     plain, arguments, named = FORMS[name]
     rng = np.random.default_rng(seed)
 

@@ -61,9 +61,7 @@ def test_add_relu_of_a_number_in_place(device: torch.device, rng: np.random.Gene
 @pytest.mark.operator("randperm")
 @pytest.mark.parametrize("number", [0, 1, 1000, 40000])
 def test_randperm_into_a_tensor_with_a_generator(device: torch.device, number: int) -> None:
-    """`randperm(out=, generator=)` writes each number once: the same order for one seed, and another for
-    another seed.
-    """
+    """`randperm(out=, generator=)` writes each number once, in an order that the seed determines."""
     seen = []
     for seed in (7, 7, 8):
         generator = torch.Generator(device).manual_seed(seed)
@@ -139,9 +137,7 @@ def test_cholesky_solve_helper(device: torch.device, rng: np.random.Generator, u
 
 @pytest.mark.operator("nn.functional.glu")
 def test_second_derivative_of_glu_along_a_direction(device: torch.device, rng: np.random.Generator) -> None:
-    """`glu_backward_jvp` is the derivative of glu's gradient along a direction of its input and its incoming
-    gradient.
-    """
+    """`glu_backward_jvp` is the derivative of glu's gradient along a direction of input and incoming gradient."""
     x, dx = rng.normal(size=(3, 8)), rng.normal(size=(3, 8))
     grad, dgrad = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
 

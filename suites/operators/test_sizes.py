@@ -186,9 +186,7 @@ def _ends(dtype: torch.dtype) -> list[float]:
 
 @by_operator("extremes")
 def test_extremes(name: str, device: torch.device) -> None:
-    """Infinities, NaN, zeros of both signs, and the largest and smallest numbers give the values of NumPy and
-    IEEE 754.
-    """
+    """Infinities, NaN, signed zeros, and the largest and smallest numbers give the values of NumPy and IEEE 754."""
     info = _torch_private.operator(name)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         if dtype not in types.supported(info, device) or known.extremes_differ(name, formats.name_of(dtype)):

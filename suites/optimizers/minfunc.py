@@ -20,9 +20,7 @@ Evaluate = Callable[[float], tuple[float, float]]
 
 
 class Point(NamedTuple):
-    """A point of a search: its distance along the direction, its value, its slope along the direction, and its
-    gradient.
-    """
+    """A point of a search: the distance along the direction, the value, the slope there, and the gradient."""
 
     length: float
     value: float

@@ -1,6 +1,4 @@
-"""Features of all optimizers: hooks of each step, names of weights, states of other kinds, and the choice of
-the form.
-"""
+"""Features of all optimizers: hooks of each step, names of weights, kinds of states, and the choice of the form."""
 
 from __future__ import annotations
 
@@ -160,9 +158,7 @@ def test_step_restores_the_grad_mode_after_an_error(device: torch.device) -> Non
 
 
 def test_differentiable_step_is_part_of_the_graph(device: torch.device) -> None:
-    """Autograd differentiates a differentiable step: the result depends on gradient and rate according to the
-    formula.
-    """
+    """Autograd differentiates a differentiable step: the result depends on gradient and rate by the formula."""
     rate = torch.tensor(0.5, device=device, requires_grad=True)
     start = torch.full((2,), 3.0, device=device, requires_grad=True)
     weight = start.clone()
@@ -344,8 +340,7 @@ def test_state_dict_numbers_weights_over_all_groups(device: torch.device) -> Non
 
 
 def test_load_state_dict_converts_nested_state(device: torch.device) -> None:
-    """Tensors in dictionaries, lists and tuples of a state get the weight's type and device; other values do not
-    change.
+    """Tensors in containers of a state get the weight's type and device; other values do not change.
 
     For a weight of whole numbers, the type of the state is kept.
     """

@@ -243,9 +243,7 @@ def test_sequentiallr_of_nothing_says_so() -> None:
 
 
 def test_reducelronplateau_state_has_the_mode() -> None:
-    """A state includes its mode: a scheduler for losses that loads the state of one for accuracies then expects
-    increases.
-    """
+    """A state includes its mode: a scheduler for losses that loads one for accuracies then expects increases."""
     first, second = (torch.optim.SGD([torch.zeros(2)], lr=1.0) for _ in range(2))
     grows = rates.ReduceLROnPlateau(first, mode="max", factor=0.5, patience=0)
     falls = rates.ReduceLROnPlateau(second, mode="min", factor=0.5, patience=0)
@@ -275,9 +273,7 @@ def test_hooks_of_states_run_in_the_order_of_their_registration(hook: str) -> No
 
 
 def test_hook_that_returns_a_state_replaces_it() -> None:
-    """The state that a hook returns replaces the state: before `load_state_dict`, the loaded one; after `state_dict`,
-    the result.
-    """
+    """A state that a hook returns replaces the loaded one before `load_state_dict`, or the result of `state_dict`."""
     optimizer = torch.optim.SGD([torch.zeros(2)], lr=1.0)
     other = torch.optim.SGD([torch.zeros(2)], lr=0.25).state_dict()
     optimizer.register_load_state_dict_pre_hook(lambda *_: other)

@@ -172,9 +172,7 @@ def test_adam_betas_can_be_tensors(device: torch.device, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_adam_betas_that_are_tensors_are_refused_with_other_settings(name: str) -> None:
-    """`betas` are refused if they are one number and one tensor, have several elements, or need `foreach` without
-    `capturable`.
-    """
+    """`betas` are refused as a number and a tensor, with several elements, and for `foreach` without `capturable`."""
     one, several = torch.tensor(0.5), torch.tensor([0.5, 0.5])
     for betas, options, why in (
         ((0.5, one), {}, "either both floats or both Tensors"),
@@ -189,9 +187,7 @@ def test_adam_betas_that_are_tensors_are_refused_with_other_settings(name: str) 
 
 @pytest.mark.types("float64")
 def test_adafactor_state_of_an_older_release_continues(device: torch.device) -> None:
-    """Adafactor's state from an older release, with a number as the step count and without `foreach`, continues
-    unchanged.
-    """
+    """Adafactor's state from an older release, with a number as step count and no `foreach`, continues as before."""
     start = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3)
     gradients = [start * factor - 2 for factor in (0.5, -1.0, 0.25)]
     results = []
@@ -235,9 +231,7 @@ def test_cosineannealinglr_get_lr_of_a_resumed_schedule_is_its_formula() -> None
 @pytest.mark.requires(any=[{"device": "cuda"}, {"not_": {"accelerator": True}}])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_functional_step_fused_divides_by_grad_scale_and_skips_found_inf(device: torch.device, name: str) -> None:
-    """With `fused`, gradients are divided by `grad_scale`, and a `found_inf` of 1 leaves weights and state
-    unchanged.
-    """
+    """With `fused`, gradients are divided by `grad_scale`, and a `found_inf` of 1 leaves weights and state as is."""
     results = []
     for scale, found_inf in ((None, None), (4.0, 0.0), (None, 1.0)):
         weights = [torch.tensor([1.0, -2.0, 3.0], device=device), torch.tensor([[0.5]], device=device)]

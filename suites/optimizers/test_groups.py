@@ -141,8 +141,7 @@ def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
 @with_forms("momentum", "decay")
 @pytest.mark.types("float64")
 def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """A step ignores weights without a gradient, including decay, and creates no state for them, even if none has a
-    gradient.
+    """A step ignores weights without a gradient, also in decay, and creates no state, even if none has a gradient.
 
     Adagrad's initial state is unchanged.
     """

@@ -410,9 +410,7 @@ def at(point: float, script: list[tuple[float | None, float]], seen: list[float]
 @pytest.mark.requires(sparse=True)
 @pytest.mark.types("float64")
 def test_lbfgs_takes_a_missing_gradient_as_zeros_and_a_sparse_one_as_dense(device: torch.device) -> None:
-    """A weight without a gradient does not change, real or complex; one with a sparse gradient moves as with a dense
-    one.
-    """
+    """A weight without a gradient does not change, real or complex; a sparse gradient acts like a dense one."""
     for search in (None, "strong_wolfe"):
         moved = []
         for sparse in (False, True):

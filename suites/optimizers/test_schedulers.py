@@ -315,9 +315,7 @@ def test_lambdalr_state_has_the_attributes_of_callable_objects() -> None:
 
 
 def test_last_epoch_needs_initial_lr() -> None:
-    """A scheduler that is created with `last_epoch` takes the base rates from `initial_lr` of the groups, and requires
-    it.
-    """
+    """A scheduler created with `last_epoch` takes the base rates from `initial_lr` of the groups, and requires it."""
     with pytest.raises(KeyError, match="initial_lr"):
         rates.StepLR(optimizer_of(*BASES), 3, last_epoch=4)
     optimizer = optimizer_of(*BASES)
@@ -447,8 +445,7 @@ def test_reducelronplateau_lowers_the_rate(settings: dict[str, Any], metrics: li
 
 
 def test_reducelronplateau_defaults() -> None:
-    """By default, `ReduceLROnPlateau` waits for ten metrics, divides the rate by ten, and ignores improvements up to
-    1e-4.
+    """By default, `ReduceLROnPlateau` waits for ten metrics, divides the rate by ten, and has a threshold of 1e-4.
 
     The threshold is relative to the best metric.
     """

@@ -105,9 +105,7 @@ def marked_nodes() -> Any:
 
 
 def registered_graphs() -> dict[str, dict[str, Any]]:
-    """Return the nodes of each module of `torch.fx` that was compiled within `marked_nodes`, by the name of its
-    file.
-    """
+    """Return the nodes of each module of `torch.fx` that was compiled within `marked_nodes`, by its file name."""
     found: dict[str, dict[str, Any]] = reach("torch.fx.traceback._FX_METADATA_REGISTRY")
     return found
 

@@ -212,9 +212,7 @@ def test_functionevent_kernels_are_those_that_it_launched(device: torch.device) 
 
 
 def test_device_memory_usage_of_an_operator_is_what_it_allocates(device: torch.device) -> None:
-    """With `profile_memory`, an operator's event has the bytes that it allocates on the device, and none of the
-    host's.
-    """
+    """With `profile_memory`, an operator's event has the bytes that it allocates on the device, not on the host."""
     with quiet_collector(), profiler(activities=HOST_AND_CUDA, profile_memory=True) as prof:
         kept = torch.empty(1000, device=device)
 

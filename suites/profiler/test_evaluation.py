@@ -184,9 +184,7 @@ def test_queue_depth_is_never_below_zero() -> None:
 
 
 def test_queue_depth_counts_no_kernel_before_that_of_the_last_launch() -> None:
-    """Kernels start in the order of their launches: a kernel with a later launch's number belongs to an earlier
-    launch.
-    """
+    """Kernels start in launch order: a kernel with a later launch's number belongs to an earlier launch."""
     kernels = [kernel(100, 105, 1), kernel(110, 115, 2), kernel(120, 125, 1)]
     found = evaluate([], [launch(10, 2), launch(20, 1), *kernels])
     assert [(each.start, each.queue_depth) for each in found.queue_depth_list][:2] == [(10, 2), (20, 3)]
@@ -304,9 +302,7 @@ def test_rank_events_needs_a_queue_of_four_kernels(depth: int, ranked: bool) -> 
 
 @pytest.mark.parametrize("meanwhile", ["four kernels", "no kernel"])
 def test_rank_events_has_the_last_peak_before_the_queue_is_empty(meanwhile: str) -> None:
-    """A fall begins at the highest depth since the queue was empty, also if one launch fills it or if it empties
-    suddenly.
-    """
+    """A fall begins at the highest depth since the queue was empty, also if it fills or empties suddenly."""
     events = {"slow": Event("slow", 50, 60), "gap": Event("gap", 150, 160)}
     events |= {"between": Event("between", 350, 360), "sudden": Event("sudden", 450, 460)}
     activities = [launch(10 * call, call) for call in range(1, 5)]
@@ -360,9 +356,7 @@ class Steps(torch.nn.Module):
 
 
 def traced(model: torch.nn.Module) -> torch.fx.GraphModule:
-    """Return the module as one of `torch.fx` whose nodes know their lines, and whose code marks them for the
-    profiler.
-    """
+    """Return the module as one of `torch.fx` whose nodes know their lines, and whose code marks them."""
     tracer = torch.fx.Tracer()
     tracer.record_stack_traces = True
     return torch.fx.GraphModule(model, tracer.trace(model))

@@ -1,6 +1,4 @@
-"""Sums over the events of a profile (`key_averages`, tables, stacks, operations), compared with the events
-themselves.
-"""
+"""Sums over a profile's events (`key_averages`, tables, stacks, operations), compared with the events."""
 
 from __future__ import annotations
 
@@ -233,9 +231,7 @@ def test_toggle_collection_dynamic_leaves_out_a_part(device: torch.device) -> No
 
 
 def test_device_time_is_the_average_of_an_entry(device: torch.device) -> None:
-    """`device_time` and `cpu_time` are the summed times of an entry divided by its count; the CPU has no device
-    time.
-    """
+    """`device_time` and `cpu_time` are an entry's summed times divided by its count; the CPU has no device time."""
     for entry in recorded(device).key_averages():
         assert entry.device_time == pytest.approx(entry.device_time_total / entry.count)
         assert entry.cpu_time == pytest.approx(entry.cpu_time_total / entry.count)

@@ -170,8 +170,7 @@ def test_executiontraceobserver_ends_with_the_profile(tmp_path: Path) -> None:
 
 
 def test_executiontraceobserver_tells_its_file_and_whether_it_records(tmp_path: Path) -> None:
-    """`get_output_file_path` returns the registered file, or None without one; `is_running` is True between start and
-    stop.
+    """`get_output_file_path` returns the registered file or None; `is_running` is True between start and stop.
 
     With `set_extra_resource_collection`, a folder beside the file exists, which `get_resources_dir_for_et_path` finds.
     """

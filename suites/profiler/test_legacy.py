@@ -360,9 +360,7 @@ def test_legacy_profile_without_a_gpu_warns() -> None:
 
 @pytest.mark.requires(device="cuda")
 def test_legacy_profile_times_operators_on_the_device(device: torch.device) -> None:
-    """With `use_cuda`, each operator has the time between the events that were recorded before and after it on the
-    device.
-    """
+    """With `use_cuda`, each operator has the time between the events recorded around it on the device."""
     with legacy.profile(use_cuda=True) as prof:
         work(device)
     found = {event.name: event for event in prof.function_events or ()}
@@ -497,9 +495,7 @@ def test_old_names_of_device_times_warn_and_have_the_same_values() -> None:
 
 
 def test_functionevent_times_and_children_are_of_known_devices() -> None:
-    """Only events of the host have kernels, children and parents; a time on a device requires one of torch's
-    devices.
-    """
+    """Only host events have kernels, children and parents; a time on a device requires one of torch's devices."""
     host = FunctionEvent(1, "work", 0, 1.0, 9.0)
     kernel = FunctionEvent(2, "kernel", 0, 2.0, 5.0, device_type=DeviceType.CUDA, use_device="cuda")
     other = FunctionEvent(3, "other", 0, 2.0, 5.0, device_type=private.unregistered_device_type(), use_device="cuda")
@@ -584,8 +580,7 @@ def test_autograd_profile_with_stacks_has_events_despite_trace_only() -> None:
 
 @pytest.mark.requires(accelerator=True)
 def test_autograd_profile_of_an_accelerator_has_its_operators(device: torch.device) -> None:
-    """With the device's type as `use_device`, a profile has the operators on the device, and none of earlier or later
-    work.
+    """With the device's type as `use_device`, a profile has the operators on it, and no earlier or later ones.
 
     Without `use_kineto`, a profile of the device also records the host (torch/autograd/profiler.py, `profile`).
     """

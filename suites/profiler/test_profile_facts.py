@@ -1,6 +1,4 @@
-"""A profile's events and their contents, the sum of its cycles, the arguments that it refuses, and the files that it
-writes.
-"""
+"""A profile's events and their contents, the sum of its cycles, refused arguments, and written files."""
 
 from __future__ import annotations
 
@@ -238,9 +236,7 @@ def test_profile_activities_with_kinds_decide_what_a_trace_has(tmp_path: Path) -
 
 @pytest.mark.requires(torch=">=2.13")
 def test_post_processing_timeout_s_leaves_out_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    """Events that are not read within `post_processing_timeout_s` are left out with a warning; it must not be
-    negative.
-    """
+    """Events not read within `post_processing_timeout_s` are left out with a warning; it must not be negative."""
     for timeout, names in ((0.0, []), (3600.0, ["aten::empty", "[memory]"]), (None, ["aten::empty", "[memory]"])):
         caplog.clear()
         with profiler(post_processing_timeout_s=timeout, profile_memory=True) as prof:
@@ -429,9 +425,7 @@ def test_export_chrome_trace_in_python_writes_the_same_events(ending: str, tmp_p
 
 @pytest.mark.requires(torch=">=2.13")
 def test_tensorboard_trace_handler_options_decide_name_and_kind_of_the_file(tmp_path: Path) -> None:
-    """By default the file is named after host and process; `use_gzip` compresses it, and `use_python_export` takes
-    effect.
-    """
+    """The file is named after host and process by default; `use_gzip` and `use_python_export` take effect."""
     with profiler(on_trace_ready=tensorboard_trace_handler(str(tmp_path))):
         torch.ones(2).sin()
     (file,) = tmp_path.iterdir()

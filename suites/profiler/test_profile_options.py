@@ -68,9 +68,7 @@ def nodes(file: Path) -> list[str]:
 
 
 def test_executiontraceobserver_records_between_start_and_stop(tmp_path: Path) -> None:
-    """An observer records from `start` to `stop`, each time that it is started; `is_running` reports whether it
-    does.
-    """
+    """An observer records from each `start` to its `stop`; `is_running` reports whether it does."""
     file = tmp_path / "execution.json"
     observer = ExecutionTraceObserver().register_callback(str(file))
     assert observer.get_output_file_path() == str(file)

@@ -37,9 +37,7 @@ class AbortError(Exception):
 
 
 def state() -> dict[str, object]:
-    """Return state that shows whether a profiler is active: torch's flags, and Python's tracer and collector
-    callbacks.
-    """
+    """Return the state of an active profiler: torch's flags, and Python's tracer and collector callbacks."""
     return {
         "enabled": private.profiler_enabled(),
         "flag for Python": private.python_flag(),

@@ -114,9 +114,7 @@ def test_table_times_are_in_the_unit_that_fits_or_is_asked_for(time: float, unit
     ],
 )
 def test_table_sizes_are_in_the_unit_that_fits(size: int, wanted: str) -> None:
-    """With memory, a row has the allocations of its events with and without their children, in the largest unit that
-    fits.
-    """
+    """With memory, a row has its events' allocations with and without children, in the largest unit that fits."""
     outer, inner = event("outer", 0, 10, cpu_memory_usage=size), event("inner", 1, 2, cpu_memory_usage=size)
     rows = {row["Name"]: row for row in cells(built(outer, inner, profile_memory=True).key_averages().table())}
     assert (rows["outer"]["CPU Mem"], rows["outer"]["Self CPU Mem"]) == (wanted, "0 B")

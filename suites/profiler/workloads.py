@@ -32,9 +32,7 @@ def forward_and_backward(device: torch.device = CPU) -> Work:
 
 
 def scopes(device: torch.device = CPU, *, leave_open: bool = True) -> Work:
-    """Return nested and repeated scopes around forward and backward, and one around the backward that is never
-    closed.
-    """
+    """Return nested and repeated scopes around forward and backward, and one that is never closed."""
     leaf = torch.full((3,), 0.5, device=device, requires_grad=True)
 
     def work() -> object:

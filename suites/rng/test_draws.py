@@ -157,9 +157,7 @@ def test_dropout_keeps_its_share_scale_and_mask(device: torch.device, p: float) 
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.types("float64")
 def test_generator_shared_by_streams_repeats_no_number(device: torch.device) -> None:
-    """Draws on several streams from one generator never repeat, and the same seed gives each stream the same
-    numbers.
-    """
+    """Draws on several streams from one generator never repeat; a seed gives each stream the same numbers."""
 
     def drawn() -> torch.Tensor:
         generator, parts = seeded(device, 2), []

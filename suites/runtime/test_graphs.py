@@ -81,9 +81,7 @@ def test_cudagraphlaunch_runs_every_node_each_time(cuda: Runtime) -> None:
 
 
 def test_cudagraphlaunch_waits_for_an_external_event(cuda: Runtime, device: torch.device) -> None:
-    """A graph that captured cudaEventWaitExternal waits, at each launch, for the event's latest record on another
-    stream.
-    """
+    """A graph that captured cudaEventWaitExternal waits, at each launch, for the latest record on another stream."""
     calibrate(device)
     with cuda.stream() as other, cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event, cuda.memory(2 * SIZE) as x:
 

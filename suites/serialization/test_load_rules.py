@@ -30,9 +30,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.usefixtures("no_variables")
 def test_load_is_weights_only_by_default() -> None:
-    """By default, and with `weights_only`, an object of a class that is not allowed is refused, and the error names the
-    class.
-    """
+    """By default, and with `weights_only`, an object of a class that is not allowed is refused by name."""
     data = saved({"share": Fraction(1, 3)})
     for settings in ({}, {"weights_only": True}):
         with pytest.raises(pickle.UnpicklingError, match=r"fractions\.Fraction"):
@@ -138,9 +136,7 @@ def test_load_needs_a_file_in_which_it_can_go_back() -> None:
 
 
 def test_save_to_a_buffer_is_a_whole_archive_at_its_end() -> None:
-    """After `save`, the archive in a buffer is complete and starts at the buffer's position; two can follow
-    each other.
-    """
+    """After `save`, a buffer has a complete archive from its position on; two can follow each other."""
     buffer = io.BytesIO()
     torch.save(OrderedDict(a=torch.ones(3)), buffer)
     first = buffer.getvalue()

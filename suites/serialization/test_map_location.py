@@ -36,9 +36,7 @@ def test_map_location_cpu_takes_everything_to_the_cpu(device: torch.device, wher
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("how", ["text", "bare", "device", "dictionary", "function"])
 def test_map_location_takes_cpu_tensors_to_the_device(device: torch.device, how: str) -> None:
-    """CPU tensors are loaded onto the device if `map_location` is its name, a device object, a dictionary or a
-    function.
-    """
+    """CPU tensors are loaded onto the device by `map_location` as a name, device, dictionary or function."""
     places: dict[str, Any] = {
         "text": str(device),
         "bare": device.type,

@@ -90,9 +90,7 @@ def test_load_state_dict_assign_takes_the_tensors_themselves(device: torch.devic
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
 def test_load_state_dict_of_a_checkpoint_continues_training(device: torch.device, kind: str) -> None:
-    """A model and optimizer restored from a checkpoint take the same steps as without interruption, on the same
-    devices.
-    """
+    """A model and optimizer restored from a checkpoint take the same steps as uninterrupted, on the same devices."""
 
     def optimiser_of(module: nn.Module) -> torch.optim.Optimizer:
         options = {"momentum": 0.9} if kind == "SGD" else {}

@@ -1,6 +1,4 @@
-"""The format from before torch 1.6, which `torch.load` still reads: files, compressed files, and strings of
-Python 2.
-"""
+"""The format from before torch 1.6, which `torch.load` still reads: files, compressed ones, strings of Python 2."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ def pickled(value: object) -> bytes:
 
 
 def test_old_format_has_several_storages_in_a_file(tmp_path: Path) -> None:
-    """Each storage of a file has its own bytes, from a path, an open file, and a compressed file, which is read
-    sequentially.
+    """Each storage of a file has its own bytes, from a path, an open file, and a compressed one (read sequentially).
 
     Shared storages remain shared.
     """
@@ -120,9 +117,7 @@ def test_load_refuses_archives_of_torchscript() -> None:
 
 
 def test_save_refuses_what_is_no_file() -> None:
-    """An object that is neither a path nor has `write` is refused, and the error names the missing method, in both
-    formats.
-    """
+    """An object that is no path and has no `write` is refused with the missing method's name, in both formats."""
     for zipped in (True, False):
         with pytest.raises(
             AttributeError, match="expected 'f' to be string, path, or a file-like object with a 'write'"

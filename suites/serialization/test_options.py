@@ -69,9 +69,7 @@ def test_add_safe_globals_allows_classes_until_they_are_cleared() -> None:
 
 @pytest.mark.usefixtures("no_globals")
 def test_safe_globals_keeps_what_was_allowed_before() -> None:
-    """Within `safe_globals` its classes are allowed too; afterwards, also after an exception, only the earlier ones
-    are.
-    """
+    """`safe_globals` allows its classes in its block; then, also after an exception, only the earlier ones are."""
     serialization.add_safe_globals([Shape])
     data = saved_bytes(Colour())
     with serialization.safe_globals([Colour]):

@@ -25,9 +25,7 @@ def module_of(version: str) -> types.ModuleType:
 
 
 def test_check_module_version_greater_or_equal_compares_numbers() -> None:
-    """`check_module_version_greater_or_equal` compares as many fields of a version as the requirement has, each by its
-    type.
-    """
+    """`check_module_version_greater_or_equal` compares as many fields as the requirement has, each by its type."""
     check = serialization.check_module_version_greater_or_equal
     for version, required, wanted in (
         ("1.10.0", (1, 9), True),
@@ -43,9 +41,7 @@ def test_check_module_version_greater_or_equal_compares_numbers() -> None:
 
 @pytest.mark.parametrize("version", ["1", "1.x"])
 def test_check_module_version_greater_or_equal_of_a_malformed_version(version: str) -> None:
-    """A version that lacks a required field raises; with `error_if_malformed=False` it warns and counts as
-    sufficient.
-    """
+    """A version that lacks a required field raises; with `error_if_malformed=False` it warns and suffices."""
     check = serialization.check_module_version_greater_or_equal
     with pytest.raises(RuntimeError, match=f"'some_module' module version string is malformed '{version}'"):
         check(module_of(version), (1, 0))
@@ -94,9 +90,7 @@ def test_location_tag_is_the_place_of_a_storage(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda")
 def test_validate_cuda_device_gives_the_index_of_a_place(device: torch.device) -> None:
-    """`validate_cuda_device` returns the index in a place, by default that of the current device; others are
-    refused.
-    """
+    """`validate_cuda_device` returns the index in a place, by default the current one; others are refused."""
     assert serialization.validate_cuda_device("cuda:0") == 0
     assert serialization.validate_cuda_device("cuda") == torch.cuda.current_device() == device.index
     count = torch.cuda.device_count()

@@ -29,8 +29,7 @@ class Trap:
 
 
 def test_load_weights_only_does_not_run_a_pickle(tmp_path: Path) -> None:
-    """By default and with `weights_only=True`, a file that would call a function raises, and the function is not
-    called.
+    """By default and with `weights_only=True`, a file that would call a function raises and does not call it.
 
     The error names the function. With `weights_only=False`, torch calls it (control).
     """

@@ -172,9 +172,7 @@ def two_devices(device: str) -> Any:
 
 
 def event_orders(device: str) -> Any:
-    """Return the sums that a consumer reads while the producer's stream sleeps before it writes: without an event, and
-    with one.
-    """
+    """Return the sums that a consumer reads while the producer's stream is late: without an event, and with one."""
     from suites.streams.busy import calibrate, sleep_on
 
     consumer = Consumer(device)

@@ -72,8 +72,7 @@ def test_from_file_has_a_filename_and_writes_it_if_shared(tmp_path: Path, shared
 
 
 def test_adagrad_share_memory_shares_the_sums_with_a_fork() -> None:
-    """`Adagrad.share_memory` moves the sums of squared gradients to shared memory, so that a step of a fork is visible
-    here.
+    """`Adagrad.share_memory` moves the sums of squared gradients to shared memory: a fork's step is visible here.
 
     The parameter is shared too, so that both processes train one model.
     """

@@ -159,9 +159,7 @@ def flame_lines(kind: str, *snapshots: Any) -> str:
 
 
 def flame_graph(lines: str, script: str | None = None) -> str:
-    """Return the output of a flame graph program for such lines; without `script`, of the program in the user's
-    cache.
-    """
+    """Return the output of a flame graph program for such lines, by default of the one in the user's cache."""
     return str(reach(f"{VIZ}.format_flamegraph")(lines, script))
 
 

@@ -78,9 +78,7 @@ class Paper:
             self._note(segment, "segment_alloc", address, size, segment.frames)
 
     def take(self, segment: int, size: int, *frames: Frame, noted: bool = True) -> int:
-        """Allocate the first block that is large enough in the segment at that address, and return the block's
-        address.
-        """
+        """Allocate the first block that is large enough in the segment at that address, and return its address."""
         home = self._home(segment)
         rounded = -(-size // STEP) * STEP
         place, block = next(

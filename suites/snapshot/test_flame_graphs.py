@@ -173,9 +173,7 @@ def test_flamegraph_program_that_fails_raises(tmp_path: Path) -> None:
     " (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/_memory_viz.py, format_flamegraph)",
 )
 def test_format_flamegraph_downloads_its_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a program in the arguments and in the user's cache, the program is downloaded to the cache and used from
-    there.
-    """
+    """Without a program argument and a cached program, the program is downloaded to the cache and used from there."""
     asked: list[str] = []
 
     def download(address: str, file: str) -> None:

@@ -50,9 +50,7 @@ plots = pytest.mark.parametrize(("plot", "kind"), PLOTS.values(), ids=PLOTS.keys
 def test_trace_plot_and_segment_plot_contain_the_snapshot(
     plot: Callable[[Snapshot], str], kind: str, make: Callable[[], Snapshot]
 ) -> None:
-    """A plot is an HTML document with one script, which shows one file, the unchanged snapshot, as the
-    requested kind.
-    """
+    """A plot is an HTML document with one script, which shows the unchanged snapshot as the requested kind."""
     snapshot = make()
 
     shown = pages.plot(plot(copy.deepcopy(snapshot)))

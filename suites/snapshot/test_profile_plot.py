@@ -115,9 +115,7 @@ def test_profile_plot_has_the_stack_of_the_allocation_and_not_of_the_free(device
 
 
 def test_profile_plot_has_tensors_from_before_as_blocks_only(device: torch.device) -> None:
-    """A tensor that is older than the profile, and used in it, is a block of a segment without an allocation in the
-    trace.
-    """
+    """A tensor that is older than the profile and used in it is a block, without an allocation in the trace."""
     old = torch.rand(96, 97, device=device)
     with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
         made = old * 2

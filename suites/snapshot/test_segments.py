@@ -73,9 +73,7 @@ def test_memory_snapshot_has_a_block_for_a_tensor(device: torch.device, size: in
 
 
 def test_memory_snapshot_segments_consist_of_their_blocks(device: torch.device) -> None:
-    """During mixed allocations and frees, blocks fill their segments, sums are correct, and adjacent free
-    blocks merge.
-    """
+    """In mixed allocations and frees, blocks fill their segments, sums are correct, and adjacent free blocks merge."""
     live: dict[int, torch.Tensor] = {}
     for step in range(120):
         if step % 3 == 2:

@@ -105,8 +105,7 @@ def test_gather_traceback_without_python_has_no_call_of_python() -> None:
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_gather_traceback_script_has_calls_of_torchscript() -> None:
-    """A running TorchScript function is in the stack with its name, file and line, before its Python caller, if
-    requested.
+    """On request, a running TorchScript function is in the stack with name, file and line, before its Python caller.
 
     Its position among the Python calls that it makes is unspecified: without C++ frames in between, torch cannot know
     it.

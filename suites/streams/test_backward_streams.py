@@ -294,8 +294,7 @@ print(sum("AccumulateGrad node's stream does not match" in text for text in text
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.own_process
 def test_set_warn_on_accumulate_grad_stream_mismatch_decides(device: torch.device, enabled: bool) -> None:
-    """A leaf that gets its gradient on another stream than the one of its creation causes a warning, unless it is
-    disabled.
+    """A leaf that gets its gradient on another stream than that of its creation warns, unless this is disabled.
 
     The gradient is the same. torch warns once per process, so a child process runs the pass.
     """

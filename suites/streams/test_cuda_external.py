@@ -80,9 +80,7 @@ def test_externalstream_of_handle_0_is_the_default_stream(device: torch.device) 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_stream_protocol")
 def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> None:
-    """`__cuda_stream__` returns the protocol version, 0, and the raw handle, so that other libraries can use the
-    stream.
-    """
+    """`__cuda_stream__` returns the protocol version, 0, and the raw handle for other libraries."""
     stream = torch.cuda.Stream(device)
 
     for one in (stream, torch.cuda.default_stream(device), torch.cuda.ExternalStream(stream.cuda_stream, device)):

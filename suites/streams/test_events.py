@@ -79,9 +79,7 @@ def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> N
 
 @pytest.mark.requires(asynchronous=True)
 def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device) -> None:
-    """A wait for an event recorded *before* the writer's sleep and write does not delay the reader, which reads
-    poison.
-    """
+    """A wait for an event recorded *before* the writer's sleep does not delay the reader, which reads poison."""
     relay = Relay(api.stream(device), api.stream(device))
     early = relay.writer.record_event()
     assert relay.shows_wrong_order(), NOT_SHOWN

@@ -78,9 +78,7 @@ def in_use(device: torch.device) -> Iterator[None]:
 
 
 def milliseconds(work: Callable[[], object], runs: int = 7) -> float:
-    """Return the time of work on the current stream in milliseconds, by events: the median of several runs after a
-    warm-up.
-    """
+    """Return the milliseconds of work on the current stream, by events: the median of several runs after a warm-up."""
     times = []
     for _ in range(runs + 1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -132,8 +130,7 @@ context.pop_context()
 
 @pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")
 def test_greencontext_restores_the_stream_when_left(device: torch.device) -> None:
-    """Within a green context, its own stream is current, like torch's default stream, whatever stream was current
-    before.
+    """Within a green context, its own stream is current, whatever stream was current before.
 
     Afterwards the previous stream is current again: the same CUDA stream, with another id in torch (CUDAGreenContext
     only keeps CUDA's handle).
@@ -149,9 +146,7 @@ def test_greencontext_restores_the_stream_when_left(device: torch.device) -> Non
 
 
 def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
-    """Entering and leaving a green context orders work before, inside and after it, without explicit
-    synchronization.
-    """
+    """Entering and leaving a green context orders work before, inside and after it, without synchronization."""
     context = green(device, num_sms=FEW)
     x = torch.zeros(1 << 24, dtype=torch.int32, device=device)
     calibrate(device)
@@ -169,8 +164,9 @@ def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_carveout")
 def test_greencontext_work_is_slower_on_a_part(device: torch.device) -> None:
-    """A matrix product on 16 multiprocessors takes at least twice as long as on the whole device, which has several
-    times more.
+    """A matrix product on 16 multiprocessors takes at least twice as long as on the whole device.
+
+    The device has several times as many.
 
     After the context, it is as fast as before.
     """

@@ -79,8 +79,7 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "kind", [pytest.param(kind, marks=pytest.mark.types("float64") if kind == "to_float64" else ()) for kind in KINDS]
 )
 def test_operations_of_each_kind_keep_a_sane_pace(device: torch.device, kind: str) -> None:
-    """Chains of other operations take at most 50 times their host time in one of five trials, and have the host's
-    results.
+    """Chains of other operations take at most 50 times their host time in a trial, and have the host's results.
 
     An operation with a slow fallback, such as a device synchronize per call, would far exceed the bound.
     """

@@ -133,7 +133,5 @@ def test_record_stream_block_is_reused_once_the_stream_is_done(
     guard: Callable[[torch.Tensor, torch.Stream], None],
     make: Callable[[torch.device], torch.Stream],
 ) -> None:
-    """After the recorded stream completes, the next allocation of the block's size on its own stream reuses the
-    block.
-    """
+    """After the recorded stream completes, the next allocation of its size on its own stream reuses the block."""
     assert drop_while_in_use(device, make, guard).reused_when_done

@@ -34,9 +34,7 @@ HIDDEN = {
 
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
-    """Return the result of each expression in a new process without a GPU: ("value", repr) or (error class,
-    message).
-    """
+    """Return each expression's result in a new process without a GPU: ("value", repr) or (error class, message)."""
     child = subprocess.run(
         [sys.executable, "-c", ANSWERS],
         input=json.dumps(expressions),

@@ -17,8 +17,7 @@ LOAD, REST = 3.0, 3.0
 
 
 def under_load(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:
-    """Return the readings from the second half of `LOAD` seconds of continuous matrix products, and check the last
-    product.
+    """Return the readings from the second half of `LOAD` seconds of matrix products, and check the last product.
 
     The factors are ones and minus ones. The sums of 4096 of them are whole numbers, which float16 holds up to 2048.
     """

@@ -159,8 +159,9 @@ def test_event_recorded_by_one_thread_orders_another(device: torch.device) -> No
 
 
 def test_grad_mode_and_default_device_are_per_thread(device: torch.device) -> None:
-    """A new thread has grad mode on and the CPU as its default device, whatever the parent's state; changes do not
-    affect the parent.
+    """A new thread has grad mode on and the CPU as its default device, whatever the parent's state.
+
+    Its changes do not affect the parent.
     """
     block = device if device.type != "cpu" else torch.device("meta")  # differs from the default device
 

@@ -1,6 +1,4 @@
-"""State that threads share: the allocator, pinned memory, autograd graphs, and a device with concurrent
-synchronization.
-"""
+"""State that threads share: the allocator, pinned memory, autograd graphs, and concurrent synchronization."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> No
 
 @pytest.mark.requires(accelerator=True)
 def test_pin_memory_copy_and_free_in_concurrent_threads(device: torch.device) -> None:
-    """Threads can concurrently allocate pinned memory, copy it on delayed streams and free it; the values are
-    correct.
-    """
+    """Threads can concurrently allocate pinned memory, copy it on delayed streams and free it, with correct values."""
     calibrate(device)
 
     def work(number: int) -> list[int]:
@@ -199,9 +195,7 @@ def test_synchronize_in_one_thread_while_another_launches(device: torch.device) 
 
 @pytest.mark.requires(accelerator=True)
 def test_stream_and_event_made_by_threads_at_once(device: torch.device) -> None:
-    """Threads can concurrently create, use and delete streams and events, and each thread finds its own work
-    complete.
-    """
+    """Threads can concurrently create, use and delete streams and events; each thread's work completes."""
     settle(device)
 
     def work(number: int) -> list[int]:

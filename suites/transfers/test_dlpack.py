@@ -82,9 +82,7 @@ def test_from_dlpack_copies_if_it_is_asked_to(device: torch.device, copy: bool |
 
 @CUDA
 def test_from_dlpack_to_another_device_copies(device: torch.device) -> None:
-    """A tensor moves to another device by a copy, which `copy=False` refuses; a move to its own device copies
-    nothing.
-    """
+    """A tensor moves to another device by a copy, which `copy=False` refuses; on its own device nothing is copied."""
     first = torch.arange(5.0)
 
     there = torch.from_dlpack(first, device=device)
@@ -248,9 +246,7 @@ def test_dlpack_stream_waits_for_the_producer(device: torch.device, stream: str)
 @CUDA
 @pytest.mark.requires(devices=2)
 def test_dlpack_refuses_a_tensor_of_another_device(device: torch.device) -> None:
-    """A tensor can only be passed on while its device is current; otherwise the stream would belong to the wrong
-    device.
-    """
+    """A tensor can only be passed on while its device is current, since the stream would be of another device."""
     there = torch.arange(3.0, device=torch.device("cuda", 1))
     with pytest.raises(BufferError, match="device index"):
         torch.from_dlpack(there)

@@ -38,9 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimen
 
 
 def every_pattern(dtype: torch.dtype, more: int = 0) -> torch.Tensor:
-    """Return all patterns of 8- and 16-bit types in order, or mixed bytes for wider ones; then `more` mixed
-    elements.
-    """
+    """Return all patterns of 8- and 16-bit types in order, or mixed bytes for wider types; then `more` mixed ones."""
     width = dtype.itemsize
     if width <= 2:
         counted = torch.arange(1 << 8 * width, dtype=torch.int32)
@@ -90,9 +88,7 @@ def test_pinned_memory_keeps_each_bit(device: torch.device, dtype: torch.dtype, 
 
 @BY_KERNELS
 def test_copies_with_strides_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
-    """Copies into and out of every other element, transposed and by odd slices keep each bit; elements between do not
-    change.
-    """
+    """Copies of every other element, transposed and by odd slices keep each bit; elements between do not change."""
     x = every_pattern(dtype)[: (len(every_pattern(dtype)) // 3) * 3]
     there = x.to(device)
     spread = torch.zeros(2 * len(x), dtype=torch.uint8 if dtype.itemsize == 1 else dtype, device=device).view(dtype)

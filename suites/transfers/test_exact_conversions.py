@@ -132,8 +132,7 @@ def test_to_float8_e8m0_takes_the_nearest_power_of_two(device: torch.device) -> 
 @pytest.mark.parametrize("target", [torch.float32, torch.bfloat16, torch.float64], ids=name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=name)
 def test_half_precision_to_wider_types_is_exact(device: torch.device, dtype: torch.dtype, target: torch.dtype) -> None:
-    """All 65,536 patterns of float16 and bfloat16 become their numbers in float32 and float64, including subnormal
-    ones.
+    """All 65,536 patterns of float16 and bfloat16, including subnormals, become their numbers in wider types.
 
     The conversion to bfloat16 is checked for float16 numbers with up to eight bits.
     """

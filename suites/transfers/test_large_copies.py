@@ -109,9 +109,7 @@ def test_to_and_back_keeps_each_byte_of_a_large_copy(
 
 @SIZE
 def test_clone_and_copy_keep_each_byte_of_a_large_copy(device: torch.device, size: int) -> None:
-    """`clone`, and `copy_` into a part of other memory, keep each byte on the device, and `copy_` writes
-    nothing else.
-    """
+    """`clone`, and `copy_` into a part of other memory, keep each byte on the device and write nothing else."""
     there = made(size).to(device)
 
     twice = there.clone()

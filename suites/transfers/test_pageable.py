@@ -75,9 +75,7 @@ def test_item_and_tolist_wait_for_the_stream(device: torch.device) -> None:
 
 
 def test_torch_tensor_and_as_tensor_take_the_values_at_the_call(device: torch.device) -> None:
-    """`torch.tensor` and `torch.as_tensor` on the device read the values at the call, so later changes have no
-    effect.
-    """
+    """`torch.tensor` and `torch.as_tensor` on the device read the values at the call; later changes have no effect."""
     import numpy as np
 
     stream = torch.Stream(device)

@@ -170,8 +170,9 @@ class Owner:
 
 
 def test_dataloader_pin_memory_keeps_the_types_of_batches(device: torch.device) -> None:
-    """Pinned batches keep the types from `collate_fn`: named tuples, lists, mappings with attributes, texts, and custom
-    classes.
+    """Pinned batches keep the types from `collate_fn`: named tuples, lists, mappings, texts, and custom classes.
+
+    Mappings keep their attributes.
 
     The custom class has a method `pin_memory`. Source: torch.utils.data, memory pinning.
     """

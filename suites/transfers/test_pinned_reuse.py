@@ -152,8 +152,7 @@ def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> N
 
 
 def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torch.device) -> None:
-    """One pinned block, refilled and copied a hundred times with an event wait before each refill, transfers each value
-    once.
+    """One pinned block, refilled and copied a hundred times with an event wait between, transfers each value once.
 
     This is the staging loop of training programs. Some copies are delayed.
     """

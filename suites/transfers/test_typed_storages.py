@@ -58,9 +58,7 @@ with warnings.catch_warnings(record=True) as caught:
 
 @pytest.mark.own_process
 def test_typed_storage_warns_once_that_it_is_deprecated() -> None:
-    """The first typed storage of a process warns at its caller, and later ones do not; internal uses by torch do not
-    warn.
-    """
+    """The first typed storage of a process warns at its caller; later ones and torch's internal uses do not."""
     before, warned, after = children.fork(WARNED).lines()
     assert (before, after) == ("0", "1")
     assert re.match(r"\('UserWarning', '<(child|string)>', 'TypedStorage is deprecated", warned)
@@ -230,9 +228,7 @@ def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> N
 
 @pytest.mark.requires(device="cuda", devices=2)
 def test_storage_cuda_takes_the_index_of_a_device(device: torch.device) -> None:
-    """`cuda` with an index moves to that device, from the host and from another device; without one, to the current
-    device.
-    """
+    """`cuda` with an index moves to that device, from host or device; without one, to the current device."""
     host = torch.tensor([1, -2, 3], dtype=torch.int16).storage()
     other = torch.device("cuda", 1)
     there = host.cuda(1)
@@ -403,9 +399,7 @@ def test_typed_storage_constructor_refuses_other_arguments(
 
 
 def test_class_of_one_type_makes_typed_storages() -> None:
-    """A class such as `torch.ShortStorage` creates typed storages of its type, which are instances of it and of no
-    other class.
-    """
+    """A class such as `torch.ShortStorage` creates typed storages of its type, which are instances of it only."""
     for storage, values in (
         (torch.ShortStorage(), []),
         (torch.ShortStorage([1, -2]), [1, -2]),

@@ -13,9 +13,7 @@ from .interpreter import Host, interprets
 
 
 def _alike_numbers(function: Any) -> Any:
-    """Return a comparison in which a whole number takes the type of the integers beside it, according to torch's
-    conversion.
-    """
+    """Return a comparison in which a whole number takes the type of the integers beside it, as in torch."""
 
     def compare(a: Any, b: Any) -> Any:
         if type(b) is int and isinstance(a, np.ndarray) and a.dtype.kind in "iu":

@@ -268,9 +268,7 @@ def _tensor(value: Any, meta: Any, args: Any) -> Any:
 
 
 def _declared(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return type and shape of the results according to torch, as tensors without data; None if torch cannot determine
-    them.
-    """
+    """Return type and shape of the results according to torch, as tensors without data; None if unknown."""
 
     def bare(each: Any) -> Any:
         if isinstance(each, Host):

@@ -1,5 +1,5 @@
-"""Special functions, element by element on the distinct values: by Python's `math`, or by mpmath, which torch
-requires.
+"""Special functions, element by element on the distinct values, by Python's `math`, or mpmath (which torch
+requires).
 """
 
 from __future__ import annotations
