@@ -320,9 +320,7 @@ def test_capture_without_work_warns(device: torch.device) -> None:
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_oom")
 def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> None:
-    """An allocation in a capture that does not fit raises OutOfMemoryError; afterwards the device works,
-    without leaks.
-    """
+    """An allocation in a capture that does not fit raises OutOfMemoryError; then the device works, without leaks."""
     stream = torch.Stream(device)
     x = torch.zeros(ELEMENTS, device=device)
     before = torch.accelerator.memory_allocated(device)

@@ -33,9 +33,7 @@ def few(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_blockmask_as_tuple_has_everything_in_order(device: torch.device) -> None:
-    """`as_tuple` has lengths, tensors, block sizes and mask function; `flatten=False` keeps lengths and sizes
-    together.
-    """
+    """`as_tuple` has lengths, tensors, block sizes and mask function; `flatten=False` keeps lengths and sizes."""
     mask = made(device)
     flat, deep = mask.as_tuple(), mask.as_tuple(flatten=False)
     assert (flat[:2], deep[0]) == ((Q, KV), (Q, KV))
@@ -136,8 +134,9 @@ def test_blockmask_text_has_the_shape_the_sparsity_and_the_blocks(device: torch.
 
 
 def test_blockmask_refuses_half_of_what_belongs_together(device: torch.device) -> None:
-    """Numbers and indices of full blocks must come together; those of the keys' blocks are required, in 2
-    dimensions.
+    """Numbers and indices of full blocks must come together; those of the keys' blocks are required.
+
+    They have two dimensions.
     """
     numbers, indices = few(device)
     none = dict.fromkeys(TENSORS)

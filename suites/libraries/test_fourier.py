@@ -385,9 +385,7 @@ def test_cufft_plan_cache_max_size_reads_back(device: torch.device, plans: Any) 
 
 @pytest.mark.requires(silicon=True, rocm=False)
 def test_cufft_plan_cache_keeps_as_many_plans_as_wanted(device: torch.device, plans: Any) -> None:
-    """Each size of transform has a plan, which is reused; beyond `max_size` the oldest goes, and `clear`
-    removes all.
-    """
+    """Each size has a plan, which is reused; beyond `max_size` the oldest is removed, and `clear` removes all."""
     plans.max_size = 2
     for length, expected in ((64, 1), (64, 1), (128, 2), (256, 2)):
         torch.fft.fft(torch.ones(length, device=device))

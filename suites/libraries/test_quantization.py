@@ -310,9 +310,7 @@ def test_weight_int4pack_mm_dequantizes_groups(device: torch.device, rng: np.ran
 def test_weight_norm_scales_each_row_to_its_length(
     device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
-    """`weight_norm` is v g / |v|, with the length of each row, or for the last dimension each column; with
-    gradients.
-    """
+    """`weight_norm` is v g / |v|, by rows or, for the last dimension, columns; with gradients."""
     if device.type == "cuda" and dtype == F64 and not has_host_kernels(device):
         reason = "the kernel takes the root in float32 (`sqrtf` in WeightNorm.cu; seen on an H200 with torch 2.11)"
         request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))

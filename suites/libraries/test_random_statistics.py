@@ -110,9 +110,7 @@ def test_continuous_distribution_fits(device: torch.device, kind: str, dtype: to
 @pytest.mark.parametrize("kind", ["cauchy", "standard_gamma", "beta_of_gammas"])
 @REAL
 def test_other_continuous_distributions_fit(device: torch.device, kind: str, dtype: torch.dtype) -> None:
-    """Cauchy numbers are uniform through the arctangent, gamma of shape one is exponential, and its shares are
-    uniform.
-    """
+    """Cauchy is uniform through the arctangent, gamma of shape one is exponential, and its shares are uniform."""
     x = torch.ones(COUNT, dtype=dtype, device=device)
     generator = seeded(device)
 
@@ -150,8 +148,9 @@ def test_randint_fits(device: torch.device, dtype: torch.dtype, high: int) -> No
 
 
 def test_random_of_64_bits_uses_each_bit(device: torch.device) -> None:
-    """Each of the low 53 bits of `randint` over a range of 2^60 is set in half of them, independently of the
-    next bit.
+    """Each of the low 53 bits of `randint` over a range of 2^60 is set in half of them.
+
+    It is independent of the next bit.
     """
     values = numbers(torch.randint(0, 1 << 60, (COUNT,), generator=seeded(device), device=device))
 

@@ -79,9 +79,7 @@ def test_accelerator_set_stream_sets_the_current_stream_of_cuda(device: torch.de
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
 def test_generic_event_on_a_cuda_stream_is_done_after_synchronize(device: torch.device) -> None:
-    """A generic event on a sleeping CUDA stream is pending while other streams are idle, and complete after
-    `synchronize`.
-    """
+    """A generic event on a sleeping CUDA stream is pending while others are idle, and complete after `synchronize`."""
     stream, idle = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     calibrate(device)
 

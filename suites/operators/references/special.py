@@ -1,5 +1,6 @@
-"""Special functions, element by element on the distinct values, by Python's `math`, or mpmath (which torch
-requires).
+"""Special functions, element by element on the distinct values, by Python's `math` or by mpmath.
+
+torch requires mpmath.
 """
 
 from __future__ import annotations
