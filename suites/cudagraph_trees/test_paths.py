@@ -81,8 +81,7 @@ def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: s
 def test_output_that_autograd_saved_is_alive(compiler: str, device: torch.device) -> None:
     """An output that code between two graphs saved for its backward keeps its values until then.
 
-    No name of the program refers to the output then; when the second graph was recorded into its memory, none did
-    either.
+    Only the autograd graph refers to the output. When the second graph was recorded into its memory, nothing did.
     """
     weight = torch.ones(64, device=device, requires_grad=True)
     with watched() as watch:
