@@ -60,7 +60,7 @@ def reset_compiler() -> None:
 
 @contextmanager
 def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
-    """Return a context in which each new backward pass is captured as a graph, and run as compiled by `compile_graph`.
+    """Capture each new backward pass in the block as a graph, and run it as compiled by `compile_graph`.
 
     A capture is valid for any size. Without `any_size`, it is first valid for its own size, and becomes dynamic once
     another size occurs.

@@ -27,7 +27,7 @@ SIZES = (1, 4097, (1 << 20) + 3)
 
 
 def pairs(count: int) -> Iterator[tuple[int, int]]:
-    """Yield each pair of devices, in both directions."""
+    """Return each pair of devices, in both directions."""
     return itertools.permutations(range(count), 2)
 
 

@@ -115,7 +115,7 @@ class Memory:
         )
 
     def slices(self) -> list[tuple[torch.Tensor, int]]:
-        """Yield every slice, and the index of its first word."""
+        """Return every slice, and the index of its first word."""
         found: list[tuple[torch.Tensor, int]] = []
         first = 0
         for block in self.blocks:

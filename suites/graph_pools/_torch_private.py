@@ -62,7 +62,7 @@ def owns_its_memory(storage: torch.UntypedStorage) -> bool:
 
 @contextmanager
 def this_threads_allocations(device: int, pool: PoolId) -> Iterator[None]:
-    """Return a context in which the calling thread allocates from a pool that a graph keeps alive."""
+    """Make the calling thread allocate from a pool that a graph keeps alive in the block."""
     begin, end = reach("torch._C._cuda_beginAllocateCurrentThreadToPool"), reach("torch._C._cuda_endAllocateToPool")
     release = reach("torch._C._cuda_releasePool")
     begin(device, pool)

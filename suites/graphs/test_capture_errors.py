@@ -293,7 +293,7 @@ def test_capture_error_mode_unknown_is_an_error(api: Api, device: torch.device) 
 
 @pytest.fixture
 def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Return whether autograd overrides stale streams that are not captured. Restore the initial setting afterwards."""
+    """Yield whether autograd overrides stale streams that are not captured. Restore the initial setting afterwards."""
     torch.autograd.graph.set_override_stale_capture_stream(request.param)
     yield request.param
     torch.autograd.graph.set_override_stale_capture_stream(False)

@@ -1,6 +1,6 @@
 """Write `overloads.txt`, which lists the case that calls each overload of aten.
 
-python -m suites.operators.generate_overloads [--recorded FOLDER] [PATHS]
+    python -m suites.operators.generate_overloads [--recorded FOLDER] [PATHS]
 
 This runs the cases of PATHS (default: all) on the CPU with `recorder`, or reads what such a run left in FOLDER. Lines
 of overloads for CUDA are kept if this build of torch has no CUDA.

@@ -87,7 +87,7 @@ class Runtime:
 
     @contextmanager
     def memory(self, size: int) -> Iterator[ctypes.c_void_p]:
-        """Return zeroed memory of the current device."""
+        """Yield zeroed memory of the current device, and free it."""
         made = self.pointer("cudaMalloc", ctypes.c_size_t(size))
         try:
             self.call("cudaMemset", made, 0, ctypes.c_size_t(size))
@@ -98,7 +98,7 @@ class Runtime:
 
     @contextmanager
     def stream(self) -> Iterator[ctypes.c_void_p]:
-        """Return a stream that does not synchronize with the legacy stream."""
+        """Yield a stream that does not synchronize with the legacy stream."""
         made = self.pointer("cudaStreamCreateWithFlags", ctypes.c_uint(NON_BLOCKING))
         try:
             yield made

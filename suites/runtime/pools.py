@@ -71,7 +71,7 @@ def default_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
 
 @contextmanager
 def new_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
-    """Return a new pool, which keeps freed memory until it is trimmed."""
+    """Yield a new pool, which keeps freed memory until it is trimmed."""
     wanted = _Properties(allocation_type=_PINNED, location_type=_ON_DEVICE, location=device.index or 0)
     pool = Pool(cuda, cuda.pointer("cudaMemPoolCreate", ctypes.byref(wanted)))
     try:
