@@ -1,6 +1,6 @@
 """The undocumented torch names used for compiled backward passes. No other module looks one up.
 
-Compiled autograd's documented switch, `torch._dynamo.config.compiled_autograd`, only acts through `torch.compile`.
+The documented switch of compiled autograd, `torch._dynamo.config.compiled_autograd`, only acts through `torch.compile`.
 Capturing a single backward pass for inspection needs a context manager that has been renamed once; the number of
 captures is only available from a counter. A case that needs a name that the torch release lacks is skipped, with the
 name in the reason.
@@ -20,7 +20,7 @@ import torch._dynamo
 
 from suites.reaching import reach
 
-#: What runs a captured backward pass, and the function that creates it from the graph.
+#: A function that runs a captured backward pass, and the function that creates it from the graph.
 Compiled: TypeAlias = Callable[..., Any]
 Compiler: TypeAlias = Callable[[torch.fx.GraphModule], Compiled]
 
@@ -35,11 +35,12 @@ _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
 
 @contextmanager
 def compiler_unheard() -> Iterator[None]:
-    """A block without the warnings that torch's compiler causes itself.
+    """Ignore the warnings that torch's compiler causes itself.
 
-    They are about gradients that it reads while tracing, old functions in modules that inductor imports, a function
-    that it instantiates in place of one that breaks the graph, and the empty graph with which CUDA graph trees keep
-    their pool. A filter that turns warnings into errors, as this project's does, would make them compiler failures.
+    These warnings concern gradients that it reads while tracing, old functions in modules that inductor imports, a
+    function that it instantiates in place of one that breaks the graph, and the empty graph with which CUDA graph trees
+    keep their pool. A filter that turns warnings into errors, such as this project's, would make them compiler
+    failures.
     """
     with warnings.catch_warnings():
         for message, category in _OF_THE_COMPILER:
@@ -50,8 +51,8 @@ def compiler_unheard() -> Iterator[None]:
 def reset_compiler() -> None:
     """Reset the compiler's state.
 
-    With CUDA, this imports inductor (for the CUDA graph trees, which it resets too), and with it the modules whose
-    warnings `compiler_unheard` ignores.
+    With CUDA, this imports inductor (for the CUDA graph trees, which it resets too), and the modules whose warnings
+    `compiler_unheard` ignores.
     """
     with compiler_unheard():
         torch.compiler.reset()
@@ -59,34 +60,35 @@ def reset_compiler() -> None:
 
 @contextmanager
 def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
-    """A context in which each new backward pass is captured as a graph, and run as compiled by `compile_graph`.
+    """Capture each new backward pass in the block as a graph, and run it as compiled by `compile_graph`.
 
-    The capture is for any size; without `any_size`, it is for its own size first, and dynamic once another size occurs.
+    A capture is valid for any size. Without `any_size`, it is first valid for its own size, and becomes dynamic once
+    another size occurs.
     """
     with compiler_unheard(), reach("torch._dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
         yield
 
 
 def disable() -> AbstractContextManager[None]:
-    """A context in which backward passes are not captured, even within `enable`."""
+    """Return a context in which backward passes are not captured, even within `enable`."""
     context: AbstractContextManager[None] = reach("torch._dynamo.compiled_autograd._disable")()
     return context
 
 
 def enabled() -> bool:
-    """Whether backward passes are captured now."""
+    """Return whether backward passes are currently captured."""
     found: bool = reach("torch._dynamo.compiled_autograd.compiled_autograd_enabled")
     return found
 
 
 def config(**settings: Any) -> AbstractContextManager[None]:
-    """A context in which `torch._dynamo.config` has these settings."""
+    """Return a context in which `torch._dynamo.config` has these settings."""
     context: AbstractContextManager[None] = reach("torch._dynamo.config.patch")(**settings)
     return context
 
 
 def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """A context in which `torch._inductor.config` has these settings."""
+    """Return a context in which `torch._inductor.config` has these settings."""
     import torch._inductor.config as inductor  # takes a second, and most cases do not need it
 
     context: AbstractContextManager[None] = inductor.patch(settings)
@@ -94,13 +96,13 @@ def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
 
 
 def counter(group: str, name: str) -> int:
-    """The value of one of the compiler's counters, such as captured passes or graphs skipped by CUDA graphs."""
+    """Return one of the compiler's counters, such as captured passes or graphs skipped by CUDA graphs."""
     found: int = reach("torch._dynamo.utils.counters")[group][name]
     return found
 
 
 def back_end(name: str) -> Callable[..., Any]:
-    """The function of a `torch.compile` backend, from graph and example inputs to a callable."""
+    """Return the function of a `torch.compile` backend, from graph and example inputs to a callable."""
     found: Callable[..., Any] = reach("torch._dynamo.lookup_backend")(name)
     return found
 
@@ -111,12 +113,12 @@ def steal(graph: torch.fx.GraphModule, names: list[str]) -> None:
 
 
 def is_accumulation(node: torch.fx.Node) -> bool:
-    """Whether this node of a captured pass accumulates into a leaf's gradient."""
+    """Return whether this node of a captured pass accumulates into a leaf's gradient."""
     return node.op == "call_function" and node.target is reach("torch._dynamo.external_utils.call_accumulate_grad")
 
 
 def is_hook(node: torch.fx.Node) -> bool:
-    """Whether this node of a captured pass calls a hook."""
+    """Return whether this node of a captured pass calls a hook."""
     return node.op == "call_function" and node.target is reach("torch._dynamo.external_utils.call_hook")
 
 
@@ -126,7 +128,7 @@ def queue_callback(callback: Callable[[], None]) -> None:
 
 
 class Watch:
-    """Whether a tensor's memory still exists. Keeps neither the tensor nor its memory alive."""
+    """Tells whether a tensor's memory still exists, and keeps neither the tensor nor its memory alive."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         import torch.multiprocessing.reductions as reductions
@@ -139,7 +141,7 @@ class Watch:
 
 
 def higher_order(name: str) -> Callable[..., Any]:
-    """A higher-order operator without a public name in torch."""
+    """Return a higher-order operator that has no public name in torch."""
     importlib.import_module("torch._higher_order_ops")
     found: Callable[..., Any] = reach(f"torch._higher_order_ops.{name}")
     return found
@@ -147,9 +149,9 @@ def higher_order(name: str) -> Callable[..., Any]:
 
 @contextmanager
 def log_switched_on(artifact: str) -> Iterator[logging.Logger]:
-    """A block in which an artifact of compiled autograd is logged; yields its logger.
+    """Log an artifact of compiled autograd within the block; yield its logger.
 
-    torch changes levels, handlers and propagation of many loggers when it switches a log on and off, and does not
+    When torch switches a log on and off, it changes levels, handlers and propagation of many loggers and does not
     restore them, so they are restored here.
     """
     switch = reach("torch._logging.set_logs")

@@ -1,8 +1,8 @@
-"""Child processes, for what a case cannot do in its own: a permanent device failure, a first use, a fork.
+"""Child processes, for what a case cannot do in its own process: a permanent device failure, a first use, a fork.
 
-A child has the case's environment, and so the same devices, and can import the same modules. It writes no core file.
-It is a new interpreter (`run`), or a fork of a process that has not used a device yet (`fork`), which saves the import
-of torch.
+A child has the case's environment and therefore the same devices, and can import the same modules. It writes no core
+file. It is a new interpreter (`run`), or a fork of a process that has not used a device yet (`fork`), which saves the
+import of torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import IO, NoReturn
 
 import torch
 
-#: Seconds. The first use of a GPU takes several on a large machine, and longer under load.
+#: Seconds. The first use of a GPU takes several seconds on a large machine, and longer under load.
 LIMIT = 120.0
 
 #: The environment variables with settings of the allocator; the last one is for ROCm.
@@ -33,7 +33,7 @@ SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_
 NO_CORE_FILE = "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
 
 
-#: The end of a script whose last work is a backward pass on a GPU, without Python's finalization. A thread of torch's
+#: The end of a script whose last work is a backward pass on a GPU: it skips Python's finalization. A thread of torch's
 #: engine frees the pass a moment later and needs Python for that, because each pass holds the context in which it was
 #: called (torch 2.13). Before 3.14, Python terminates such a thread during its own finalization, which aborts the
 #: process.
@@ -49,11 +49,11 @@ class Ended:
     err: str
 
     def text(self) -> str:
-        """All output, for searches."""
+        """Return all output, for searches."""
         return f"{self.out}\n{self.err}"
 
     def lines(self) -> list[str]:
-        """The lines of standard output, for a child that must have succeeded."""
+        """Return the lines of standard output. The child must have succeeded."""
         assert self.status == 0, f"the process ended with {self.status}: {self.err[-3000:]}"
         return self.out.splitlines()
 
@@ -67,8 +67,7 @@ def run(
 ) -> Ended:
     """Run a script to its end. With `device`, the script can use that device, under the name `DEVICE`.
 
-    `environ` is added to the environment. After `limit` seconds, the child is killed and subprocess.TimeoutExpired
-    raised.
+    `environ` is added to the environment. After `limit` seconds, kill the child and raise subprocess.TimeoutExpired.
     """
     lines = [NO_CORE_FILE, bring(device), script]
     child = subprocess.run(
@@ -92,13 +91,13 @@ def fork(
     environ: Mapping[str, str] | None = None,
     limit: float = LIMIT,
 ) -> Ended:
-    """Run a script as `run` does, but in a fork of this process if that has used nothing of torch yet, as in a case
-    with the mark ``own_process``.
+    """Run a script like `run`, but in a fork of this process if it has not used torch yet.
 
-    `settings` of the allocator replace those of this process. The fork has imported torch, so that `environ` must be
-    what is read at the first use of the device. It ends without Python's finalization.
+    A case with the mark `own_process` has such a process. The allocator's `settings` replace those of this process. The
+    fork has imported torch, so `environ` only affects variables that are read at the first use of the device. The fork
+    ends without Python's finalization.
     """
-    # What has read settings in the environment, at an import or later, differs by setting and release.
+    # Code that has read settings from the environment, at import or later, differs by setting and release.
     has_settings = settings is not None and any(os.environ.get(name) for name in SETTINGS)
     if has_settings or not can_be_forked(device or torch.accelerator.current_accelerator()):
         given = {} if settings is None else dict.fromkeys(SETTINGS, settings)
@@ -119,7 +118,7 @@ def fork(
 
 
 def can_be_forked(device: torch.device | None) -> bool:
-    """Whether a fork of this process can compute and use the device, as far as the kernel, torch and the driver say."""
+    """Return whether a fork of this process can use the device, as far as the kernel, torch and the driver tell."""
     if len(os.listdir("/proc/self/task")) > 1:  # threads of a pool, for which a fork would wait
         return False
     if device is None or device.type == "cpu":
@@ -131,7 +130,7 @@ def can_be_forked(device: torch.device | None) -> bool:
 
 
 def _has_cuda_started() -> bool:
-    """Whether the driver is initialized: torch may have had it count the devices, which it does not notice itself."""
+    """Return whether the driver is initialized. torch does not notice if it only had the driver count the devices."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:  # a build for CUDA on a machine without a driver
@@ -143,7 +142,7 @@ def _has_cuda_started() -> bool:
 def _become(
     script: str, names: dict[str, object], environ: Mapping[str, str], out: IO[bytes], err: IO[bytes]
 ) -> NoReturn:
-    """Turn a fork into the child: standard streams, signals and warnings are those of an interpreter."""
+    """Turn a fork into the child, with the standard streams, signals and warnings of an interpreter."""
     status = 1
     try:
         faulthandler.disable()
@@ -163,7 +162,7 @@ def _become(
 
 
 def _execute(script: str, names: dict[str, object]) -> int:
-    """Execute a script, and return the exit status of an interpreter that did."""
+    """Execute a script, and return the exit status that an interpreter would have."""
     status: object = None
     try:
         exec(compile(script, "<child>", "exec"), names)
@@ -201,7 +200,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _loading(device: torch.device) -> str:
-    """Return the code that registers a device with torch: that of its module, or the import of the module's package."""
+    """Return the code that registers a device with torch: its module's own, or the import of the module's package."""
     if device.type in ("cpu", "cuda"):
         return ""
     module = torch.get_device_module(device)
@@ -212,7 +211,7 @@ def _loading(device: torch.device) -> str:
 
 
 def bring(device: torch.device | None) -> str:
-    """The start of a script that provides the device; a third-party device is loaded by its own module."""
+    """Return the start of a script that provides the device. A third-party device is loaded by its own module."""
     if device is None:
         return ""
     return f"{_loading(device)}\nDEVICE = {str(device)!r}\n"

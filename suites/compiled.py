@@ -21,7 +21,7 @@ from . import _torch_private_compiled as private
 #: collection.
 KEEPS = "each capture keeps its graph and some fake tensors permanently, as does each graph compiled for dynamic sizes"
 #: Upper bounds: two to three times the maximum seen per repetition (213 tensors; 1.7 MiB of malloc memory, 8 MiB of
-#: address space, 49,000 blocks of Python's allocator; 4.5 KiB of a device, by the inputs of captures and by NaN
+#: address space, 49,000 blocks of Python's allocator; 4.5 KiB of a device, for the inputs of captures and for NaN
 #: checks). Threads, descriptors and everything else do not grow.
 KEPT = {"tensors": 600, "host": "20MiB", "device": "16KiB"}
 
@@ -45,7 +45,7 @@ class Counts:
 
 @dataclass
 class Recording:
-    """The record of a `compiled_backward` block, during it and afterwards."""
+    """The record of a `compiled_backward` block, during the block and afterwards."""
 
     #: The captured passes, in order, before compilation.
     graphs: list[torch.fx.GraphModule] = field(default_factory=list)
@@ -81,8 +81,8 @@ EXACTLY = Within(0.0, 0.0, "the same operations run in the same order")
 class _Given:
     """A function passed to torch, which keeps it permanently: `compiled_autograd/test_contexts.py` has a case for that.
 
-    `function` is removed at the end. Otherwise torch would keep graphs, and the device tensors they were traced with,
-    which would hide a leak of the case itself.
+    `function` is removed at the end. Otherwise torch would keep graphs, and the device tensors with which they were
+    traced, and this would hide a leak of the case itself.
     """
 
     function: Callable[..., Any] | None
@@ -128,9 +128,11 @@ def compiled_backward(
 
 @contextmanager
 def compiling_backward() -> Iterator[Callable[[], int]]:
-    """Capture also the backward passes of functions compiled by `torch.compile` in the block, by the documented switch.
+    """Also capture the backward passes of functions that `torch.compile` compiles in the block.
 
-    Yields a function that returns the number of captures so far. The compiler is reset before and after.
+    This uses the documented switch.
+
+    Yield a function that returns the number of captures so far. The compiler is reset before and after.
     """
     private.reset_compiler()
     before = captured()
@@ -142,7 +144,7 @@ def compiling_backward() -> Iterator[Callable[[], int]]:
 
 
 def captured() -> int:
-    """The number of captures in this process. Other code may reset it, so use differences."""
+    """Return the number of captures in this process. Other code may reset it, so use differences."""
     return private.counter("compiled_autograd", "captures")
 
 
@@ -157,7 +159,7 @@ def compare(
     """Run `work` with the engine and with compiled autograd, from the same seed; the yielded values must agree.
 
     `work` creates all of its inputs, and yields tensors and plain values, which are copied when yielded, so that later
-    in-place changes do not matter. Returns the counts of the second run, which must capture something. Raises
+    in-place changes do not matter. Return the counts of the second run, which must capture something. Raise
     AssertionError with the position if the values differ.
     """
     with private.compiler_unheard():
@@ -170,7 +172,7 @@ def compare(
 
 
 def run(work: Callable[[], Iterable[object]]) -> list[object]:
-    """Copies of the values that `work` yields from the comparison's seed; there must be at least one."""
+    """Return copies of the values that `work` yields from the comparison's seed; there must be at least one."""
     torch.manual_seed(SEED)
     values = [copied(value) for value in work()]
     assert values, "nothing was yielded, so there is nothing to compare"
@@ -178,7 +180,7 @@ def run(work: Callable[[], Iterable[object]]) -> list[object]:
 
 
 def copied(value: object) -> object:
-    """A copy of the value: tensors without their graph, and the contents of lists and tuples."""
+    """Return a copy of the value: tensors without their graph, and the contents of lists and tuples."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, list | tuple):

@@ -11,11 +11,12 @@ import torch
 
 
 def build(source: Path, *libraries: str) -> Path:
-    """Build the source as a library named as its file, if necessary, load it into this process, and return its path.
+    """Build the source as a library named after its file, if necessary, load it into this process, and return its path.
 
-    `libraries` of torch are linked beside those of every build, such as "torch_cuda". The build is in a folder for this
-    release of torch and Python, below `TORCH_EXTENSIONS_DIR` or torch's default. Of concurrent processes, one builds
-    and the others wait. torch's own lock file is not sufficient, because a process that is killed leaves it behind.
+    `libraries` of torch, such as "torch_cuda", are linked in addition to those of every build. The build is in a folder
+    for this release of torch and Python, below `TORCH_EXTENSIONS_DIR` or torch's default. If processes build
+    concurrently, one builds and the others wait. torch's own lock file is not sufficient, because a process that is
+    killed leaves it behind.
     """
     from torch.utils import cpp_extension
 
@@ -32,6 +33,6 @@ def build(source: Path, *libraries: str) -> Path:
             extra_ldflags=[f"-l{library}" for library in libraries],
             build_directory=str(folder),
             is_python_module=False,
-            with_cuda=False,  # it would look for a toolkit
+            with_cuda=False,  # otherwise torch would look for a CUDA toolkit
         )
     return folder / f"{name}.so"

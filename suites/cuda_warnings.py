@@ -1,6 +1,6 @@
-"""Warnings that torch's own code for CUDA issues, on GPUs and on the simulated CUDA, in correct programs too.
+"""Warnings that torch's own code for CUDA issues in correct programs, on GPUs and on the simulated CUDA.
 
-Each is a mark for cases or modules that cannot avoid it. A case about a warning does not use it.
+Each is a mark for cases or modules that cannot avoid the warning. A case that checks a warning does not use its mark.
 """
 
 from __future__ import annotations

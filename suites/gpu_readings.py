@@ -1,6 +1,6 @@
-"""Readings of a GPU by NVML: clocks, power, temperature, and counters of errors of its memory.
+"""NVML readings of a GPU: clocks, power, temperature, and error counters of its memory.
 
-What NVML does not report is left out, and there are no readings of a device that is no GPU.
+Values that NVML does not report are left out. A device other than a GPU has no readings.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 
 
 def clocks(device: torch.device) -> str:
-    """The clocks now, as text: ``SM 1980 MHz, memory 2619 MHz``; empty if unknown."""
+    """Return the current clocks as text: ``SM 1980 MHz, memory 2619 MHz``; empty if unknown."""
     found = _readings(device, _CLOCKS)
     return ", ".join(f"{name} {value} MHz" for name, value in found.items())
 
 
 def condition(device: torch.device) -> str:
-    """Temperature, power and clocks now, as text for messages; ``no readings`` without any."""
+    """Return the current temperature, power and clocks as text for messages; ``no readings`` if there are none."""
     found = _readings(device, _CONDITION)
     texts = [f"{found['temperature']} degrees Celsius"] if "temperature" in found else []
     texts += [f"{found['power'] / 1000:.0f} W"] if "power" in found else []
@@ -27,7 +27,7 @@ def condition(device: torch.device) -> str:
 
 
 def error_counters(device: torch.device) -> Mapping[str, int]:
-    """The counters of errors of the device's memory since the driver was loaded, and of remapped rows."""
+    """Return the error counters of the device's memory since the driver was loaded, and the number of remapped rows."""
     return _readings(device, _COUNTERS)
 
 

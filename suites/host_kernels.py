@@ -1,4 +1,4 @@
-"""Which devices compute with the CPU's kernels: what is known to be wrong there is wrong on them too."""
+"""The devices that compute with the CPU's kernels: known errors of those kernels occur on these devices too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def has_host_kernels(device: torch.device) -> bool:
-    """Return whether a device is the CPU, the software device or a simulated GPU, whose name says that it is one."""
+    """Return whether a device is the CPU, the software device or a simulated GPU, which is recognized by its name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device).startswith("Simulated")
     return device.type in ("cpu", "soft")

@@ -1,7 +1,7 @@
 """Products and convolutions of small integers, whose results floating-point types hold exactly.
 
-One wrong bit of a result shows, and no tolerance is needed: the sum of k products of integers up to 2 is an integer up
-to 4 k, which float32 accumulates exactly.
+No tolerance is needed, so a single wrong bit of a result is found: the sum of k products of integers up to 2 is an
+integer up to 4 k, which float32 accumulates exactly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def integers(shape: tuple[int, ...], seed: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Random integers from -2 to 2, the same on every device of a kind."""
+    """Return random integers from -2 to 2, the same on every device of a kind."""
     if device.type == "cpu":
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(-2, 3, shape, generator=generator).to(dtype)
@@ -22,10 +22,10 @@ def integers(shape: tuple[int, ...], seed: int, device: torch.device, dtype: tor
 
 
 def expected_product(a: torch.Tensor, b: torch.Tensor, out: torch.dtype) -> torch.Tensor:
-    """The exact product of integers, rounded to `out`, on the device of `a`.
+    """Return the exact product of integers, rounded to `out`, on the device of `a`.
 
-    Small ones are computed by the CPU term by term, without a product of matrices. Large ones are computed by the
-    device in float64, and the CPU checks some rows of it.
+    The CPU computes a small product term by term, without a matrix product. The device computes a large one in float64,
+    and the CPU checks some of its rows.
     """
     if a.numel() + b.numel() < 1 << 20:
         terms = a.cpu().to(torch.int64)[:, :, None] * b.cpu().to(torch.int64)[None]
@@ -37,7 +37,7 @@ def expected_product(a: torch.Tensor, b: torch.Tensor, out: torch.dtype) -> torc
 
 
 def expected_convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """A 3 by 3 convolution with padding 1 in float64 by the CPU, as a sum of nine shifted products."""
+    """Return a 3 by 3 convolution with padding 1, computed by the CPU in float64 as a sum of nine shifted products."""
     height, width = x.shape[2:]
     padded = torch.zeros(*x.shape[:2], height + 2, width + 2, dtype=torch.float64)
     padded[:, :, 1:-1, 1:-1] = x.cpu()
@@ -52,9 +52,9 @@ def expected_convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def exact_sums(*, tf32: bool = False) -> Iterator[None]:
-    """Products of 16-bit types do not add partial sums in 16 bits, and convolutions always use the same algorithm.
+    """Make 16-bit products accumulate in full precision, and convolutions always use the same algorithm.
 
-    `tf32`: products of float32 round their operands to TF32, which holds small integers too.
+    `tf32`: float32 products round their operands to TF32, which also holds small integers.
     """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction

@@ -1,6 +1,6 @@
-"""Imports torch's compiler before executors are forked: each of them would take two seconds for it.
+"""Imports torch's compiler before executors are forked; otherwise each executor would take two seconds for it.
 
-Its objects are then those of all executors, and a collection of garbage after a case does not go through them.
+All executors then share its objects, and a garbage collection after a case does not traverse them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import contextlib
 import importlib
 import warnings
 
-#: What a first compilation imports, apart from what these import in turn. A release of torch may lack some.
+#: The modules that a first compilation imports, apart from those that they import in turn. A release of torch may lack
+#: some.
 MODULES = (
     "torch._dynamo.compiled_autograd",
     "torch._dynamo.backends.inductor",
@@ -24,15 +25,15 @@ MODULES = (
 )
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch deprecates what it uses itself
+    warnings.simplefilter("ignore")  # torch itself uses names that it deprecates
     for name in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
-# Inductor's keys of compiled code: hashes of its own files and of Triton's, the second of 300 MB. torch keeps both.
+# Inductor's keys of compiled code: hashes of its own files and of Triton's; the second hashes 300 MB. torch keeps both.
 with contextlib.suppress(ImportError, AttributeError):
     importlib.import_module("torch._inductor.codecache").torch_key()
-for place in ("triton.runtime.cache", "triton.compiler.compiler"):  # the second until Triton 3.4
+for place in ("triton.runtime.cache", "triton.compiler.compiler"):  # the second is for Triton up to 3.4
     with contextlib.suppress(ImportError, AttributeError):
         importlib.import_module(place).triton_key()
         break

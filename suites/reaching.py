@@ -1,7 +1,7 @@
 """Look-ups of torch's private names by their dotted paths; the suites use them in `_torch_private*.py`.
 
-A case that needs a name that the torch release or build lacks is skipped, with the name in the reason: the behavior of
-torch is under test, not where it keeps its names.
+A case that needs a name that the torch release or build lacks is skipped, with the name in the reason, because the
+cases test torch's behavior and not where it keeps its names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 
 def reach(path: str) -> Any:
-    """The object at an absolute path, such as `torch.cuda._memory_viz.trace_plot`; imports modules on the way.
+    """Return the object at an absolute path, such as `torch.cuda._memory_viz.trace_plot`; import modules on the way.
 
-    Skips the case, with the path in the reason, if torch has no such name or its module needs another package.
+    Skip the case, with the path in the reason, if torch has no such name or its module needs another package.
     """
     found: Any = torch
     reached, *steps = path.split(".")
@@ -37,7 +37,7 @@ def reach(path: str) -> Any:
 
 
 def below(value: object, path: str) -> Any:
-    """The attribute at a dotted path below an object of torch; skips the case if it does not exist."""
+    """Return the attribute at a dotted path below an object of torch; skip the case if it does not exist."""
     found: Any = value
     for step in path.split("."):
         try:

@@ -1,7 +1,7 @@
 """The undocumented or release-dependent torch names that this suite uses. No other module of the suite looks one up.
 
 A case that needs a name that the torch release lacks is skipped, with the name in the reason. Scripts for child
-processes contain the names they use (`torch._C._accelerator_setAllocatorSettings`).
+processes contain the names that they use (`torch._C._accelerator_setAllocatorSettings`).
 """
 
 from __future__ import annotations
@@ -37,24 +37,29 @@ def resize_at(storage: torch.UntypedStorage, size: int, address: int) -> None:
 
 
 def managed_memory(device: torch.device) -> AbstractContextManager[torch.cuda.MemPool]:
-    """Allocate from cudaMallocManaged in this thread. Skips the case without the package that torch needs for it."""
+    """Allocate from cudaMallocManaged in this thread.
+
+    Skip the case if the package that torch needs for it is missing.
+    """
     pytest.importorskip("cuda.bindings", reason="torch.cuda._use_uvm needs the package cuda-python")
     context: AbstractContextManager[torch.cuda.MemPool] = reach("torch.cuda.memory._use_uvm")(device)
     return context
 
 
 def pool_snapshot(pool: torch.cuda.MemPool, *, include_traces: bool) -> dict[str, Any]:
-    """A pool's segments and its recorded trace; `MemPool.snapshot` returns only the segments."""
+    """Return a pool's segments and its recorded trace; `MemPool.snapshot` returns only the segments."""
     found: dict[str, Any] = reach("torch._C._cuda_memorySnapshot")((*spared(*pool.id), include_traces))
     return found
 
 
 def leak_check(name: str) -> AbstractContextManager[object]:
-    """The check from torch's own tests: it raises RuntimeError if more memory is allocated after its block than
-    before."""
+    """Return the leak check from torch's own tests.
+
+    It raises RuntimeError if more memory is allocated after its block than before.
+    """
 
     class Case:
-        """The interface that the check needs from a test."""
+        """The interface that the check requires of a test."""
 
         def id(self) -> str:
             return name
@@ -63,11 +68,11 @@ def leak_check(name: str) -> AbstractContextManager[object]:
             pass
 
     kind = reach("torch.testing._internal.common_utils.CudaMemoryLeakCheck")
-    reach("torch.testing._internal.common_cuda")  # its constructor imports it, and with it packages that may warn
+    reach("torch.testing._internal.common_cuda")  # its constructor imports this, with packages that may warn
     check: AbstractContextManager[object] = kind(Case())
     return check
 
 
 def own_allocator(allocator: torch.cuda.memory.CUDAPluggableAllocator) -> Any:
-    """The allocator object that `MemPool` accepts."""
+    """Return the allocator object that `MemPool` accepts."""
     return below(allocator, "allocator")()

@@ -19,7 +19,7 @@ TOO_MUCH = 1 << 46
 
 
 def counters(device: torch.device) -> dict[str, Count]:
-    """All counters, with their current values."""
+    """Return all counters, with their current values."""
     statistics = torch.accelerator.memory_stats(device)
     return {
         f"{name}.{pool}": Count(
@@ -31,7 +31,7 @@ def counters(device: torch.device) -> dict[str, Count]:
 
 
 def unused_streams(device: torch.device, number: int) -> list[torch.Stream]:
-    """Streams without memory, whose first request from either pool allocates a new segment.
+    """Return streams without memory, whose first request from either pool allocates a new segment.
 
     A stream from torch's pool of streams may have memory from earlier use, and its live blocks are unknown.
     """
@@ -139,7 +139,10 @@ def _less(count: Count, base: int) -> Count:
 
 
 def maker(device: torch.device) -> Callable[[], Accelerator]:
-    """Creates subjects on the same streams, one after another; each must have freed everything before the next."""
+    """Return a function that creates subjects on the same streams, one after another.
+
+    Each subject must have freed everything before the next one.
+    """
     calibrate(device)
     streams = unused_streams(device, STREAMS)
     return lambda: Accelerator(device, streams)

@@ -1,6 +1,6 @@
-"""Scripts run in a separate process, because allocator settings cannot be reverted in this one.
+"""Scripts that run in a separate process, because allocator settings cannot be reverted in this one.
 
-A case that asks has the mark ``own_process``.
+A case that uses this module has the mark `own_process`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from .. import children
 
-#: Helpers for scripts: `tell` reports the result.
+#: Helpers for scripts. `tell` reports the result.
 PREAMBLE = """
 import gc, json, torch
 MIB = 1 << 20
@@ -34,10 +34,9 @@ def failure(action):
 
 
 def ask(script: str, device: torch.device | None = None, conf: str = "", *, interpreter: bool = False) -> Any:
-    """The last value that a script reported, from a process with the allocator settings `conf` instead of this
-    process's own.
+    """Return the last value that a script reported, from a process with the allocator settings `conf`.
 
-    With `interpreter`, they are in the environment of a new one.
+    They replace this process's own settings. With `interpreter`, a new interpreter has them in its environment.
     """
     if interpreter:
         ended = children.run(PREAMBLE + script, device, environ=dict.fromkeys(children.SETTINGS, conf))

@@ -1,4 +1,4 @@
-"""A pluggable allocator for torch, compiled from `counting.cpp`, which counts the requests made to it."""
+"""A pluggable allocator for torch, compiled from `counting.cpp`, which counts its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).with_name("counting.cpp")
 def build(folder: Path) -> Path:
     """Compile the library into a folder, which takes a second or two.
 
-    Raises CalledProcessError with the compiler's output.
+    Raise CalledProcessError with the compiler's output if it fails.
     """
     library = folder / "counting.so"
     compiler = shlex.split(os.environ.get("CXX", "c++"))
@@ -59,11 +59,11 @@ class Counting:
         return int(self._library.counting_refusals())
 
     def limit(self, size: int) -> None:
-        """Fail requests that would exceed `size` bytes in total; -1 for no limit."""
+        """Fail requests that would exceed `size` bytes in total; -1 means no limit."""
         self._library.counting_limit(size)
 
     def has_runtime(self) -> bool:
-        """Whether the process has loaded a CUDA runtime to allocate from."""
+        """Return whether the process has loaded a CUDA runtime to allocate from."""
         return bool(self._library.counting_has_runtime())
 
     def for_torch(self) -> torch.cuda.memory.CUDAPluggableAllocator:

@@ -20,7 +20,7 @@ def settle(device: torch.device) -> None:
 
 @contextmanager
 def short_of_memory(device: torch.device, left: int = LEFT) -> Iterator[None]:
-    """Leave torch `left` more bytes of the device: by a memory fraction on CUDA, by allocating the rest elsewhere."""
+    """Leave torch `left` more bytes of the device: by a memory fraction on CUDA, otherwise by allocating the rest."""
     settle(device)
     if device.type == "cuda":
         before = torch.cuda.get_per_process_memory_fraction(device)

@@ -1,9 +1,9 @@
 """A model of a caching allocator in plain values, which follows a real allocator step by step.
 
 The model receives each request and the address that the allocator chose. It keeps a map of the segments that must then
-exist, and reports what is wrong with an answer: a block in use or of another stream, a new segment where a free block
-would have been large enough, or counters that contradict the map. It chooses no addresses itself, so any search order
-among the free blocks is correct. Sizes and addresses are in bytes.
+exist, and reports wrong answers: a block in use or of another stream, a new segment where a free block would have been
+large enough, or counters that contradict the map. The model chooses no addresses itself, so any search order among the
+free blocks is correct. Sizes and addresses are in bytes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Rules:
     large_rounding: int = 2 * MIB
 
     def rounded(self, size: int) -> int:
-        """The minimum block size for a request of `size` bytes (at least 1)."""
+        """Return the minimum block size for a request of `size` bytes (at least 1)."""
         return -(-size // self.rounding) * self.rounding
 
     def pool(self, size: int) -> str:
-        """The pool that serves a rounded size."""
+        """Return the pool that serves a rounded size."""
         return "small_pool" if size <= self.small_limit else "large_pool"
 
     def segment(self, size: int) -> int:
-        """The size of the segment that is allocated for a rounded size."""
+        """Return the size of the segment that is allocated for a rounded size."""
         if size <= self.small_limit:
             return self.small_segment
         if size < self.large_limit:
@@ -47,8 +47,10 @@ class Rules:
         return -(-size // self.large_rounding) * self.large_rounding
 
     def taken(self, size: int, room: int) -> int:
-        """The bytes that a block of a rounded size takes from a free block: all of them if the rest is too small to
-        split off."""
+        """Return the bytes that a block of a rounded size takes from a free block.
+
+        It takes all of them if the rest is too small to split off.
+        """
         rest = room - size
         splits = rest >= self.rounding if size <= self.small_limit else rest > self.small_limit
         return size if splits else room
@@ -72,7 +74,7 @@ class Count:
             self.freed -= amount
 
 
-#: By name and pool, such as "allocated_bytes.small_pool".
+#: Counters by name and pool, such as "allocated_bytes.small_pool".
 Counters = Mapping[str, Count]
 
 POOLS = ("small_pool", "large_pool")
@@ -86,7 +88,7 @@ FREE, LIVE, HELD = "free", "live", "held"
 
 @dataclass
 class Piece:
-    """A part of a segment. Held: freed while another stream still uses it."""
+    """A part of a segment. A held piece was freed while another stream still uses it."""
 
     address: int
     size: int
@@ -136,7 +138,7 @@ class Segment:
 
 @dataclass
 class Model:
-    """Follows one allocator, whose counters were all zero when it began (or are relative to a base)."""
+    """Follows one allocator. All of its counters must be zero at the start, or relative to a base."""
 
     rules: Rules = field(default_factory=Rules)
     segments: list[Segment] = field(default_factory=list)
@@ -225,7 +227,7 @@ class Model:
         self.release()
 
     def release(self) -> None:
-        """Free the held block, after which none is held."""
+        """Free the held block. Afterwards none is held."""
         if self.held is not None:
             self._free(*self.held)
         self.held, self.all_done = None, True

@@ -1,6 +1,6 @@
 """Snapshots of memory pools, with a workaround for a reference-counting bug in torch.
 
-`torch.cuda.memory_snapshot` drops references that its caller owns to the numbers of a pool id (torch 2.11 to 2.14,
+`torch.cuda.memory_snapshot` drops references to the numbers of a pool id that its caller owns (torch 2.11 to 2.14,
 `THCPModule_memorySnapshot` in torch/csrc/cuda/Module.cpp, https://github.com/pytorch/pytorch/pull/196366). Python
 shares small integers, so these are not affected at first. An integer above 256 is freed while in use, and the process
 crashes later, at an unrelated place. Each snapshot here therefore adds the missing references in advance.
@@ -17,20 +17,20 @@ import torch
 
 
 def segments(pool: torch.cuda.MemPool, **options: bool) -> list[dict[str, Any]]:
-    """The pool's segments, as `MemPool.snapshot` returns them with these options."""
+    """Return the pool's segments, as `MemPool.snapshot` returns them with these options."""
     found: list[dict[str, Any]] = torch.cuda.memory_snapshot(spared(*pool.id), **options)
     return found
 
 
 def spared(*numbers: int) -> tuple[int, ...]:
-    """The numbers, with as many extra references as a snapshot drops."""
+    """Return the numbers of the id, each with as many extra references as a snapshot drops."""
     for number in numbers:
         _refer(number, _taken())
     return numbers
 
 
 def references_taken() -> int:
-    """The number of references to an id number that a snapshot drops. They are restored."""
+    """Return the number of references to an id number that a snapshot drops, and restore them."""
     number = int("1000001")  # no pool has this id, and it is not a constant, which others would reference
     references = [number] * 8
     before = sys.getrefcount(number)

@@ -10,16 +10,16 @@ from typing import Concatenate, ParamSpec, Protocol
 
 from .model import MIB, BrokenPromiseError, Counters, Model
 
-#: The maximum of bytes that a program uses, so that it fits any device.
+#: The maximum number of bytes that a program uses, so that it fits any device.
 MOST = 160 * MIB
 STREAMS = 3
 
 
 class Subject(Protocol):
-    """An allocator as programs use it. Streams are numbered from 0; values are bytes."""
+    """An allocator from the point of view of programs. Streams are numbered from 0; values are bytes."""
 
     def allocate(self, size: int, stream: int) -> int:
-        """The address of a new block for `stream`, 0 for none."""
+        """Return the address of a new block for `stream`, 0 for none."""
 
     def free(self, address: int) -> None:
         """Free a block; streams recorded for it may still use it."""
@@ -28,16 +28,19 @@ class Subject(Protocol):
         """Fill the requested bytes of a block, on its stream."""
 
     def holds(self, address: int, value: int) -> bool:
-        """Whether all of the block still has that value."""
+        """Return whether all of the block still has that value."""
 
     def use(self, address: int, stream: int) -> None:
-        """Read a block late on another stream, and record the use with the allocator. One such use exists at a time."""
+        """Read a block late on another stream, and record the use with the allocator.
+
+        Only one such use exists at a time.
+        """
 
     def use_is_done(self) -> bool:
-        """Whether the last use has ended; true if there was none."""
+        """Return whether the last use has ended; True if there was none."""
 
     def use_read(self, value: int) -> bool:
-        """Whether the last use, which has ended, read only that value."""
+        """Return whether the last use, which has ended, read only that value."""
 
     def synchronize(self) -> None:
         """Synchronize all streams."""
@@ -49,7 +52,7 @@ class Subject(Protocol):
         """Request more than the device has, and return after the request fails."""
 
     def counters(self) -> Counters:
-        """By name and pool, relative to the values before the program."""
+        """Return the counters by name and pool, relative to the values before the program."""
 
     def reset_peaks(self) -> None: ...
 
@@ -60,7 +63,7 @@ P = ParamSpec("P")
 
 
 def step(method: Callable[Concatenate[Program, P], None]) -> Callable[Concatenate[Program, P], None]:
-    """A step of a program. It is logged, and the program is over if it raises."""
+    """Wrap a step of a program. The step is logged, and the program is over if the step raises."""
 
     @functools.wraps(method)
     def run(program: Program, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -95,12 +98,12 @@ class Program:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that the program may still request."""
+        """The bytes that the program may still request."""
         return MOST - sum(each.size for each in self.live)
 
     @property
     def may_use(self) -> bool:
-        """Whether a block may be freed in use; one such use exists at a time."""
+        """Whether a block may be freed in use. Only one such use exists at a time."""
         return self.model.held is None and self.used_value is None
 
     @step
@@ -125,7 +128,7 @@ class Program:
 
     @step
     def free_in_use(self, which: int) -> None:
-        """Free a block that another stream has yet to read. No other such use may exist."""
+        """Free a block that another stream has not read yet. No other such use may exist."""
         block = self._take(which)
         self.subject.use(block.address, (block.stream + 1) % STREAMS)
         self.used_value = block.value
@@ -149,7 +152,7 @@ class Program:
 
     @step
     def ask_too_much(self) -> None:
-        """A request that fails: cached memory has been returned to the device, and nothing else has changed."""
+        """Make a request that fails, after which only cached memory has been returned to the device."""
         self.subject.ask_too_much()
         counters = self._notice()
         self.model.emptied()
@@ -198,7 +201,7 @@ class Program:
             raise BrokenPromiseError("another stream read data that was written after the block had been freed")
 
     def _notice(self) -> Counters:
-        """The current counters; the model learns of a block whose use on another stream has ended."""
+        """Return the current counters. The model learns of a block whose use on another stream has ended."""
         counters = self.subject.counters()
         held = counters["active.all"].current - counters["allocation.all"].current
         self.model.noticed(held, use_is_done=self.subject.use_is_done())
@@ -223,7 +226,7 @@ def random_size(draw: random.Random) -> int:
 
 
 def random_step(program: Program, draw: random.Random) -> None:
-    """Take one random step of those possible now."""
+    """Take one random step of the currently possible ones."""
     live = program.live
     which = draw.randrange(len(live)) if live else 0
     match draw.choices(range(7), (40, 6, 20, 15, 8, 3, 8))[0]:

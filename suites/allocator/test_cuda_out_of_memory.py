@@ -12,7 +12,7 @@ from .limits import MIB, block, settle
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
-#: For the observer, which cannot be removed, so each script has its own process.
+#: For the observer, which cannot be removed. Each script therefore has its own process.
 OBSERVED = """
 calls = []
 torch._C._cuda_attach_out_of_memory_observer(lambda *told: calls.append(told))
@@ -30,10 +30,10 @@ tell({"before": before, "seen": seen_when_caught, "calls": calls, "total": total
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_notifies_oom")
 @pytest.mark.own_process
 def test_attach_out_of_memory_observer_is_called_before_the_error(device: torch.device) -> None:
-    """An out-of-memory observer is called once per failed request, before the exception is caught, and not for others.
+    """An out-of-memory observer is called once per failed request and no other, before the exception is caught.
 
     Its arguments are the device, at least the bytes requested, the bytes allowed (all of the device without a limit),
-    and the free bytes, which are no more.
+    and the free bytes, which are no more than those.
     """
     reported = ask(OBSERVED, device)
 

@@ -16,7 +16,7 @@ CONF = "expandable_segments:True"
 def test_expandable_segments_grow_in_place(device: torch.device) -> None:
     """Growing requests, each freed before the next, are served by one segment that expands in place.
 
-    Without the setting, each needs a segment of its own.
+    Without the setting, each request needs its own segment.
     """
     script = """
 places = set()
@@ -86,7 +86,7 @@ tell([[before - after for before, after in zip(reserved, reserved[1:])],
 def test_expandable_segments_with_max_split_size_hold_the_memory_fraction(device: torch.device) -> None:
     """With `max_split_size_mb` and a memory fraction, requests that fit succeed after cached memory is released.
 
-    One that does not fit raises, and live tensors are intact.
+    A request that does not fit raises, and live tensors are intact.
     """
     script = """
 total = torch.cuda.get_device_properties(0).total_memory
@@ -151,8 +151,7 @@ tell([right, expandable, inside, counter("reserved_bytes") - before])
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools_expandable")
 @pytest.mark.own_process
 def test_expandable_segments_memory_stats_report_reserved_bytes_by_pool_id(device: torch.device) -> None:
-    """`memory_stats` reports the reserved bytes per pool id, also with expandable segments: the sum of the pool's
-    segments."""
+    """`memory_stats` reports the reserved bytes per pool id, also with expandable segments."""
     script = """
 pools = [torch.cuda.MemPool() for _ in range(2)]
 kept = []

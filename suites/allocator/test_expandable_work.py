@@ -13,8 +13,8 @@ pytestmark = [
 ]
 
 CONF = "expandable_segments:True"
-#: A sleep, writes to a tensor that the program then drops, and `{release}`, which unmaps the free pages. The last line
-#: reports whether the writes were pending at that time, whether pages were given back, and the error of the device.
+#: Sleeps, writes to a tensor, drops it, and runs `{release}`, which unmaps the free pages. The last line reports
+#: whether the writes were pending at that time, whether pages were released, and the error of the device.
 SCRIPT = """
 torch.zeros(1, device="cuda:1")
 stream = {stream}

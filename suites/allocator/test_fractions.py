@@ -18,7 +18,7 @@ FRACTION = 0.5
 
 @pytest.fixture
 def whole(device: torch.device) -> Iterator[int]:
-    """The device's memory in bytes. Restores the device's fraction afterwards."""
+    """Yield the device's memory in bytes, and restore the device's fraction afterwards."""
     before = torch.cuda.get_per_process_memory_fraction(device)
     settle(device)
     yield torch.cuda.get_device_properties(device).total_memory

@@ -9,7 +9,7 @@ from ._torch_private import leak_check
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
-#: Large enough to change the driver's figure too, which the check requires before it raises.
+#: Large enough to change the driver's value too, which the check requires before it raises.
 SIZE = 64 << 20
 
 
@@ -50,7 +50,7 @@ def test_leak_check_passes_an_error_of_torch_through(device: torch.device) -> No
         fail()
 
 
-@pytest.mark.serial  # the driver's figure is of all processes that use the device
+@pytest.mark.serial  # the driver's value includes all processes that use the device
 def test_leak_check_reports_a_tensor_that_stays(device: torch.device) -> None:
     """A tensor that stays allocated raises RuntimeError with the case's name, if the driver's figure confirms the leak.
 

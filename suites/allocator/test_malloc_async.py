@@ -27,9 +27,9 @@ tell([before, torch.cuda.get_allocator_backend()])
 
 
 def test_cudamallocasync_memory_allocated_follows_tensors(device: torch.device) -> None:
-    """Allocated bytes grow by at least a tensor's size while it lives and then return to the previous value.
+    """Allocated bytes grow by at least a tensor's size while it lives, and then return to the previous value.
 
-    The peak stays until it is reset, and reserved bytes are never fewer than allocated ones.
+    The peak is kept until it is reset, and reserved bytes are never fewer than allocated ones.
     """
     script = """
 torch.cuda.synchronize()

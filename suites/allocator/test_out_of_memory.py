@@ -24,7 +24,7 @@ STILL_WAITING = pytest.mark.xfail(
 
 
 def refused(device: torch.device, size: int) -> str:
-    """The message of the OutOfMemoryError for a request of that size."""
+    """Return the message of the OutOfMemoryError for a request of that size."""
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(device, size)
     return str(caught.value)
@@ -53,7 +53,7 @@ def test_outofmemoryerror_message_names_size_device_total_and_free(device: torch
 def test_outofmemoryerror_for_sizes_that_would_overflow_when_rounded(device: torch.device, size: int) -> None:
     """Sizes near the maximum do not overflow when rounded up.
 
-    They raise OutOfMemoryError instead of returning a small block.
+    Such a request raises OutOfMemoryError instead of returning a small block.
     """
     before = torch.accelerator.memory_allocated(device)
     kept = torch.full((1000,), 7, device=device)
@@ -85,7 +85,7 @@ def test_cached_blocks_are_released_before_outofmemoryerror(device: torch.device
 
 
 def test_cached_blocks_of_another_stream_are_released_before_outofmemoryerror(device: torch.device) -> None:
-    """The same holds if the cached memory belongs to another stream, which could not have been reused directly."""
+    """A request that fits only without another stream's cached memory succeeds, although it cannot reuse it."""
     stream = torch.Stream(device)
     with short_of_memory(device):
         with stream:
@@ -156,8 +156,7 @@ def test_memory_stats_num_ooms_counts_refusals(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_caching_allocator_record_stream_oom")
 def test_record_stream_blocks_are_waited_for_when_memory_is_short(device: torch.device) -> None:
-    """When memory is short, the allocator waits for freed blocks that another stream has yet to read instead of
-    raising.
+    """When memory is short, the allocator waits for freed blocks that another stream has not read yet.
 
     Sixty blocks of an eighth of the free memory, read by a lagging stream, are all allocated and read correctly.
     """
@@ -183,7 +182,7 @@ def test_record_stream_part_of_a_segment_is_waited_for_when_memory_is_short(
 ) -> None:
     """When memory is short, the allocator also waits for a freed part of a segment whose other part is in use.
 
-    A block that another stream has yet to read is the only place for a request, which gets it, after the read.
+    A block that another stream has not read yet is the only place for a request, which gets it after the read.
     """
     if device.type == "cuda":
         request.applymarker(STILL_WAITING)
@@ -244,7 +243,7 @@ def test_record_stream_keeps_memory_reserved_bounded_while_a_stream_lags(device:
 
 
 def test_outofmemoryerror_unhandled_ends_the_process_without_a_signal(device: torch.device) -> None:
-    """An uncaught OutOfMemoryError ends the process like any exception: status 1 and a traceback.
+    """An uncaught OutOfMemoryError ends the process like any exception, with status 1 and a traceback.
 
     No signal occurs while the process exits with live tensors.
     """

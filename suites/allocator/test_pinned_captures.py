@@ -13,7 +13,7 @@ from suites.graphs.capturing import Api, apis, works
 
 pytestmark = pytest.mark.timeout(300)
 
-#: The size of a block: above the sizes that share memory, and a power of two.
+#: The size of a block: a power of two, above the sizes that share memory.
 SIZE = 1 << 21
 POISON = 255
 
@@ -33,7 +33,7 @@ def pinned(value: int) -> torch.Tensor:
 
 
 def blocks(number: int = 8) -> list[torch.Tensor]:
-    """Pinned blocks filled with a poison value, alive together, so that free memory would be among them."""
+    """Return pinned blocks filled with a poison value, alive together, so that they include any free memory."""
     return [torch.empty(SIZE, dtype=torch.uint8, pin_memory=True).fill_(POISON) for _ in range(number)]
 
 
@@ -63,8 +63,7 @@ def test_pinned_block_unused_in_its_capture_does_no_harm(api: Api, device: torch
 @pytest.mark.covers("test_cuda::TestCachingHostAllocatorCudaGraph::test_pin_memory_no_use2")
 @apis
 def test_pinned_block_that_lives_through_a_capture_is_not_reused(api: Api, device: torch.device) -> None:
-    """A live pinned block that was allocated in a capture keeps its contents through replays and overlaps no other
-    request."""
+    """A live pinned block that was allocated in a capture keeps its contents in replays and overlaps nothing."""
     x = torch.zeros(100, device=device)
     graph = api.new()
     with api.capturing(graph, torch.Stream(device)):
@@ -79,7 +78,7 @@ def test_pinned_block_that_lives_through_a_capture_is_not_reused(api: Api, devic
     assert block.data_ptr() not in {other.data_ptr() for other in others}
 
 
-#: If a captured copy reads a block, torch cannot determine when no graph reads it any more.
+#: If a captured copy reads a block, torch cannot determine when the last graph has read it.
 KEPT_FOR_EVER = "torch never reuses a pinned block that was allocated and read in a capture"
 
 
@@ -89,8 +88,8 @@ KEPT_FOR_EVER = "torch never reuses a pinned block that was allocated and read i
 def test_pinned_block_that_a_graph_reads_is_not_reused(api: Api, device: torch.device) -> None:
     """A pinned block that was allocated in a capture and is read by the graph is not reused while the graph lives.
 
-    The host drops it, and each replay still copies its values. (A block allocated before the capture is the program's
-    to keep, like all memory that a graph reads.)
+    The host drops the block, and each replay still copies its values. The program must keep a block allocated before
+    the capture, like all memory that a graph reads.
     """
     there = torch.zeros(SIZE, dtype=torch.uint8, device=device)
     graph = api.new()
@@ -171,7 +170,7 @@ def test_two_graphs_keep_their_pinned_blocks(api: Api, device: torch.device) -> 
 def test_pageable_memory_in_a_capture_is_correct_or_raises(api: Api, device: torch.device, to_device: bool) -> None:
     """A captured copy from or to pageable memory raises and ends the capture, or copies correct values at each replay.
 
-    It never copies wrong values silently, and the process works afterwards.
+    The copy never gives wrong values silently, and the process works afterwards.
     """
     host = torch.full((1000,), 3, dtype=torch.uint8)
     there = torch.full((1000,), 3 if not to_device else 0, dtype=torch.uint8, device=device)

@@ -48,7 +48,7 @@ def test_cudapluggableallocator_refuses_a_missing_library_or_function(library: P
 def test_cudapluggableallocator_library_finds_the_cuda_runtime(counting: Counting) -> None:
     """In a process that has imported torch for CUDA, the library finds the runtime's functions.
 
-    It receives no requests, since it is not installed. This is also the control for the cases on a GPU.
+    The library receives no requests, since it is not installed. This is also the control for the cases on a GPU.
     """
     assert counting.has_runtime()
     before = counting.requests, counting.returns, counting.held
@@ -61,8 +61,7 @@ def test_cudapluggableallocator_library_finds_the_cuda_runtime(counting: Countin
 @FOR_GPUS
 @pytest.mark.own_process
 def test_change_current_allocator_before_the_first_allocation(library: Path) -> None:
-    """The allocator can be replaced before the first allocation, and `get_allocator_backend` then returns
-    "pluggable"."""
+    """The allocator can be replaced before the first allocation; then `get_allocator_backend` returns "pluggable"."""
     script = f"""
 mine = torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "counting_allocate", "counting_free")
 before = torch.cuda.get_allocator_backend()
@@ -120,7 +119,7 @@ tell([error, torch.cuda.get_allocator_backend(), x.sum().item()])
 def test_mempool_gets_its_segments_from_its_pluggable_allocator(device: torch.device, counting: Counting) -> None:
     """The allocator of a pool is called once per segment, not per tensor, and not for allocations outside the pool.
 
-    It gets each segment back once pool and tensors are freed.
+    The allocator gets each segment back once pool and tensors are freed.
     """
     pool = pool_of(counting)
     with torch.cuda.use_mem_pool(pool):
@@ -165,7 +164,7 @@ def test_mempool_returns_its_segments_to_its_allocator_when_freed(device: torch.
 @ON_CUDA
 @pytest.mark.covers("test_cuda::TestMemPool::test_tensor_delete_after_allocator_delete")
 def test_tensor_outlives_mempool_and_pluggable_allocator_object(device: torch.device, counting: Counting) -> None:
-    """A tensor is intact and correctly freed after its pool and the Python object of the pool's allocator are gone."""
+    """A tensor outlives its pool and the Python object of the pool's allocator: it is intact and correctly freed."""
     allocator = counting.for_torch()
     pool = torch.cuda.MemPool(private.own_allocator(allocator))
     with torch.cuda.use_mem_pool(pool):

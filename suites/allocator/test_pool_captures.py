@@ -1,7 +1,8 @@
-"""Memory freed in a capture while other streams have yet to read it, and its reuse within the graph.
+"""Memory freed in a capture before other streams have read it, and its reuse within the graph.
 
-With `graph_capture_record_stream_reuse`, it may be reused once the reading streams have been joined, which the capture
-detects; without the setting, it is kept until the capture ends. The setting is per process, so each case starts one.
+With `graph_capture_record_stream_reuse`, the memory may be reused once the reading streams have been joined, which the
+capture detects. Without the setting, it is kept until the capture ends. The setting is per process, so each case starts
+one.
 """
 
 from __future__ import annotations
@@ -73,8 +74,7 @@ tell([before.data_ptr() == address, after.data_ptr() == address, results])
 @pytest.mark.covers("test_cuda::TestMemPool::test_graph_capture_reclaim_shared_pool")
 @pytest.mark.own_process
 def test_graph_capture_record_stream_reuse_in_a_shared_pool(device: torch.device) -> None:
-    """With the setting, two graphs that share a pool give correct results when replayed in the order of their
-    captures."""
+    """With the setting, two graphs that share a pool give correct results when replayed in capture order."""
     script = f"""{PARTS}
 streams = [torch.cuda.Stream()]
 pool = torch.cuda.graph_pool_handle()

@@ -1,4 +1,4 @@
-"""Pools and two devices: a pool is of no device, and serves the device that `use_mem_pool` is given."""
+"""Pools and two devices: a pool belongs to no device, and serves the device that `use_mem_pool` gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 @pytest.mark.parametrize("made", [0, 1])
 @pytest.mark.parametrize("given", [None, 0, 1], ids=["current", "first", "second"])
 def test_use_mem_pool_serves_the_device_it_is_given(made: int, given: int | None) -> None:
-    """A pool that was made while another device was current serves the device of `use_mem_pool`, and no other.
+    """A pool that was created while another device was current serves the device of `use_mem_pool`, and no other.
 
     https://github.com/pytorch/pytorch/issues/149802
     """

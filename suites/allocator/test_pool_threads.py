@@ -19,7 +19,7 @@ THREADS = 4
 
 
 def in_threads(work: Callable[[int], object]) -> list[object]:
-    """The results of concurrent threads that start together; an exception of one is raised."""
+    """Return the results of concurrent threads that start together; raise the exception of a thread."""
     ready = threading.Barrier(THREADS)
 
     def run(number: int) -> object:
@@ -32,8 +32,7 @@ def in_threads(work: Callable[[int], object]) -> list[object]:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_multithread")
 def test_use_mem_pool_in_threads_gives_each_its_own_pool(device: torch.device) -> None:
-    """Threads that use their own pools concurrently allocate only from their own pool, and their tensors keep their
-    values."""
+    """Threads that concurrently use their own pools allocate only from these, and their tensors keep their values."""
     pools = [torch.cuda.MemPool() for _ in range(THREADS)]
     made: dict[int, list[torch.Tensor]] = {}
 
@@ -53,7 +52,7 @@ def test_use_mem_pool_in_threads_gives_each_its_own_pool(device: torch.device) -
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_ctx_multithread")
 def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None:
-    """Allocations of other threads do not come from this thread's pool, nor this thread's from theirs.
+    """Allocations of other threads do not come from this thread's pool; this thread's allocations do.
 
     Each thread that uses a pool has its own, because torch raises for a pool that another thread is using.
     """
@@ -77,13 +76,12 @@ def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None
     del theirs, mine
 
 
-# torch 2.11 aborts if a pool is dropped while another thread allocates in one: synchronize_and_free_events in
+# torch 2.11 aborts if a pool is dropped while another thread allocates in a pool: synchronize_and_free_events in
 # c10/cuda/CUDACachingAllocator.cpp mistakes that for a capture.
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_emptycache_multithread")
 def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) -> None:
-    """Threads that allocate in pools, drop them and empty the cache concurrently raise nothing, and all memory is
-    freed."""
+    """Threads can concurrently allocate in pools, drop them and empty the cache, and all memory is freed."""
     gc.collect()
     settle(device)
     before = torch.cuda.memory_reserved(device)

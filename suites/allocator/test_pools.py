@@ -31,12 +31,12 @@ def nothing_stays(device: torch.device) -> Iterator[None]:
 
 
 def addresses(pool: Pool) -> set[int]:
-    """The addresses of the pool's segments."""
+    """Return the addresses of the pool's segments."""
     return {segment["address"] for segment in segments(pool)}
 
 
 def inside(pool: Pool, tensor: torch.Tensor) -> bool:
-    """Whether a tensor is in one of the pool's segments."""
+    """Return whether a tensor is in one of the pool's segments."""
     return any(
         segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
         for segment in segments(pool)
@@ -111,7 +111,7 @@ def test_mempool_memory_is_separate(device: torch.device, size: int) -> None:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_nested_mempool")
 def test_use_mem_pool_nests(device: torch.device) -> None:
-    """The innermost `use_mem_pool` applies; its exit, also by an exception, restores the enclosing one."""
+    """The innermost `use_mem_pool` applies; its exit, also after an exception, restores the enclosing one."""
     outer, inner = Pool(), Pool()
 
     def fail() -> None:
@@ -144,7 +144,7 @@ def test_mempool_use_count_counts_uses(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_empty_cache")
 def test_mempool_memory_is_freed_with_the_pool(device: torch.device) -> None:
-    """A pool's memory is returned to the device after pool and tensors are freed, at the latest by `empty_cache`."""
+    """A pool's memory is returned to the device after pool and tensors are freed, by `empty_cache` at the latest."""
     before = torch.cuda.memory_reserved(device)
     pool = Pool()
     with use(pool):
@@ -175,7 +175,7 @@ def test_tensor_outlives_its_mempool(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_no_split")
 @pytest.mark.parametrize("no_split", [False, True])
 def test_mempool_no_split_gives_each_tensor_a_segment(device: torch.device, no_split: bool) -> None:
-    """With `no_split`, each tensor has a segment of its own with one block; otherwise small tensors share a segment."""
+    """With `no_split`, each tensor has its own segment with one block; otherwise small tensors share a segment."""
     pool = Pool(no_split=True) if no_split else Pool()
     with use(pool):
         tensors = [block(device, 1024) for _ in range(3)]
@@ -269,8 +269,7 @@ def test_mempool_use_on_oom_ends_with_the_pool(device: torch.device) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_block_free_not_deferred")
 def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.device) -> None:
-    """Without a capture, a pool's block that another stream used is reused once that stream completes, in the same
-    `with`.
+    """Without a capture, a pool's block is reused once another stream that used it completes, in the same `with`.
 
     It is not reused before; the case must observe this at least once.
     """
@@ -300,7 +299,7 @@ def test_mempool_record_stream_block_is_reused_after_that_stream(device: torch.d
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestMemPool::test_reserved_bytes_by_private_pools")
 def test_memory_stats_report_reserved_bytes_by_mempool(device: torch.device) -> None:
-    """`memory_stats` reports the reserved bytes per pool: the sum of the pool's segments, without those of others."""
+    """`memory_stats` reports the reserved bytes per pool, which are the sum of the pool's segments."""
     pools = [Pool(), Pool()]
     kept = []
     for pool, size in zip(pools, (3 * MIB, 30 * MIB), strict=True):

@@ -89,7 +89,7 @@ def test_caching_allocator_alloc_takes_a_stream_or_its_number(device: torch.devi
 @pytest.mark.parametrize(
     "size",
     [
-        # 2.11 rounds the first one up to a small size, and requests nothing from the device for the second
+        # 2.11 rounds the first one up to a small size, and requests nothing from the device for the second one
         pytest.param(-1, marks=pytest.mark.requires(torch=">=2.13")),
         pytest.param(-512, marks=pytest.mark.requires(torch=">=2.13")),
         -(1 << 40),
@@ -97,7 +97,7 @@ def test_caching_allocator_alloc_takes_a_stream_or_its_number(device: torch.devi
 )
 def test_caching_allocator_alloc_refuses_negative_sizes(device: torch.device, size: int) -> None:
     """A negative size raises and allocates nothing."""
-    # before 2.13 such a number is taken as unsigned, and exceeds any memory
+    # before 2.13, such a number is interpreted as unsigned, and exceeds any memory
     with pytest.raises((RuntimeError, ValueError), match=r"(?i)non-negative|out of memory"):
         allocate(size, device)
 
@@ -115,12 +115,12 @@ def test_caching_allocator_alloc_raises_outofmemoryerror(device: torch.device) -
 
 
 def cached(device: torch.device) -> tuple[int, int]:
-    """Bytes that the caching allocator has given out, and bytes that it has of the driver."""
+    """Return the bytes that the caching allocator has handed out, and the bytes that it has from the driver."""
     return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
 
 
 def assert_uncached(device: torch.device) -> None:
-    """A tensor's memory is the driver's: no counter moves, and it goes back with the tensor."""
+    """Check that a tensor's memory is the driver's: no counter changes, and the memory is returned with the tensor."""
     before, free = cached(device), torch.cuda.mem_get_info(device)[0]
     x = torch.full((24 * MIB,), 7, dtype=torch.uint8, device=device)
     assert cached(device) == before
@@ -132,7 +132,7 @@ def assert_uncached(device: torch.device) -> None:
 
 
 def assert_cached(device: torch.device) -> None:
-    """A tensor's memory is counted, and stays with the allocator after the tensor."""
+    """Check that a tensor's memory is counted, and stays with the allocator after the tensor."""
     torch.cuda.empty_cache()
     given, reserved = cached(device)
     x = torch.full((24 * MIB,), 7, dtype=torch.uint8, device=device)
@@ -144,10 +144,8 @@ def assert_cached(device: torch.device) -> None:
 
 @pytest.mark.serial
 def test_caching_allocator_enable_false_gives_memory_of_the_driver(device: torch.device) -> None:
-    """With `caching_allocator_enable(False)` each tensor has memory of its own from the driver; with True, cached
-    memory again.
-    """
-    torch.cuda.init()  # it does nothing before
+    """With `caching_allocator_enable(False)`, each tensor has its own driver memory; with True, cached memory."""
+    torch.cuda.init()  # otherwise it does nothing
     torch.cuda.caching_allocator_enable(False)
     try:
         assert_uncached(device)
@@ -163,8 +161,9 @@ def test_caching_allocator_enable_false_gives_memory_of_the_driver(device: torch
 @pytest.mark.serial
 @pytest.mark.requires(torch=">=2.13")
 def test_caching_allocator_disabled_restores_the_state_before(device: torch.device) -> None:
-    """`caching_allocator_disabled` disables the cache in its block, and restores the state before it, also after an
-    exception and in another such block.
+    """`caching_allocator_disabled` disables the cache in its block, and restores the previous state at the end.
+
+    This also holds after an exception, and within another such block.
     """
 
     torch.cuda.init()

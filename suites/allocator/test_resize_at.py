@@ -27,7 +27,7 @@ def nothing_stays(device: torch.device) -> Iterator[None]:
 
 @pytest.fixture
 def stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
-    """A stream for the case's allocations, so that it has its own segments."""
+    """Yield a stream for the case's allocations, so that it has its own segments."""
     mine = torch.cuda.Stream(device)
     with torch.cuda.stream(mine):
         yield mine

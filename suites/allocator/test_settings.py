@@ -1,7 +1,7 @@
-"""Allocator settings: strings that are accepted and strings that raise, on any build of torch.
+"""Allocator settings: accepted strings, and strings that raise, on any build of torch.
 
-Settings apply to the whole process, so the cases set them in child processes. `test_settings_effects.py` tests what
-they do.
+Settings apply to the whole process, so the cases set them in child processes. `test_settings_effects.py` tests their
+effects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GOOD = (
     " max_split_size_mb : 100 , expandable_segments : True ",
 )
 
-#: With the text that the error must contain: the key or the allowed values.
+#: Invalid settings with the text that the error must contain: the key or the allowed values.
 BAD = {
     "max_split_size_mb:19": "max_split_size_mb",
     "max_split_size_mb:0": "max_split_size_mb",
@@ -50,7 +50,7 @@ BAD = {
     "max_split_size_mb:100,expandable_segments:yes": "'yes'",
 }
 
-#: These raise too, but with an internal assertion or the name of a C++ function.
+#: Settings that also raise, but with an internal assertion or the name of a C++ function.
 MISSING = (
     "max_split_size_mb",
     "max_split_size_mb:",
@@ -63,7 +63,7 @@ MISSING = (
 
 
 def replies(settings: Iterable[str]) -> dict[str, str]:
-    """The error per settings string, or an empty string, when set one after another in one process."""
+    """Return the error per settings string, or an empty string, when set one after another in one process."""
     script = f"""
 def try_settings(settings):
     return failure(lambda: torch._C._accelerator_setAllocatorSettings(settings))
@@ -83,8 +83,7 @@ def test_set_allocator_settings_takes_documented_settings() -> None:
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.own_process
 def test_set_allocator_settings_names_a_setting_whose_value_is_out_of_range() -> None:
-    """An invalid value raises ValueError with the setting, the value or the allowed values, also after a valid
-    setting."""
+    """An invalid value raises ValueError with the setting, its value or the allowed ones, also in a list."""
     found = replies(BAD)
 
     for settings, named in BAD.items():
@@ -134,10 +133,9 @@ def test_set_allocator_settings_names_an_unknown_setting() -> None:
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_allocator_settings")
 @pytest.mark.own_process
 def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
-    """Settings of GPU builds are checked too: an unknown backend, an invalid fraction, and a thread count that is no
-    power of 2.
+    """Settings of GPU builds are checked too; each error has the allowed values or the value.
 
-    Each raises with the allowed values or the value.
+    These are an unknown backend, an invalid fraction, and a thread count that is no power of 2.
     """
     good = ["backend:native", "per_process_memory_fraction:0.5", "per_process_memory_fraction:1.0"]
     bad = {
@@ -158,15 +156,17 @@ def test_set_allocator_settings_checks_settings_of_gpu_builds() -> None:
 @FOR_GPUS
 @pytest.mark.own_process
 def test_set_allocator_settings_refuses_another_backend_later() -> None:
-    """Changing the backend at runtime raises and names the current one, which could not free the existing
-    allocations."""
+    """Changing the backend at runtime raises, since a new one could not free existing memory.
+
+    The error names the current backend.
+    """
     reported = replies(["backend:cudaMallocAsync"])["backend:cudaMallocAsync"]
 
     assert "!= native" in reported
 
 
 def with_variables(variables: dict[str, str], last: str) -> children.Ended:
-    """Run `last` in a process in whose environment only these of `children.SETTINGS` are set."""
+    """Run `last` in a process whose environment has only `variables` of `children.SETTINGS`."""
     script = f"""
 import os
 for name in {children.SETTINGS!r}:
@@ -218,7 +218,7 @@ def test_pytorch_alloc_conf_wins_over_its_alias() -> None:
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("settings", ["max_split_size_mb:19", "no_such_setting:1"])
 def test_pytorch_alloc_conf_with_bad_settings_stops_the_first_allocation(settings: str) -> None:
-    """On a GPU, the first allocation raises for invalid settings, at the latest, and names them."""
+    """On a GPU, invalid settings raise at the first allocation at the latest, and the error names them."""
     ended = with_variables({children.SETTINGS[0]: settings}, "torch.empty(1, device='cuda'); print('allocated')")
 
     assert ended.status != 0

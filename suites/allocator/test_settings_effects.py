@@ -61,7 +61,7 @@ tell([y.data_ptr() == address, counter("segment") == before])
 def test_large_segment_size_mb_sets_the_size_of_segments(device: torch.device, conf: str, size: int) -> None:
     """For requests above 1 MiB and below 10 MiB, a segment has 20 MiB, or `large_segment_size_mb`.
 
-    For others it does not.
+    The setting does not affect segments for other requests.
     """
     script = """
 grown = []
@@ -83,10 +83,9 @@ tell(grown)
 def test_garbage_collection_threshold_releases_old_cached_blocks(
     device: torch.device, conf: str, collected: bool
 ) -> None:
-    """Above `garbage_collection_threshold` of the allowed memory, a request that the cache cannot serve releases cached
-    blocks.
+    """Above `garbage_collection_threshold`, a request that the cache cannot serve releases cached blocks.
 
-    Live blocks are intact. Without the threshold, all blocks stay cached while there is room. Of 1900 MiB, 500 are
+    Live blocks are intact. Without the threshold, all blocks stay cached while there is room. 500 of 1900 MiB are
     cached and 400 requested, so that a new segment would raise the reserved memory above three tenths. The limit is
     below any device's memory, because torch treats the fraction 1 as no limit.
     """

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
 def test_memory_allocated_follows_tensors(device: torch.device, size: int) -> None:
     """Allocated bytes grow by a tensor's size, plus at most 2 MiB for rounding, while it lives.
 
-    They return to the previous value once the tensor is freed.
+    The value returns to the previous one once the tensor is freed.
     """
     settle(device)
     before = torch.accelerator.memory_allocated(device)
@@ -81,8 +81,7 @@ def test_empty_cache_keeps_memory_in_use(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torch.device) -> None:
-    """The peak of allocated bytes covers all simultaneous tensors, outlives them, and equals the current value after a
-    reset."""
+    """The peak of allocated bytes outlives simultaneous tensors; a reset sets it to the current value."""
     settle(device)
     torch.empty(1, device=device)  # devices/test_first_use.py tests the state before the first use of a device
     torch.accelerator.reset_peak_memory_stats(device)
@@ -99,10 +98,10 @@ def test_max_memory_allocated_is_kept_until_reset_peak_memory_stats(device: torc
 @pytest.mark.parametrize("what", ["allocated", "reserved"])
 @pytest.mark.parametrize("api", ["accelerator", "device_module"])
 def test_max_memory_is_the_highest_value_since_the_reset(device: torch.device, what: str, api: str) -> None:
-    """`max_memory_allocated` and `max_memory_reserved` are the highest values since the reset, not those of now.
+    """`max_memory_allocated` and `max_memory_reserved` are the highest values since the reset, not the current ones.
 
-    They stay when memory is freed and returned, grow only beyond what was, and are the values of now after
-    `reset_peak_memory_stats`. `memory_stats` has the same numbers.
+    They do not change when memory is freed and returned, grow only beyond the previous maximum, and are the current
+    values after `reset_peak_memory_stats`. `memory_stats` has the same numbers.
     """
     module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
     for name in (f"memory_{what}", f"max_memory_{what}", "reset_peak_memory_stats", "memory_stats"):
@@ -147,8 +146,7 @@ def test_cuda_reset_peak_memory_stats_resets_the_peak(device: torch.device) -> N
 @pytest.mark.covers("test_cuda::TestCuda::test_memory_stats")
 @pytest.mark.parametrize("api", ["accelerator", "device_module"])
 def test_reset_peak_memory_stats_resets_each_peak(device: torch.device, api: str) -> None:
-    """After `reset_peak_memory_stats`, each peak in `memory_stats` is the current value: of counts and bytes, in each
-    pool."""
+    """After `reset_peak_memory_stats`, each peak of counts and bytes is the current value, in each pool."""
     module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
     for name in ("memory_stats", "reset_peak_memory_stats"):
         if not hasattr(module, name):
@@ -202,8 +200,8 @@ def test_reset_accumulated_memory_stats_resets_totals_only(device: torch.device)
 def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> None:
     """`memory_stats` has the documented names, and its values are consistent.
 
-    Current changes by allocated minus freed (the totals may have been reset), is never above the peak, and is the sum
-    over the pools.
+    The current value changes by allocated minus freed (the totals may have been reset), is never above the peak, and is
+    the sum over the pools.
     """
     torch.empty(1, device=device)  # a process that has not used the device has no statistics
     before = torch.accelerator.memory_stats(device)
@@ -229,7 +227,8 @@ def test_memory_stats_has_documented_names_and_adds_up(device: torch.device) -> 
 def test_live_tensors_never_share_memory(device: torch.device) -> None:
     """No two live tensors overlap, whatever was freed in between.
 
-    Each is filled with its own number when it is created, so that a later fill of the same block would be detected.
+    Each tensor is filled with its own number when it is created, so that a later fill of the same block would be
+    detected.
     """
     live: dict[int, torch.Tensor] = {}
 
@@ -247,7 +246,7 @@ def test_live_tensors_never_share_memory(device: torch.device) -> None:
 
 
 def test_freed_block_is_reused_in_the_order_of_its_stream(device: torch.device) -> None:
-    """A tensor dropped while its own stream has yet to use it may be reused immediately, in stream order.
+    """A tensor that is dropped before its own stream has used it may be reused immediately, in stream order.
 
     The result of the earlier use is correct.
     """

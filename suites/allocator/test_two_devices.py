@@ -29,7 +29,7 @@ def allocated(*devices: torch.device) -> list[int]:
 def test_memory_stats_of_each_device_are_separate(device: torch.device, other: torch.device) -> None:
     """A tensor counts on its own device only.
 
-    All statistics of the other stay the same, whichever device is current.
+    All statistics of the other device stay the same, whichever device is current.
     """
     for current, (taking, idle) in product(range(2), ((device, other), (other, device))):
         before = torch.accelerator.memory_stats(idle)
@@ -96,7 +96,7 @@ def test_caching_allocator_does_not_serve_another_device(device: torch.device, o
 
 
 def test_outofmemoryerror_on_one_device_leaves_the_other(device: torch.device, other: torch.device) -> None:
-    """OutOfMemoryError on one device names it and does not release the cached memory of the other."""
+    """OutOfMemoryError on one device names that device, and does not release the cached memory of the other."""
     for full, left in ((other, device), (device, other)):
         x = torch.full((MIB,), 5, dtype=torch.uint8, device=left)
         cached = torch.empty(30 * MIB, dtype=torch.uint8, device=left)

@@ -14,7 +14,7 @@ from .limits import MIB, settle
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
 KIB = 1024
-#: Products of matrices so small that nearly all of the additional memory is workspace.
+#: The side of matrices so small that nearly all of the additional memory is workspace.
 SIDE = 64
 
 
@@ -29,7 +29,7 @@ def no_workspaces(device: torch.device) -> Iterator[None]:
 
 
 def peak_of(device: torch.device, work: Callable[[], object]) -> int:
-    """The peak of allocated bytes during `work`, relative to the value before."""
+    """Return the peak of allocated bytes during `work`, relative to the value before."""
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -38,7 +38,7 @@ def peak_of(device: torch.device, work: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-#: Bytes that stay allocated after the first product, and additional bytes after the second.
+#: Prints the bytes that stay allocated after the first product, and the additional bytes after the second.
 PRODUCT = """
 torch._C._cuda_clearCublasWorkspaces()
 x = torch.ones(64, 64, device=DEVICE)
@@ -60,8 +60,7 @@ tell([first, second, counter("allocated_bytes") - before])
 def test_cublas_workspace_config_sets_the_size_of_a_workspace(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, config: str, size: int
 ) -> None:
-    """CUBLAS_WORKSPACE_CONFIG, as pairs of a size in KiB and a count, determines the memory that the first product
-    allocates.
+    """CUBLAS_WORKSPACE_CONFIG (pairs of KiB and a count) determines the memory that the first product allocates.
 
     Later products allocate no more, and clearing the workspaces frees it.
     """
@@ -142,9 +141,9 @@ def test_cublas_workspace_size_can_be_set_by_back_end_name(backend: str) -> None
 
 @pytest.mark.requires(torch=">=2.13", rocm=False)
 def test_blas_workspace_size_takes_every_way_to_name_a_back_end() -> None:
-    """A name, its value, and the default are the same back end; without one it is the preferred one.
+    """A name and its value select the same backend; without an argument, the preferred backend is selected.
 
-    CK has no workspace, and anything else is refused.
+    CK has no workspace, and all other arguments are refused.
     """
     generic, own, lt = has("blas_workspace_size"), has("cublas_workspace_size"), has("cublaslt_workspace_size")
     before = own(), lt()
@@ -172,7 +171,7 @@ def test_blas_workspace_size_takes_every_way_to_name_a_back_end() -> None:
 def test_cublas_workspace_size_holds_from_the_next_product(device: torch.device) -> None:
     """Setting a size allocates nothing.
 
-    The next product replaces the workspace with one of that size and is correct.
+    The next product replaces the workspace with one of that size, and is correct.
     """
     size = has("cublas_workspace_size")
     before = size()

@@ -18,10 +18,10 @@ import torch
 
 from suites.reaching import reach
 
-#: The module with torch's lists of the operations that autocast handles, with arguments for each; written for its own
-#: tests.
+#: The module with torch's lists of the operations that autocast handles, with arguments for each. It is written for
+#: torch's own tests.
 LISTS = "torch.testing._internal.autocast_test_lists"
-#: A module that the lists' module imports for two names. It is large, freezes `torch.backends` and parses the command
+#: A module from which the lists' module imports two names. It is large, freezes `torch.backends` and parses the command
 #: line.
 COMMON = "torch.testing._internal.common_utils"
 
@@ -47,7 +47,7 @@ def _without_common() -> Iterator[None]:
 
 @functools.cache
 def _module() -> ModuleType:
-    """torch's module of lists, under a separate name, so that no other code gets the version with the placeholder."""
+    """Return torch's module of lists, under a separate name, because it uses the placeholder."""
     spec = importlib.util.find_spec(LISTS)
     if spec is None or spec.loader is None:
         pytest.skip(f"torch {torch.__version__} has no {LISTS}")
@@ -58,16 +58,16 @@ def _module() -> ModuleType:
 
 
 def onednn_lacks_bf16() -> bool:
-    """Whether oneDNN has no BF16 arithmetic on this processor (on x86: without AVX-512).
+    """Return whether oneDNN has no BF16 arithmetic on this processor (on x86: without AVX-512).
 
-    False if torch has no oneDNN, or cannot tell.
+    Return False if torch has no oneDNN, or cannot tell.
     """
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return torch.backends.mkldnn.is_available() and supported is not None and not supported()
 
 
 def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, ...]]]:
-    """torch's lists of operations with arguments on the device, by name, for "cpu" or for an "accelerator".
+    """Return torch's lists of operations with arguments on the device, by name, for "cpu" or for an "accelerator".
 
     The arguments are drawn from torch's generator.
     """
@@ -79,13 +79,15 @@ def operator_lists(of: str, device: torch.device) -> dict[str, list[tuple[Any, .
 
 
 def nn_function(name: str) -> Callable[..., Any]:
-    """A function of `torch._C._nn`, which has the operations behind `torch.nn.functional` that autocast handles."""
+    """Return a function of `torch._C._nn`, whose operations autocast handles for `torch.nn.functional`."""
     function: Callable[..., Any] = reach(f"torch._C._nn.{name}")
     return function
 
 
 def counting_casts(tally: list[torch.dtype]) -> Any:
-    """A context that appends the target dtype of every floating-point conversion to `tally`, including autocast's.
+    """Return a context that appends the target dtype of every floating-point conversion to `tally`.
+
+    This includes autocast's conversions.
 
     The dispatch mode below autocast is not a public name.
     """
@@ -107,7 +109,7 @@ def counting_casts(tally: list[torch.dtype]) -> Any:
 
 
 def growth_tracker(scaler: torch.amp.GradScaler) -> int:
-    """The number of consecutive finite steps since the scaler's scale last changed.
+    """Return the number of consecutive finite steps since the scaler's scale last changed.
 
     The scaler's state dictionary has it under a name with an underscore.
     """

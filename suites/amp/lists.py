@@ -1,7 +1,7 @@
 """The operations that autocast handles, according to torch's own lists, as parameters of cases.
 
 The names are written out here, so that the cases are the same on every machine and release; the arguments come from
-torch's lists when a case runs. `complete` returns what torch lists and this table lacks.
+torch's lists when a case runs. `complete` returns the entries of torch's lists that this table lacks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Call:
 
 
 def entries(of: str, *lists: str) -> list[Listed]:
-    """The entries of the given lists, in order."""
+    """Return the entries of the given lists, in order."""
     found: list[Listed] = []
     for name in lists:
         seen: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def entries(of: str, *lists: str) -> list[Listed]:
 
 
 def complete(of: str, device: torch.device) -> list[tuple[str, str]]:
-    """The entries that torch lists and the table lacks, as (list, operation), once per missing entry."""
+    """Return the entries that torch lists and the table lacks, as (list, operation), once per missing entry."""
     listed = Counter((name, entry[0]) for name, all_ in operator_lists(of, device).items() for entry in all_)
     here = Counter(
         (name, operation) for (group, name), text in TABLE.items() if group == of for operation in text.split()
@@ -96,9 +96,9 @@ def complete(of: str, device: torch.device) -> list[tuple[str, str]]:
 
 
 def call(entry: Listed, device: torch.device, dtype: torch.dtype) -> Call:
-    """The call that torch lists for the entry, with 16-bit floating-point arguments converted to `dtype`.
+    """Return the call that torch lists for the entry, with 16-bit floating-point arguments converted to `dtype`.
 
-    Skips the case if this release does not list it.
+    Skip the case if this release does not list it.
     """
     listed = [row for row in operator_lists(entry.of, device).get(entry.list, []) if row[0] == entry.operation]
     if entry.nth >= len(listed):
@@ -114,7 +114,7 @@ def call(entry: Listed, device: torch.device, dtype: torch.dtype) -> Call:
 
 
 def _read(entry: Listed, row: tuple[Any, ...]) -> Call:
-    """A row of torch's lists: operation, arguments, then list-specific fields."""
+    """Return the call in a row of torch's lists: operation, arguments, then list-specific fields."""
     args, rest = row[1], row[2:]
     if entry.of == CPU and "promote" in entry.list:  # the result's dtype for bfloat16 arguments, then for float16
         return Call(args, {}, rest[1] if len(rest) > 1 else None)
@@ -140,12 +140,12 @@ def converted(value: Any, dtype: torch.dtype, only: Iterable[torch.dtype] = ()) 
 
 
 def lowered(value: Any, dtype: torch.dtype) -> Any:
-    """A value with its 16-bit tensors converted to `dtype`."""
+    """Return a value with its 16-bit tensors converted to `dtype`."""
     return converted(value, dtype, (torch.float16, torch.bfloat16))
 
 
 def dtypes(value: Any) -> set[torch.dtype]:
-    """The dtypes of the tensors in a result."""
+    """Return the dtypes of the tensors in a result."""
     if isinstance(value, torch.Tensor):
         return {value.dtype}
     if isinstance(value, tuple | list):
@@ -154,7 +154,7 @@ def dtypes(value: Any) -> set[torch.dtype]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two results are bitwise equal, including dtypes and nesting."""
+    """Return whether two results are bitwise equal, including dtypes and nesting."""
     if isinstance(left, torch.Tensor):
         return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, tuple | list):

@@ -9,18 +9,18 @@ import torch
 BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}}])
 
 #: For cases with as many products or convolutions as a model. On some processors, mostly of virtual machines, these
-#: raise SIGILL, which is not torch's fault; a software device computes on the processor.
+#: raise SIGILL, which is not torch's fault. A software device computes on the processor.
 BF16_PRODUCTS = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
 
 LOWER = pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]
 )
-#: The same for cases on the host, whatever the device.
+#: The dtypes for cases on the host, whatever the device.
 LOWER_ON_HOST = pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16"), pytest.param(torch.float16, id="fp16")]
 )
 
 
 def other(dtype: torch.dtype) -> torch.dtype:
-    """The other one of the two dtypes."""
+    """Return the other one of the two dtypes."""
     return torch.float16 if dtype == torch.bfloat16 else torch.bfloat16

@@ -39,8 +39,7 @@ def test_autocast_runs_matrix_products_in_the_lower_type(
 
 @LOWER
 def test_autocast_runs_mse_loss_in_float32(device: torch.device, dtype: torch.dtype) -> None:
-    """Under autocast, the MSE loss of lower-precision inputs is computed in float32, bitwise equal to converted
-    inputs."""
+    """Under autocast, the MSE loss of lower-precision inputs equals that of inputs converted to float32."""
     a, b = (torch.randn(8, 8, device=device, dtype=dtype) for _ in range(2))
 
     with torch.autocast(device.type, dtype=dtype):
@@ -69,7 +68,7 @@ def test_autocast_enabled_false_switches_off_inside_a_region(device: torch.devic
 
 @LOWER
 def test_autocast_backward_gives_gradients_of_the_parameters_type(device: torch.device, dtype: torch.dtype) -> None:
-    """Gradients of float32 parameters under autocast are float32, and close to those without it.
+    """Gradients of float32 parameters under autocast are float32, and close to those without autocast.
 
     The tolerance is a twentieth of the largest gradient, about ten roundings to bfloat16's eight bits.
     """

@@ -1,4 +1,4 @@
-"""What autocast converts and what it does not: dtypes that it ignores, and its cache of converted weights.
+"""Autocast's conversions: dtypes that it ignores, and its cache of converted weights.
 
 A dispatch mode below autocast counts the conversions.
 """
@@ -28,7 +28,7 @@ def test_autocast_does_not_convert_float64_and_integers(
 ) -> None:
     """Autocast does not convert float64 and integer tensors, for operations of lower precision or of float32.
 
-    The results equal those without autocast. The values are representable neither in the lower dtype nor in float32.
+    The results equal those without autocast. Neither the lower dtype nor float32 can represent the values.
     """
     x = torch.tensor([[(1 << 24) + 1, 3], [5, 7]], dtype=ignored, device=device)
     if ignored == torch.float64:
@@ -48,7 +48,7 @@ def test_autocast_does_not_convert_float64_and_integers(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_ignored_types")
-@pytest.mark.requires(not_={"device": "soft"})  # which reports arguments of mismatched dtypes late, as a device failure
+@pytest.mark.requires(not_={"device": "soft"})  # reports arguments of mismatched dtypes late, as a device failure
 @LOWER
 def test_autocast_product_of_float64_and_lower_type_is_an_error(device: torch.device, dtype: torch.dtype) -> None:
     """A product of a float64 matrix and one of the autocast dtype raises, as it does without autocast."""
@@ -90,7 +90,7 @@ def test_autocast_keeps_an_explicit_dtype(device: torch.device, dtype: torch.dty
 
 
 def casts(device: torch.device, dtype: torch.dtype, layer: nn.Module, rounds: int = 3, **options: bool) -> int:
-    """The number of conversions to `dtype` when a layer is called several times in a new region."""
+    """Return the number of conversions to `dtype` when a layer is called several times in a new region."""
     x = torch.ones(2, 4, device=device)
     tally: list[torch.dtype] = []
     with counting_casts(tally), torch.autocast(device.type, dtype=dtype, **options):
@@ -123,9 +123,9 @@ def test_autocast_cache_enabled_false_converts_a_weight_each_time(device: torch.
 def test_autocast_cache_enabled_is_that_of_the_outer_region_again(
     device: torch.device, dtype: torch.dtype, outer: bool
 ) -> None:
-    """Each region decides whether weights are converted once, also one with `enabled=False`.
+    """Each region decides whether weights are converted once, also a region with `enabled=False`.
 
-    After an inner region, the outer one's choice holds again.
+    After an inner region, the outer one's setting applies again.
     """
     layer, x = nn.Linear(4, 4, device=device), torch.ones(2, 4, device=device)
     tally: list[torch.dtype] = []

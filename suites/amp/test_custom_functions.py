@@ -13,7 +13,7 @@ from .lower import LOWER, other
 
 
 def state(device: torch.device) -> tuple[bool, torch.dtype]:
-    """Whether autocast is enabled, and its dtype."""
+    """Return whether autocast is enabled, and its dtype."""
     return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
 
@@ -147,7 +147,7 @@ def test_custom_fwd_cast_inputs_does_not_convert_other_inputs(device: torch.devi
 
 
 def test_custom_fwd_and_custom_bwd_want_device_type_as_text() -> None:
-    """Both raise ValueError if the device type is not a string."""
+    """`custom_fwd` and `custom_bwd` raise ValueError if the device type is not a string."""
     for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd):
         with pytest.raises(ValueError, match="str"):
             decorate(device_type=torch.device("cpu"))  # type: ignore[call-overload]
@@ -158,7 +158,7 @@ def test_custom_fwd_and_custom_bwd_want_device_type_as_text() -> None:
 def test_custom_fwd_and_custom_bwd_old_names_warn_and_work() -> None:
     """The deprecated `torch.cuda.amp` names warn with a FutureWarning that names the replacement, when they decorate.
 
-    They behave like the new ones: `cast_inputs` disables autocast in forward and backward.
+    They behave like the new names: `cast_inputs` disables autocast in forward and backward.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

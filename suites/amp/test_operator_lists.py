@@ -1,6 +1,6 @@
 """The dtype in which each operation runs under autocast, according to torch's own lists.
 
-Results are bitwise compared with the same call on explicitly converted arguments outside of autocast: autocast only
+Results are compared bitwise with the same call on explicitly converted arguments outside of autocast: autocast only
 converts, so no tolerance is needed. cuDNN uses deterministic algorithms, because two of its algorithms may round
 differently.
 """
@@ -40,7 +40,7 @@ NEEDS = {
 
 @pytest.fixture
 def steady(device: torch.device) -> Iterator[None]:
-    """On a GPU, cuDNN with deterministic algorithms and without benchmarking."""
+    """Make cuDNN, on a GPU, use deterministic algorithms without benchmarking."""
     if device.type != "cuda":
         yield
         return
@@ -49,7 +49,7 @@ def steady(device: torch.device) -> Iterator[None]:
 
 
 def parameters(of: str, *lists: str) -> Any:
-    """The lists' entries as parameters, with marks for those that need more than an accelerator."""
+    """Return the lists' entries as parameters, with marks for those that need more than an accelerator."""
     return pytest.mark.parametrize(
         "entry",
         [pytest.param(entry, id=str(entry), marks=NEEDS.get(entry.operation, ())) for entry in entries(of, *lists)],
@@ -57,7 +57,7 @@ def parameters(of: str, *lists: str) -> Any:
 
 
 def forms(entry: Listed) -> dict[str, Callable[..., Any]]:
-    """The variants of an operation in torch: as a function and as a tensor method."""
+    """Return the variants of an operation in torch: as a function and as a tensor method."""
     found: dict[str, Callable[..., Any]] = {}
     if entry.list.startswith("nn_") or entry.list == "banned":
         found["function"] = nn_function(entry.operation)
@@ -136,8 +136,7 @@ def test_autocast_on_the_cpu_float32(entry: Listed, dtype: torch.dtype) -> None:
 @LOWER
 @parameters(ACCELERATOR, "torch_fp32", "nn_fp32", "methods_fp32")
 def test_autocast_on_an_accelerator_float32(device: torch.device, entry: Listed, dtype: torch.dtype) -> None:
-    """On an accelerator, operations of the float32 lists compute and return float32 for arguments of the autocast
-    dtype."""
+    """On an accelerator, operations of the float32 lists compute float32 for arguments of the autocast dtype."""
     check(entry, call(entry, device, dtype), device, dtype, runs_in=torch.float32, gives=torch.float32)
 
 
@@ -147,8 +146,7 @@ def test_autocast_on_an_accelerator_float32(device: torch.device, entry: Listed,
 @LOWER_ON_HOST
 @parameters(CPU, "torch_need_autocast_promote")
 def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: torch.dtype) -> None:
-    """On the CPU, operations of the promotion list run in float32 if one argument is, and else in the autocast
-    dtype."""
+    """On the CPU, operations of the promotion list run in float32 if an argument is, else in the autocast dtype."""
     listed = call(entry, HOST, dtype)
 
     check(entry, listed, HOST, dtype, runs_in=torch.float32, gives=torch.float32)
@@ -164,8 +162,7 @@ def test_autocast_on_the_cpu_promotes_to_the_widest_type(entry: Listed, dtype: t
 def test_autocast_on_an_accelerator_promotes_to_the_widest_type(
     device: torch.device, entry: Listed, dtype: torch.dtype
 ) -> None:
-    """On an accelerator, operations of the promotion list run in float32 if one argument is, else in the autocast
-    dtype."""
+    """On an accelerator, operations of the promotion list run in float32 if an argument is, else in the lower dtype."""
     listed = call(entry, device, dtype)
     check(entry, listed, device, dtype, runs_in=torch.float32, gives=torch.float32)
 
@@ -237,7 +234,7 @@ def test_autocast_on_an_accelerator_refuses_banned_operations(device: torch.devi
 @pytest.mark.requires(torch=">=2.11")
 @pytest.mark.parametrize("of", [CPU, ACCELERATOR])
 def test_autocast_lists_of_torch_are_complete(of: str) -> None:
-    """Every operation in torch's lists is a case of this suite."""
+    """Every operation in torch's lists has a case in this suite."""
     assert complete(of, torch.device("cpu")) == []
 
 

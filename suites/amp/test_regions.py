@@ -14,12 +14,12 @@ import torch
 
 from .lower import BF16, LOWER, other
 
-#: Seconds after which a thread that the others wait for counts as lost.
+#: The seconds after which a thread that others wait for counts as lost.
 LOST = 60.0
 
 
 def product(device: torch.device) -> torch.dtype:
-    """The dtype in which a product of float32 matrices currently runs."""
+    """Return the dtype in which a product of float32 matrices currently runs."""
     a = torch.ones(4, 4, device=device)
     return (a @ a).dtype
 
@@ -34,7 +34,7 @@ def outside(device: torch.device) -> None:
 def test_is_autocast_enabled_and_dtype_of_nested_regions(device: torch.device, dtype: torch.dtype) -> None:
     """In a region, torch reports autocast as enabled, with the region's dtype.
 
-    A nested region has its own state and dtype, and the outer one's are restored afterwards.
+    A nested region has its own state and dtype, and those of the outer region are restored afterwards.
     """
     before = torch.get_autocast_dtype(device.type)
     seen: list[tuple[bool, torch.dtype, torch.dtype]] = []
@@ -58,7 +58,7 @@ def test_is_autocast_enabled_and_dtype_of_nested_regions(device: torch.device, d
 
 @BF16
 def test_autocast_region_inside_may_have_another_dtype(device: torch.device) -> None:
-    """Within a region of one lower-precision dtype, a nested region of the other applies until its end."""
+    """A nested region of another lower-precision dtype applies until its end."""
     seen: list[torch.dtype] = []
     with torch.autocast(device.type, dtype=torch.float16):
         seen.append(product(device))
@@ -97,7 +97,7 @@ def test_autocast_region_ends_by_an_exception(device: torch.device, dtype: torch
 def test_autocast_casts_weights_again_after_a_region(device: torch.device, dtype: torch.dtype, fails: bool) -> None:
     """The casts of weights that a region caches end with the outermost region, also if an exception ends it.
 
-    A weight that is changed after the region has its new value in the next one.
+    A weight that is changed after the region has its new value in the next region.
     """
     weight, x = torch.ones(4, 4, device=device, requires_grad=True), torch.ones(4, 4, device=device)
     with contextlib.suppress(KeyError), torch.autocast(device.type, dtype=dtype):
@@ -143,8 +143,7 @@ ONE_REGION_TWICE = pytest.mark.xfail(
 def test_autocast_object_that_is_reentered_restores_the_state(
     device: torch.device, dtype: torch.dtype, way: str
 ) -> None:
-    """A region object that is re-entered, by recursion of a decorated function or by hand, restores the original
-    state."""
+    """A region object that is re-entered, by recursion or by hand, restores the original state."""
     before = torch.get_autocast_dtype(device.type)
     region = torch.autocast(device.type, dtype=dtype)
 
@@ -202,7 +201,7 @@ def test_autocast_regions_are_of_one_device_type(device: torch.device) -> None:
 
 @pytest.mark.requires(not_={"device": "cuda"})
 def test_autocast_off_cuda_warns_about_an_unsupported_dtype(device: torch.device) -> None:
-    """Except on CUDA, a region with an unsupported dtype warns, with the name of the device, and has no effect."""
+    """Except on CUDA, a region with an unsupported dtype has no effect, and warns with the name of the device."""
     with pytest.warns(UserWarning, match=rf"(?i)In {device.type} autocast, but the target dtype is not supported"):
         region = torch.autocast(device.type, dtype=torch.float64)
 

@@ -83,11 +83,10 @@ def test_gradscaler_scale_keeps_the_dtype_of_a_loss(device: torch.device) -> Non
 )
 @pytest.mark.types("float64")
 def test_gradscaler_update_grows_and_backs_off(device: torch.device, overflows: list[bool], interval: int) -> None:
-    """A step with a nonfinite gradient multiplies the scale by the backoff factor, resets the count, and keeps the
-    weights.
+    """A nonfinite gradient skips the step, multiplies the scale by the backoff factor, and resets the count.
 
-    `growth_interval` consecutive finite steps multiply it by the growth factor. The scale is compared with a Python
-    model after each step.
+    `growth_interval` consecutive finite steps multiply the scale by the growth factor. The scale is compared with a
+    Python model after each step.
     """
     scaler = torch.amp.GradScaler(
         device.type, init_scale=64.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=interval
@@ -157,7 +156,7 @@ def test_gradscaler_step_is_skipped_for_inf_or_nan_in_a_gradient_of_any_layout(
 ) -> None:
     """One inf or NaN at any place of a gradient whose elements are in another order, or apart, skips the step.
 
-    Without it, such a gradient is unscaled as others are.
+    Without it, such a gradient is unscaled like others.
     """
     shape = (2, 3, 4, 5)
     scaler = torch.amp.GradScaler(device.type, init_scale=256.0, growth_interval=100)
@@ -269,7 +268,7 @@ def test_gradscaler_refuses_factors_that_do_not_grow_or_back_off(
 
 
 def test_gradscaler_defaults_are_the_documented_ones(device: torch.device) -> None:
-    """The first scale is 65536, which doubles after 2000 finite steps in a row, and is halved by an overflow."""
+    """The initial scale is 65536; it doubles after 2000 consecutive finite steps, and an overflow halves it."""
     scaler = torch.amp.GradScaler(device.type)
     found = (scaler.get_scale(), scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
     assert found == (65536.0, 2.0, 0.5, 2000)
@@ -283,9 +282,9 @@ def test_gradscaler_defaults_are_the_documented_ones(device: torch.device) -> No
 
 
 def test_gradscaler_update_refuses_a_new_scale_that_is_no_single_number(device: torch.device) -> None:
-    """A new scale of several elements, on another device, or that requires gradients is refused.
+    """A new scale is refused if it has several elements, is on another device, or requires grad.
 
-    The scale stays as it is.
+    The scale does not change.
     """
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
     scaler.scale(torch.ones((), device=device))
@@ -302,7 +301,7 @@ def test_gradscaler_update_refuses_a_new_scale_that_is_no_single_number(device: 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.types("float64")
 def test_gradscaler_does_not_depend_on_default_type_and_device(device: torch.device, fused: bool) -> None:
-    """A scaler's own tensors are float32 on the device of the loss, whatever the default type and device are."""
+    """A scaler's own tensors are float32 on the device of the loss, whatever the default dtype and device are."""
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=0.5, fused=fused)
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=1)
@@ -384,8 +383,7 @@ def test_gradscaler_refuses_gradients_of_float16(device: torch.device) -> None:
 
 
 def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
-    """With `enabled=False`, `scale` returns the loss itself and `step` is the optimizer's step, even with infinite
-    gradients.
+    """With `enabled=False`, `scale` returns the loss and `step` is the optimizer's, even with infinite gradients.
 
     The scale is one, and the state dictionary is empty.
     """
@@ -408,7 +406,7 @@ def test_gradscaler_enabled_false_does_nothing(device: torch.device) -> None:
 
 
 def test_gradscaler_enabled_false_is_kept_and_checks_nothing(device: torch.device) -> None:
-    """A disabled scaler takes any factors, and is disabled after pickling."""
+    """A disabled scaler accepts any factors, and is disabled after pickling."""
     scaler = torch.amp.GradScaler(device.type, growth_factor=0.5, backoff_factor=2.0, enabled=False)
     other = pickle.loads(pickle.dumps(scaler))
     assert (other.is_enabled(), other.get_scale(), other.state_dict()) == (False, 1.0, {})
@@ -417,8 +415,7 @@ def test_gradscaler_enabled_false_is_kept_and_checks_nothing(device: torch.devic
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
-    """The deprecated `GradScaler` names warn with a FutureWarning that names the replacement, and work for their
-    device."""
+    """The deprecated `GradScaler` names work, with a FutureWarning that names the replacement."""
     with pytest.warns(FutureWarning, match=rf"torch\.amp\.GradScaler\('{of}'"):
         scaler = module.GradScaler(init_scale=4.0)  # type: ignore[attr-defined]
 
@@ -431,7 +428,7 @@ def test_gradscaler_old_names_warn_and_work(module: object, of: str) -> None:
 def test_gradscaler_for_cuda_without_a_gpu_warns_and_is_off() -> None:
     """Without a GPU, a scaler for CUDA, the default, warns that it is disabled, and is disabled.
 
-    One that is disabled from the beginning does not warn.
+    A scaler that is created with `enabled=False` does not warn.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""The gradient scaler: what `step` returns and passes on, optimizers with their own handling, refusals in words."""
+"""The gradient scaler: results and arguments of `step`, optimizers that scale by themselves, and error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .training import push, weight
 
 
 class Counting(torch.optim.SGD):
-    """Returns what it was given, and notes its own attributes at each step."""
+    """Returns its arguments, and records its own attributes at each step."""
 
     def __init__(self, parameters: list[torch.Tensor], lr: float) -> None:
         super().__init__(parameters, lr=lr)
@@ -23,13 +23,13 @@ class Counting(torch.optim.SGD):
 
 
 class Own(Counting):
-    """Handles the scale by itself, by the attributes that the scaler sets."""
+    """Handles the scale itself, through the attributes that the scaler sets."""
 
     _step_supports_amp_scaling = True
 
 
 class Old(torch.optim.SGD):
-    """Handles the scale by itself, by an argument."""
+    """Handles the scale itself, through an argument."""
 
     _step_supports_amp_scaling = True
 
@@ -65,7 +65,7 @@ def test_gradscaler_step_returns_what_the_optimizer_returns(device: torch.device
 def test_gradscaler_gives_an_optimizer_that_asks_for_it_scale_and_found_inf(device: torch.device) -> None:
     """An optimizer with `_step_supports_amp_scaling` is always stepped, with the scale and whether there was an inf.
 
-    Both attributes are gone afterwards. After `unscale_` there is no scale to divide by.
+    Both attributes are removed afterwards. After `unscale_` there is no scale to divide by.
     """
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0, growth_interval=100)
     x = with_gradient(device)
@@ -89,7 +89,7 @@ def test_gradscaler_gives_an_optimizer_that_asks_for_it_scale_and_found_inf(devi
 
 
 def test_gradscaler_multiplies_its_scale_with_that_of_the_optimizer(device: torch.device) -> None:
-    """An optimizer that has a `grad_scale` gets the product of both."""
+    """An optimizer that has a `grad_scale` gets its product with the scaler's scale."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = with_gradient(device)
     optimizer = Own([x], lr=1.0)
@@ -100,7 +100,7 @@ def test_gradscaler_multiplies_its_scale_with_that_of_the_optimizer(device: torc
 
 
 def test_gradscaler_passes_itself_to_an_optimizer_with_the_argument(device: torch.device) -> None:
-    """An optimizer whose `step` has `grad_scaler` gets the scaler, and a FutureWarning says that this will end."""
+    """An optimizer whose `step` has `grad_scaler` gets the scaler; a FutureWarning says that this is deprecated."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = with_gradient(device)
     optimizer = Old([x], lr=1.0)
@@ -111,7 +111,7 @@ def test_gradscaler_passes_itself_to_an_optimizer_with_the_argument(device: torc
 
 @pytest.mark.parametrize("call", ["step", "unscale_", "update"])
 def test_gradscaler_before_the_first_scale_is_an_error_that_names_the_call(device: torch.device, call: str) -> None:
-    """Before `scale` there is no scale tensor: each other method raises AssertionError with its own name."""
+    """Before `scale`, there is no scale tensor: each other method raises AssertionError with its own name."""
     scaler = torch.amp.GradScaler(device.type)
     x = with_gradient(device)
     arguments = () if call == "update" else (torch.optim.SGD([x], lr=1.0),)
@@ -121,7 +121,7 @@ def test_gradscaler_before_the_first_scale_is_an_error_that_names_the_call(devic
 
 @pytest.mark.types("float64")
 def test_gradscaler_step_without_gradients_or_with_a_closure_is_an_error(device: torch.device) -> None:
-    """`step` of an optimizer without any gradient raises, and so does one with a closure."""
+    """`step` raises for an optimizer without any gradient, and for a closure."""
     scaler = torch.amp.GradScaler(device.type)
     x = weight(device)
     optimizer = torch.optim.SGD([x], lr=1.0)
@@ -134,7 +134,7 @@ def test_gradscaler_step_without_gradients_or_with_a_closure_is_an_error(device:
 
 
 def test_gradscaler_update_takes_a_float_or_one_element_on_the_device(device: torch.device) -> None:
-    """A new scale is copied: a float, or a tensor of one element that requires no grad; others are refused."""
+    """A new scale is copied from a float or from a tensor of one element that requires no grad; others are refused."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     scaler.scale(torch.ones((), device=device))
     scaler.update(16.0)
@@ -154,7 +154,7 @@ def test_gradscaler_update_takes_a_float_or_one_element_on_the_device(device: to
 
 @pytest.mark.types("float64")
 def test_unscale_records_nothing_for_autograd(device: torch.device) -> None:
-    """`unscale_` changes gradients that have a graph of their own in place, without a node of its own."""
+    """`unscale_` changes gradients that have a graph in place, and adds no node to the graph."""
     scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
     x = weight(device)
     optimizer = torch.optim.SGD([x], lr=1.0)
@@ -172,7 +172,7 @@ def test_unscale_records_nothing_for_autograd(device: torch.device) -> None:
 @pytest.mark.requires(accelerator=True, devices=2)
 @pytest.mark.types("float64")
 def test_gradscaler_skips_a_step_for_an_inf_on_the_other_device(device: torch.device) -> None:
-    """One optimizer with parameters on two devices is skipped, and the scale halved, for an inf on either."""
+    """An inf on either device skips the step of one optimizer with parameters on two devices, and halves the scale."""
     for place in (0, 1):
         scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
         both = [with_gradient(torch.device(device.type, index)) for index in (0, 1)]
@@ -187,7 +187,7 @@ def test_gradscaler_skips_a_step_for_an_inf_on_the_other_device(device: torch.de
 
 
 def test_autocast_as_a_context_is_the_object(device: torch.device) -> None:
-    """`with torch.autocast(...) as region` gives the object; since 2.13 decorating what is no function raises."""
+    """`with torch.autocast(...) as region` gives the object; since 2.13, decorating a non-function raises."""
     region = torch.autocast(device.type, dtype=torch.bfloat16)
     with region as entered:
         assert entered is region

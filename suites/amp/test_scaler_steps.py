@@ -126,7 +126,7 @@ def test_gradscaler_gradient_penalty_by_autograd_grad_is_unscaled(device: torch.
 
 @pytest.mark.types("float64")
 def test_gradscaler_skips_only_the_optimizer_with_the_overflow(device: torch.device) -> None:
-    """Of two optimizers, only the one whose gradients overflow skips its step.
+    """If the gradients of one of two optimizers overflow, only its step is skipped.
 
     Their shared scale is reduced once, and both continue at the next step.
     """
@@ -179,7 +179,7 @@ def test_unscale_of_sparse_gradients(device: torch.device) -> None:
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.types("float64")
 def test_gradscaler_step_keeps_to_what_unscale_found(device: torch.device, fused: bool) -> None:
-    """A step is skipped if `unscale_` found an infinity, also if the gradients were finite again afterwards."""
+    """A step is skipped if `unscale_` found an infinity, even if the gradients are finite again afterwards."""
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = weight(device)
     assert x.grad is None
@@ -213,7 +213,7 @@ class Scaling(torch.optim.SGD):
 def test_gradscaler_gives_itself_to_an_optimizer_that_asks_for_it(device: torch.device) -> None:
     """An optimizer that scales by itself and whose step has `grad_scaler` gets the scaler, with a FutureWarning.
 
-    The scaler neither unscales nor sets `grad_scale` and `found_inf`, and a second step raises.
+    The scaler neither unscales the gradients nor sets `grad_scale` and `found_inf`, and a second step raises.
     """
     scaler = torch.amp.GradScaler(device.type, init_scale=8.0)
     x = weight(device)
@@ -238,11 +238,10 @@ def test_gradscaler_gives_itself_to_an_optimizer_that_asks_for_it(device: torch.
 def test_fused_optimizer_with_its_own_grad_scale(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], unscaled: bool
 ) -> None:
-    """A fused optimizer with its own `grad_scale` divides by it and by the scaler's scale, which `unscale_` may have
-    done.
+    """A fused optimizer with its own `grad_scale` divides by it and the scaler's scale, unless `unscale_` did.
 
-    Gradients are left divided by both, and `grad_scale` and `found_inf` are removed afterwards. 15 divided by the
-    scales 5 and 3 is 1, exactly in float32 with division.
+    Gradients remain divided by both, and `grad_scale` and `found_inf` are removed afterwards. 15 divided by the scales
+    5 and 3 is 1, exactly in float32 with division.
     """
     x = weight(device, 5, 5)
     x.grad = torch.full_like(x, 15.0)
@@ -365,7 +364,7 @@ def test_gradscaler_training_equals_unscaled_training(device: torch.device, name
 
 
 def trained(device: torch.device) -> torch.amp.GradScaler:
-    """A scaler with no value at its default: scale 24, one step counted towards the next growth."""
+    """Return a scaler with no value at its default: scale 24, one step counted towards the next growth."""
     scaler = torch.amp.GradScaler(
         device.type, init_scale=96.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7
     )
@@ -380,7 +379,7 @@ def trained(device: torch.device) -> torch.amp.GradScaler:
 
 
 def go_on(scaler: torch.amp.GradScaler, device: torch.device) -> list[float]:
-    """The scales after six more finite steps, and one that overflows."""
+    """Return the scales after six more finite steps, and one that overflows."""
     x = weight(device)
     optimiser = torch.optim.SGD([x], lr=0.1)
     found = []
@@ -439,7 +438,7 @@ def test_gradscaler_can_be_pickled_between_iterations(device: torch.device) -> N
 
 @pytest.mark.types("float64")
 def test_gradscaler_load_state_dict_refuses_a_disabled_state(device: torch.device) -> None:
-    """The empty state of a disabled scaler raises RuntimeError in an enabled one, and is accepted by a disabled one."""
+    """The empty state of a disabled scaler raises RuntimeError in an enabled scaler, but not in a disabled one."""
     off = torch.amp.GradScaler(device.type, enabled=False)
 
     with pytest.raises(RuntimeError, match="empty"):

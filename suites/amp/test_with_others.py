@@ -35,7 +35,7 @@ def layers(device: torch.device) -> nn.Sequential:
 def test_checkpoint_under_autocast_computes_the_same(device: torch.device, dtype: torch.dtype, reentrant: bool) -> None:
     """Checkpointed layers under autocast give the same results and gradients as without checkpoints.
 
-    They are recomputed in a backward pass outside the region.
+    The layers are recomputed in a backward pass outside the region.
     """
     model = layers(device)
     x = torch.rand(8, 8, device=device, dtype=dtype, requires_grad=True)
@@ -98,8 +98,7 @@ def test_checkpoint_recomputes_in_the_autocast_state_of_the_first_time(
 @pytest.mark.covers("test_cuda::TestCuda::test_autocast_cat_jit")
 @LOWER
 def test_jit_script_module_runs_under_autocast(device: torch.device, dtype: torch.dtype) -> None:
-    """A scripted module gives the eager results under autocast in each run, as TorchScript profiles and then optimizes
-    it."""
+    """A scripted module gives the eager results under autocast in each run, profiled or optimized."""
 
     class Joining(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -138,7 +137,7 @@ def test_jit_script_module_after_autocast_is_not_lowered(device: torch.device, d
 
 
 class Noting(torch.overrides.TorchFunctionMode):
-    """Notes the names of the functions that are called."""
+    """Records the names of the functions that are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,9 +153,9 @@ class Noting(torch.overrides.TorchFunctionMode):
 def test_autocast_within_a_mode_of_functions_is_as_without(
     device: torch.device, dtype: torch.dtype, fails: bool
 ) -> None:
-    """Within a `TorchFunctionMode`, a region lowers products, ends, and lets an exception through, as without the mode.
+    """Within a `TorchFunctionMode`, a region lowers products, ends, and propagates an exception, as without the mode.
 
-    The mode sees the functions that are called, and not the region itself.
+    The mode sees the called functions, and not the region itself.
     """
     a = torch.ones(4, 4, device=device)
     seen: list[torch.dtype] = []
@@ -173,7 +172,7 @@ def test_autocast_within_a_mode_of_functions_is_as_without(
 @pytest.mark.keeps(KEEPS, **KEPT)
 @LOWER
 def test_export_keeps_the_region_of_autocast(device: torch.device, dtype: torch.dtype) -> None:
-    """A program that `torch.export` makes has the regions of its module: each product in the type that it had there."""
+    """A program from `torch.export` keeps the regions of its module: each product has the dtype that it had there."""
 
     class Products(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -202,7 +201,7 @@ RNN = pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 def outputs(
     result: tuple[torch.Tensor | PackedSequence, torch.Tensor | tuple[torch.Tensor, ...]],
 ) -> list[torch.Tensor]:
-    """The tensors in a recurrent layer's result: its outputs and its last state."""
+    """Return the tensors in a recurrent layer's result: its outputs and its last state."""
     out, state = result
     return [out.data if isinstance(out, PackedSequence) else out, *(state if isinstance(state, tuple) else [state])]
 
@@ -355,8 +354,7 @@ def test_autocast_training_is_close_to_float32(device: torch.device, dtype: torc
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize(("module", "of"), [(torch.cuda.amp, "cuda"), (torch.cpu.amp, "cpu")], ids=["cuda", "cpu"])
 def test_autocast_old_names_warn_and_work(module: object, of: str) -> None:
-    """The deprecated `autocast` names warn with a FutureWarning that names the replacement, and work for their
-    device."""
+    """The deprecated `autocast` names work, with a FutureWarning that names the replacement."""
     with pytest.warns(FutureWarning, match=rf"torch\.{of}\.amp\.autocast.*torch\.amp\.autocast\('{of}'"):
         region = module.autocast()  # type: ignore[attr-defined]
     assert isinstance(region, torch.autocast)

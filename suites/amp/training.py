@@ -27,7 +27,7 @@ class Scale:
     good: int = 0
 
     def update(self, *, overflow: bool) -> None:
-        """One iteration: an overflow reduces the scale, and `interval` consecutive finite steps increase it."""
+        """Apply one iteration: an overflow reduces the scale, and `interval` consecutive finite steps increase it."""
         if overflow:
             self.value, self.good = self.value * self.backoff, 0
             return
@@ -37,14 +37,14 @@ class Scale:
 
 
 def scales(first: Scale, overflows: Iterable[bool]) -> Iterator[tuple[float, int]]:
-    """Scale and count after each iteration."""
+    """Yield the scale and the count after each iteration."""
     for overflow in overflows:
         first.update(overflow=overflow)
         yield first.value, first.good
 
 
 def weight(device: torch.device, *shape: int) -> torch.Tensor:
-    """A weight to train, filled with ones."""
+    """Return a weight to train, filled with ones."""
     return torch.ones(shape or (4,), device=device, requires_grad=True)
 
 

@@ -1,1 +1,1 @@
-"""Autograd under the eager engine and under compiled autograd: both must meet the same contracts."""
+"""Autograd under the eager engine and under compiled autograd: both must satisfy the same contracts."""

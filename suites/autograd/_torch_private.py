@@ -14,7 +14,7 @@ from suites.reaching import below, reach
 
 
 def version(tensor: torch.Tensor) -> int:
-    """The version counter of the storage, which autograd compares to detect in-place changes of saved tensors."""
+    """Return the version counter of the storage, by which autograd detects in-place changes of saved tensors."""
     found: int = tensor._version
     return found
 
@@ -28,7 +28,7 @@ def queue_callback(callback: Callable[[], None]) -> None:
 
 
 def raw_saved(node: Any, name: str) -> Any:
-    """The `SavedTensor` that a graph node holds under a name, before unpacking.
+    """Return the `SavedTensor` that a graph node holds under a name, before unpacking.
 
     Saved-tensor hooks are registered on it.
     """
@@ -36,25 +36,28 @@ def raw_saved(node: Any, name: str) -> Any:
 
 
 def saved(node: Any, name: str) -> torch.Tensor:
-    """The tensor that a graph node saved under a name, unpacked."""
+    """Return the tensor that a graph node saved under a name, unpacked."""
     found: torch.Tensor = below(node, f"_saved_{name}")
     return found
 
 
 def multithreading_enabled() -> bool:
-    """Whether a backward pass that this thread starts may use the threads of devices. No public name reads it."""
+    """Return whether a backward pass that this thread starts may use the threads of devices.
+
+    No public name reads this.
+    """
     found: bool = reach("torch._C._is_multithreading_enabled")()
     return found
 
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is the wrapper that a `torch.func` transform makes of its arguments."""
+    """Return whether a tensor is the wrapper that a `torch.func` transform makes of its arguments."""
     found: bool = reach("torch._C._functorch.is_functorch_wrapped_tensor")(tensor)
     return found
 
 
 def capture_left_open() -> bool:
-    """Whether a backward pass that failed during capture has left the compiler's context open.
+    """Return whether a backward pass that failed during capture has left the compiler's context open.
 
     The context closes when the garbage collector reclaims its owner. If that happens during a later capture, the later
     capture fails.

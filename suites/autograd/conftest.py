@@ -1,4 +1,4 @@
-"""The fixture `engine`, and the check that a case ran under the engine it was given.
+"""The fixture `engine`, and the check that a case ran under its engine.
 
 Supervisor processes import this file too, so torch is imported only where it is used.
 """
@@ -27,10 +27,10 @@ OF_THE_COMPILER = (
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """The eager engine, then compiled autograd. Under compiled autograd, every backward pass of the case is captured.
+    """Run the case with the eager engine, and then with compiled autograd, which captures its every backward pass.
 
     The backend is the cheapest one that runs the captured graph: the cases check that the captured graph has the same
-    meaning, not what a compiler generates from it.
+    meaning, and not what a compiler generates from it.
     """
     from suites.compiled import compiled_backward
 
@@ -52,8 +52,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
     """Add the `keeps` marker to the cases that run under compiled autograd.
 
-    Each captures anew, which takes a hundred times as long as the pass. Of a function with further parameters, the
-    default run therefore has the first set only.
+    Each captures again, which takes a hundred times longer than the pass. If a function has further parameters, the
+    default run therefore has only the first set.
     """
     made = yield
     first = True

@@ -1,8 +1,8 @@
 """The two ways to run a backward pass: the eager engine and compiled autograd.
 
 A case takes the fixture `engine` and calls `backward` as usual; requesting the fixture makes it run both ways. The case
-does not distinguish between them, because the same contract holds for both. If compiled autograd breaks the contract
-today, the case is `waived`: it still runs, must fail in the stated way, and is reported once it passes.
+does not distinguish between them, because the same contract holds for both. If compiled autograd currently breaks the
+contract, the case is `waived`: it still runs, must fail in the stated way, and is reported once it passes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .names import COMPILED, EAGER, ENGINES, WHOLE
 
 __all__ = ["COMPILED", "EAGER", "ENGINES", "LIST", "WHOLE", "Engine", "Known", "as_one_graph", "each", "waived"]
 
-#: PyTorch's own list of autograd tests that fail under compiled autograd, for failures that have no issue of their own.
+#: PyTorch's own list of autograd tests that fail under compiled autograd, for failures without an issue.
 LIST = "https://github.com/pytorch/pytorch/blob/main/test/inductor/test_compiled_autograd.py"
 
 Mark = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class Engine:
-    """The engine that a case runs with. `captures` is the number of graphs captured since the engine started."""
+    """The engine with which a case runs. `captures` is the number of graphs captured since the engine started."""
 
     def __init__(self, name: str, captures: Callable[[], int]) -> None:
         self.name = name
@@ -38,8 +38,7 @@ class Engine:
         return self._captures()
 
     def settle(self) -> None:
-        """Collect what a failed capture left behind now, so that the garbage collector does not do so during the next
-        capture."""
+        """Collect the remains of a failed capture now, so that this does not happen during the next capture."""
         if private.capture_left_open():
             gc.collect()
 
@@ -61,13 +60,13 @@ class Engine:
         torch.testing.assert_close(x.grad, expected)
 
 
-#: For a case in which compiled autograd must capture the backward pass as one graph, and raises otherwise.
+#: For a case in which compiled autograd must capture the backward pass as one graph, or raise.
 as_one_graph: Mark = pytest.mark.parametrize("engine", [EAGER, WHOLE], indirect=True)
 
 
 @dataclass(frozen=True)
 class Known:
-    """A contract that compiled autograd does not meet: the reason, a link, and the expected exception.
+    """A contract that compiled autograd does not satisfy: the reason, a link, and the expected exception.
 
     `when` restricts the waiver, for example to releases of torch. `always=False` is for intermittent failures: the case
     may pass too.
@@ -80,7 +79,7 @@ class Known:
     always: bool = True
 
     def mark(self) -> pytest.MarkDecorator:
-        """The waiver as an xfail mark.
+        """Return the waiver as an xfail mark.
 
         It applies on all machines and in all profiles, including profiles without waivers.
         """
@@ -91,14 +90,14 @@ class Known:
 
 
 def waived(known: Known) -> Mark:
-    """Mark a case whose contract compiled autograd does not meet."""
+    """Mark a case whose contract compiled autograd does not satisfy."""
     engines: list[Any] = [EAGER, pytest.param(COMPILED, marks=known.mark())]
     mark: Mark = pytest.mark.parametrize("engine", engines, indirect=True)
     return mark
 
 
 def each(argument: str, values: Iterable[str], known: Mapping[str, Known]) -> Mark:
-    """`parametrize(argument, values)` for a case in which compiled autograd fails for some of the values."""
+    """Return `parametrize(argument, values)` for a case in which compiled autograd fails for some of the values."""
     rest = set(known) - set(values)
     if rest:
         raise ValueError(f"no such value of {argument}: {', '.join(sorted(rest))}")

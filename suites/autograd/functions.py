@@ -28,5 +28,5 @@ def square(x: torch.Tensor) -> torch.Tensor:
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """`function.apply(*inputs)`; torch's stub for `apply` is untyped."""
+    """Return `function.apply(*inputs)`; torch's stub for `apply` is untyped."""
     return function.apply(*inputs)  # type: ignore[no-untyped-call]

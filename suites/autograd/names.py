@@ -1,4 +1,4 @@
-"""The names of the engines. The module imports nothing, because conftest.py needs it in processes without torch."""
+"""The names of the engines. This module imports nothing, because conftest.py needs it in processes without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custom operators for the tests of custom operators, defined once per process as an imported library would.
+"""Custom operators for the cases about custom operators, defined once per process as an imported library would do.
 
 Some break a rule on purpose; their names say which.
 """
@@ -39,7 +39,7 @@ scaled_sine.register_autograd(_scaled_sine_backward, setup_context=_scaled_sine_
 
 @custom_op(f"{LIBRARY}::parts", mutates_args=())
 def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum, the elementwise squares and the index of the maximum."""
+    """Return the sum, the elementwise squares and the index of the maximum."""
     return x.sum(), x * x, x.argmax()
 
 

@@ -1,4 +1,4 @@
-"""Accumulation into `.grad`: in place, by addition, and in which memory."""
+"""Accumulation into `.grad`: in place, by addition, and the memory of the result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_grad_is_not_shared_between_leaves(engine: Engine, device: torch.device)
 def test_grad_that_was_broadcast_has_memory_of_its_own(engine: Engine, device: torch.device) -> None:
     """The gradient of a sum, which is an expanded scalar, is materialized in `.grad`.
 
-    Writing one element changes only it.
+    Writing one element changes only that element.
     """
     x = torch.zeros(2, 3, device=device, requires_grad=True)
 
@@ -87,7 +87,7 @@ LAYOUTS = {
 def test_grad_has_the_layout_of_its_leaf(layout: str, engine: Engine, device: torch.device) -> None:
     """The first gradient of a dense leaf gets the leaf's strides, however it was computed.
 
-    Accumulation preserves them.
+    Accumulation preserves the strides.
     """
     x = LAYOUTS[layout]().to(device).requires_grad_()
     weights = torch.arange(120.0, device=device).reshape(2, 3, 4, 5)
@@ -135,7 +135,7 @@ def test_backward_leaves_grad_of_an_unused_leaf(engine: Engine, device: torch.de
 def test_zero_grad_begins_anew(set_to_none: bool, engine: Engine, device: torch.device) -> None:
     """After `zero_grad`, the next pass yields the gradient of that pass alone.
 
-    `.grad` is a new tensor after `set_to_none=True` and the same tensor otherwise.
+    `.grad` is a new tensor after `set_to_none=True`, and otherwise the same tensor.
     """
     layer = torch.nn.Linear(2, 1, bias=False, device=device)
     x = torch.tensor([[1.0, 2.0]], device=device)

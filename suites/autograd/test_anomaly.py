@@ -105,9 +105,7 @@ def test_anomaly_mode_changes_no_gradient(engine: Engine, device: torch.device) 
 def test_anomaly_mode_warns_with_the_forward_stack(engine: Engine, device: torch.device) -> None:
     """Under anomaly mode, the error names the function that produced NaN.
 
-    A warning shows the stack of its forward call.
-
-    The leaf receives no gradient.
+    A warning shows the stack of its forward call. The leaf receives no gradient.
     """
     x = torch.ones(2, device=device, requires_grad=True)
 
@@ -127,7 +125,7 @@ def test_anomaly_mode_warns_with_the_forward_stack(engine: Engine, device: torch
 
 @pytest.mark.filterwarnings(ENABLED)
 def test_anomaly_mode_ends_with_its_block(engine: Engine) -> None:
-    """Each anomaly-mode block restores the previous mode at its end, also when an exception ends it."""
+    """Each anomaly-mode block restores the previous mode at its end, also after an exception."""
     with set_detect_anomaly(True, check_nan=False):
         with set_detect_anomaly(False):
             assert not torch.is_anomaly_enabled()

@@ -71,7 +71,7 @@ def test_autograd_grad_returns_gradients_in_order_and_writes_none(engine: Engine
 
 @pytest.mark.covers(ROW)
 def test_allow_unused_and_materialize_grads_for_an_unused_input(engine: Engine, device: torch.device) -> None:
-    """An input that the result does not depend on raises by default.
+    """An input on which the result does not depend raises by default.
 
     `allow_unused` returns None for it, and `materialize_grads` returns zeros of its shape, for either position.
     """
@@ -131,8 +131,8 @@ def test_backward_of_several_results_at_once(engine: Engine, device: torch.devic
 def test_backward_of_a_nonscalar_needs_an_initial_gradient(engine: Engine, device: torch.device) -> None:
     """`backward` without an initial gradient raises unless the result has one element.
 
-    It also raises if the initial gradient has another shape, or is complex for a real result, and if the result has no
-    graph.
+    `backward` also raises if the initial gradient has another shape, or is complex for a real result, and if the result
+    has no graph.
     """
     x, _ = pair(device)
 
@@ -171,8 +171,7 @@ def test_retain_graph_allows_a_second_backward(engine: Engine, device: torch.dev
 
 
 def test_retain_graph_is_not_needed_by_a_graph_that_saved_nothing(engine: Engine, device: torch.device) -> None:
-    """A graph that saves no tensors, such as one of sums, can be traversed any number of times without
-    `retain_graph`."""
+    """A graph that saves no tensors, such as one of sums, can be traversed repeatedly without `retain_graph`."""
     x, _ = pair(device)
     y = (x + x + x).sum()
 
@@ -184,8 +183,7 @@ def test_retain_graph_is_not_needed_by_a_graph_that_saved_nothing(engine: Engine
 
 
 def test_retain_graph_for_two_graphs_that_share_a_subgraph(engine: Engine, device: torch.device) -> None:
-    """The first pass frees the part that two graphs share, so a pass over the second raises unless the first retained
-    it.
+    """The first pass frees the part that two graphs share, so a pass over the second raises unless it was retained.
 
     With `retain_graph`, the second pass gives the same gradients as on its own.
     """

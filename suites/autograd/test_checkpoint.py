@@ -146,7 +146,7 @@ def counting(packed: list[tuple[int, ...]]) -> Iterator[None]:
 def test_checkpoint_saves_only_its_input(engine: Engine, device: torch.device) -> None:
     """Between the passes, a checkpoint keeps only its input.
 
-    One tensor of its shape is saved, and more without a checkpoint.
+    It saves one tensor of that shape; without a checkpoint, more tensors are saved.
     """
 
     def forward(given: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ def test_checkpoint_saves_only_its_input(engine: Engine, device: torch.device) -
         result = run(forward, x, reentrant=False)
 
     assert plain == [(3, 2)] * 5
-    # torch up to 2.12 also saves a tensor without elements
+    # torch up to 2.12 also saves a tensor without elements.
     assert [shape for shape in within if shape != (0,)] == [(2,)]
     result.sum().backward()
     assert x.grad is not None
@@ -196,8 +196,7 @@ def test_checkpoints_nest(engine: Engine, device: torch.device) -> None:
 
 @pytest.mark.covers(ROW)
 def test_checkpointerror_when_the_second_forward_differs(engine: Engine, device: torch.device) -> None:
-    """`CheckpointError` is raised when the recomputation saves a different number of tensors, or tensors of other
-    shapes."""
+    """`CheckpointError` is raised if the recomputation saves another number of tensors, or tensors of other shapes."""
     calls: list[int] = []
 
     def another_number(given: torch.Tensor) -> torch.Tensor:
@@ -289,7 +288,7 @@ def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine,
 def test_checkpoint_selective_is_used_up_by_one_backward(engine: Engine, device: torch.device) -> None:
     """The tensors that a selective checkpoint keeps serve one backward pass.
 
-    A second pass through the same graph raises and leaves the first gradient unchanged.
+    A second pass through the same graph raises, and leaves the first gradient unchanged.
     """
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device, requires_grad=True)
     kept = [torch.ops.aten.mm.default]

@@ -1,4 +1,4 @@
-"""What checkpoints do with arguments, results, modes and generators, and what a second run may not change.
+"""Arguments, results, modes and generators of checkpoints, and the changes that a second run may not make.
 
 All backward passes here run in the eager engine.
 """
@@ -40,7 +40,7 @@ def x(device: torch.device) -> Tensor:
 
 @KINDS
 def test_checkpoint_passes_any_arguments_and_results(reentrant: bool, x: Tensor) -> None:
-    """Arguments that are no tensors reach the function in both runs, and results that are no tensors come back.
+    """Non-tensor arguments reach the function in both runs, and non-tensor results are returned.
 
     A result that does not require grad in the second run has no part in the pass.
     """
@@ -60,7 +60,7 @@ def test_checkpoint_passes_any_arguments_and_results(reentrant: bool, x: Tensor)
 
 
 def test_checkpoint_passes_keywords_without_use_reentrant(x: Tensor) -> None:
-    """A checkpoint that keeps its graph passes keywords to both runs."""
+    """A checkpoint with `use_reentrant=False` passes keywords to both runs."""
     seen: list[float] = []
 
     def forward(given: Tensor, *, factor: float = 1.0) -> Tensor:
@@ -111,7 +111,7 @@ def test_checkpoint_use_reentrant_needs_a_result_that_requires_grad(x: Tensor) -
 @KINDS
 @pytest.mark.parametrize("as_list", [False, True], ids=["sequential", "list"])
 def test_checkpoint_sequential_runs_all_but_the_last_segment_twice(reentrant: bool, as_list: bool, x: Tensor) -> None:
-    """Of 7 functions in 3 segments, two segments of 2 are checkpoints, and the last 3 functions run once."""
+    """7 functions in 3 segments form two checkpoints of 2 functions, and the last 3 functions run once."""
     runs: Counter[int] = Counter()
 
     class Step(torch.nn.Module):
@@ -151,9 +151,9 @@ def test_checkpoint_sequential_runs_all_but_the_last_segment_twice(reentrant: bo
 def test_preserve_rng_state_decides_whether_the_generator_moves_on(
     sequential: bool, preserve: bool | None, reentrant: bool, x: Tensor
 ) -> None:
-    """By default a pass draws the numbers of the first run, and leaves the generator as it was.
+    """By default, a pass draws the numbers of the first run, and leaves the generator as it was.
 
-    With `preserve_rng_state=False` it draws new ones, and the generator moves on.
+    With `preserve_rng_state=False`, it draws new numbers and advances the generator.
     """
     drawn: list[float] = []
 
@@ -179,7 +179,7 @@ def test_preserve_rng_state_decides_whether_the_generator_moves_on(
 def test_checkpoint_runs_again_under_the_autocast_of_the_first_run(
     reentrant: bool, x: Tensor, device: torch.device
 ) -> None:
-    """The second run has the autocast of the first, of the device and of the CPU, whatever the pass runs under."""
+    """The second run has the autocast state of the first, for device and CPU, whatever the pass runs under."""
     kinds = sorted({device.type, "cpu"})
     seen: list[list[Any]] = []
 
@@ -205,7 +205,7 @@ def test_checkpoint_runs_again_under_the_autocast_of_the_first_run(
 
 
 def test_checkpoint_runs_again_with_the_default_device_of_the_first_run() -> None:
-    """New tensors of the second run are on the device of the block around the first; meta tensors have checkpoints."""
+    """New tensors of the second run are on the default device of the first run; meta tensors can have checkpoints."""
     x = torch.ones(2, device="meta", requires_grad=True)
     made: list[str] = []
 
@@ -224,7 +224,7 @@ def test_checkpoint_runs_again_with_the_default_device_of_the_first_run() -> Non
 
 
 def test_detach_variable_keeps_what_requires_grad(x: Tensor) -> None:
-    """`detach_variable` gives leaves of the same values that require grad alike, and the rest as it is."""
+    """`detach_variable` returns leaves with the same values and `requires_grad`, and other values unchanged."""
     y = x * 2
     of_y, constant, number = detach_variable((y, y.detach(), 3))  # type: ignore[misc]
     assert of_y.is_leaf
@@ -250,7 +250,7 @@ def test_defaultdevicetype_is_the_accelerator_until_it_is_set() -> None:
 
 
 def test_set_checkpoint_blocks_end_with_an_exception_too(x: Tensor) -> None:
-    """The blocks for early stop and for debugging nest, and restore what was before, also after an exception."""
+    """The blocks for early stop and for debugging nest, and restore the previous setting, also after an exception."""
     runs: list[int] = []
 
     def forward(given: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ def test_checkpointerror_when_the_second_run_saves_more(x: Tensor) -> None:
 
 
 def test_checkpointerror_for_what_is_left_of_a_graph(x: Tensor) -> None:
-    """A pass over a part of the results leaves the rest, whose tensors are compared when their pass runs it again."""
+    """After a pass over some of the results, a later pass recomputes and compares the other saved tensors."""
     runs: list[int] = []
 
     def forward(given: Tensor) -> tuple[Tensor, Tensor]:
@@ -402,9 +402,9 @@ def test_graphexecgroup_runs_a_checkpoint_again_once(x: Tensor) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
-    """Of several calls of an operator each has its own result, also views, lists and numbers.
+    """Each of several calls of an operator has its own result, including views, lists and numbers.
 
-    The policy gets the result of the call, and what runs again has the keywords of the first run.
+    The policy gets the result of the call, and recomputed operators get the keywords of the first run.
     """
     results: list[Any] = []
 
@@ -432,7 +432,7 @@ def test_checkpoint_selective_keeps_each_call_of_an_operator(x: Tensor) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_checkpoint_selective_refuses_operators_that_did_not_run_before(x: Tensor) -> None:
-    """A second run that calls an operator more often, or another one, is refused with its name."""
+    """A second run that calls an operator more often, or another one, is refused with the operator's name."""
     runs: list[int] = []
 
     def with_more(more: Callable[[Tensor], Tensor]) -> Tensor:
@@ -455,9 +455,9 @@ def test_checkpoint_selective_refuses_operators_that_did_not_run_before(x: Tenso
 @pytest.mark.requires(accelerator=True)
 @KINDS
 def test_checkpoint_warns_of_arguments_on_devices_of_two_types(reentrant: bool, x: Tensor) -> None:
-    """Arguments on devices of two types, the CPU apart, give a warning: one type's generators are preserved.
+    """Arguments on devices of two types, apart from the CPU, warn: the generators of only one type are preserved.
 
-    Arguments on one of them, with some on the CPU or inside a list, give none.
+    Arguments on one of the types, with some on the CPU or inside a list, do not warn.
     """
 
     def forward(given: Tensor, other: Any) -> Tensor:
@@ -478,12 +478,12 @@ def test_checkpoint_warns_of_arguments_on_devices_of_two_types(reentrant: bool, 
     assert result.device == x.device
 
 
-@pytest.mark.requires(device="cuda")  # torch asks the module of a device for `_initialized`
+@pytest.mark.requires(device="cuda")  # torch reads `_initialized` of the device's module
 @KINDS
 def test_checkpoint_draws_again_on_the_device_of_its_arguments(reentrant: bool, x: Tensor) -> None:
-    """The second run draws the numbers of the first on the device of the arguments, and its generator stays afterwards.
+    """The second run draws the numbers of the first on the device of the arguments, and then restores its generator.
 
-    The default type of devices does not matter then. Of arguments of two types, CUDA's comes first.
+    The default device type does not matter here. If the arguments are of two types, CUDA takes precedence.
     """
     module = torch.get_device_module(x.device)
 

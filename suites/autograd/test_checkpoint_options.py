@@ -1,4 +1,4 @@
-"""Options of checkpoints: policies of operators, mutated entries, debugging, and what is refused."""
+"""Options of checkpoints: policies of operators, mutated entries, debugging, and refused options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counted(TorchDispatchMode):
 
 
 def chain(x: Tensor) -> Tensor:
-    """Derivative: exp(cos(sin x)) · -sin(sin x) · cos x."""
+    """Return exp(cos(sin x))."""
     return x.sin().cos().exp()
 
 
@@ -48,7 +48,7 @@ def derivative(x: Tensor) -> Tensor:
 
 
 def run(x: Tensor, **options: Any) -> Counted:
-    """Run the chain in a checkpoint, forwards and backwards, and return what ran."""
+    """Run the chain in a checkpoint, forward and backward, and return the operators that ran."""
     with Counted() as counted:
         checkpoint(chain, x, use_reentrant=False, **options).sum().backward()
     return counted
@@ -66,9 +66,9 @@ POLICIES = [
 
 @pytest.mark.parametrize(("policy", "runs"), POLICIES, ids=[str(policy).rpartition(".")[2] for policy, _ in POLICIES])
 def test_checkpoint_policy_decides_whether_an_operator_runs_again(device: torch.device, policy: Any, runs: int) -> None:
-    """What a policy saves runs once, and the rest runs again in the backward pass; the gradient is the same.
+    """An operator that the policy saves runs once, and others run again in the backward pass, with the same gradient.
 
-    The policy is asked for each operator with its arguments, and not when it runs again.
+    The policy is called for each operator with its arguments, and not when the operator runs again.
     """
     x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
     asked: list[Any] = []
@@ -81,14 +81,14 @@ def test_checkpoint_policy_decides_whether_an_operator_runs_again(device: torch.
 
     counts = run(x, context_fn=lambda: create_selective_checkpoint_contexts(choose)).counts
 
-    # One sin is of the derivative of cos.
+    # One sin belongs to the derivative of cos.
     assert counts["sin"] == runs + 1
     assert asked.count(SIN) == 1
     torch.testing.assert_close(x.grad, derivative(x.detach()))
 
 
 def test_create_selective_checkpoint_contexts_takes_a_list_of_overloads(device: torch.device) -> None:
-    """A list names the operators to save; anything that is no overload is refused."""
+    """A list names the operators to save; entries that are not overloads are refused."""
     x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
     assert run(x, context_fn=lambda: create_selective_checkpoint_contexts([SIN])).counts["sin"] == 2
     with pytest.raises(ValueError, match="specific OpOverload"):
@@ -119,7 +119,7 @@ def test_create_selective_checkpoint_contexts_takes_a_list_of_overloads(device: 
 def test_allow_cache_entry_mutation_decides_whether_a_changed_entry_is_refused(
     device: torch.device, allowed: bool
 ) -> None:
-    """A saved tensor that was changed in place is refused in the backward pass, unless `allow_cache_entry_mutation`."""
+    """A saved tensor changed in place is refused in the backward pass, unless `allow_cache_entry_mutation` is set."""
     x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
     kept: list[Tensor] = []
 
@@ -147,7 +147,7 @@ def test_allow_cache_entry_mutation_decides_whether_a_changed_entry_is_refused(
 
 
 def different() -> Callable[[Tensor], Tensor]:
-    """A function that makes another shape the second time."""
+    """Return a function whose second call creates another shape."""
     calls: list[int] = []
 
     def forward(x: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def different() -> Callable[[Tensor], Tensor]:
 
 
 def test_checkpoint_determinism_check_none_does_not_compare(device: torch.device) -> None:
-    """A function that computes other shapes the second time is refused; `determinism_check="none"` does not look."""
+    """A function whose shapes differ in the second run is refused; `determinism_check="none"` disables the check."""
     x = torch.ones(4, device=device, requires_grad=True)
     with pytest.raises(CheckpointError, match="different metadata"):
         checkpoint(different(), x, use_reentrant=False).sum().backward()
@@ -177,8 +177,8 @@ def test_checkpoint_determinism_check_none_does_not_compare(device: torch.device
 def test_set_checkpoint_debug_enabled_overrides_the_argument(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, context: bool | None, given: bool, shown: bool
 ) -> None:
-    """With debugging, the error has the operators of both runs; the context decides, and None leaves it to `debug`."""
-    # Its records cannot be formatted, and pytest formats all.
+    """With debugging, the error has the operators of both runs; the context decides, and None defers to `debug`."""
+    # The logger's records cannot be formatted, and pytest formats all records.
     monkeypatch.setattr(logging.getLogger("LoggingTensor"), "propagate", False)
     x = torch.ones(4, device=device, requires_grad=True)
     with set_checkpoint_debug_enabled(not shown), set_checkpoint_debug_enabled(context):
@@ -190,7 +190,7 @@ def test_set_checkpoint_debug_enabled_overrides_the_argument(
 
 @pytest.mark.parametrize("early", [True, False])
 def test_set_checkpoint_early_stop_decides_whether_the_rest_runs_again(device: torch.device, early: bool) -> None:
-    """With the early stop, what no gradient needs does not run again; without it, the whole function does."""
+    """With early stop, operators that no gradient needs do not run again; without it, the whole function runs again."""
     x = torch.linspace(0.1, 1.0, 5, dtype=torch.float64, device=device).requires_grad_()
 
     def forward(x: Tensor) -> Tensor:
@@ -201,13 +201,13 @@ def test_set_checkpoint_early_stop_decides_whether_the_rest_runs_again(device: t
         with set_checkpoint_early_stop(early):
             result = checkpoint(forward, x, use_reentrant=False)
         result.sum().backward()
-    # The gradient negates once itself.
+    # The gradient also negates once.
     assert counted.counts["exp"] == 2
     assert counted.counts["neg"] == (2 if early else 3)
 
 
 def test_checkpoint_refuses_options_that_it_does_not_have(device: torch.device) -> None:
-    """Unknown options are refused, and those of the other kind of checkpoint."""
+    """Unknown options are refused, as are options of the other kind of checkpoint."""
     x = torch.ones(3, device=device, requires_grad=True)
     with pytest.raises(ValueError, match="Unexpected keyword"):
         checkpoint(chain, x, use_reentrant=True, other=1)
@@ -219,8 +219,9 @@ def test_checkpoint_refuses_options_that_it_does_not_have(device: torch.device) 
 
 @pytest.mark.requires(accelerator=True)
 def test_set_device_states_restores_what_get_device_states_saw(device: torch.device) -> None:
-    """`get_device_states` has the states of the generators of the tensors' devices, and `set_device_states` restores
-    them: the same numbers follow.
+    """`get_device_states` returns the generator states of the tensors' devices, and `set_device_states` restores them.
+
+    The same numbers follow.
     """
     x = torch.zeros(4, device=device)
     before = torch.get_device_module(device).get_rng_state(device)
@@ -237,7 +238,7 @@ def test_set_device_states_restores_what_get_device_states_saw(device: torch.dev
 
 @pytest.mark.requires(torch=">=2.13")
 def test_checkpoint_context_fn_may_not_hide_an_error_of_the_function(device: torch.device) -> None:
-    """An error of the function is raised by `checkpoint`; a context of `context_fn` that hides it is refused."""
+    """`checkpoint` raises an error of the function; a context of `context_fn` that hides it is refused."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     def fails(_: Tensor) -> Tensor:
@@ -252,7 +253,7 @@ def test_checkpoint_context_fn_may_not_hide_an_error_of_the_function(device: tor
 
 
 def test_set_device_states_of_meta_does_nothing() -> None:
-    """The meta device has no random numbers: there is no state to restore, and none is asked for."""
+    """The meta device has no random numbers: there is no state to restore, and none is read."""
     before = torch.get_rng_state()
     set_device_states([0], [torch.zeros(8, dtype=torch.uint8)], device_type="meta")
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Checkpoints in compiled functions: the compiler decides what to save and must follow the checkpoint's policy."""
+"""Checkpoints in compiled functions: the compiler decides what to save, and must follow the checkpoint's policy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def saved(function: Callable[..., Any], *given: Any) -> tuple[Any, int]:
-    """The result of a call, and the number of tensors that it saved for its backward pass."""
+    """Return the result of a call, and the number of tensors that it saved for its backward pass."""
     packed: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def test_compile_with_checkpoint_draws_the_same_random_numbers(
 ) -> None:
     """In a compiled function behind a checkpoint, dropout's recomputation uses the mask of the forward pass.
 
-    Dropped elements have gradient zero, and kept elements have theirs.
+    Dropped elements have gradient zero, and kept elements have their gradients.
     """
     if engine.name == COMPILED and device.type == "cuda":
         request.applymarker(GENERATORS_LEFT_OUT.mark())
@@ -145,14 +145,16 @@ def test_compile_with_a_checkpoint_policy_of_operators(products: str, x: Tensor,
         (found,) = torch.autograd.grad(result.sum(), x)
 
     torch.testing.assert_close(found, expected)
-    # Two backward products for each of the three products, plus the three products where they are recomputed.
+    # Two backward products for each of the three products, and the three products if they are recomputed.
     assert ran.names.count("mm") == (6 if products == "kept" else 9)
 
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_compile_with_checkpoint_gives_gradients_of_a_modules_parameters(engine: Engine, device: torch.device) -> None:
-    """Module parameters that the compiled function closes over get the same gradients as without a checkpoint, in each
-    pass."""
+    """A compiled function's module parameters have the same gradients as without a checkpoint, in each pass.
+
+    The function closes over the parameters.
+    """
     torch.manual_seed(4)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).to(device)
     function = compiled(model)
@@ -171,9 +173,9 @@ def test_compile_with_checkpoint_gives_gradients_of_a_modules_parameters(engine:
 def test_region_activation_memory_budget_decides_how_much_is_saved(
     engine: Engine, device: torch.device, budget: float, kept: int
 ) -> None:
-    """`region_activation_memory_budget` saves the whole, a part, or the inputs alone; the gradient is the same.
+    """`region_activation_memory_budget` saves all tensors, a part, or the inputs only; the gradient is the same.
 
-    Outside of a compiled function, and beyond 0 to 1, it raises.
+    Outside of a compiled function, or beyond 0 to 1, it raises.
     """
     budgeted = torch.autograd.graph.region_activation_memory_budget
     x = torch.randn(8, 8, dtype=torch.float64).to(device).requires_grad_()

@@ -1,4 +1,4 @@
-"""Custom functions in a compiled forward: a tensor that is several of their inputs, and gradients that are one tensor.
+"""Custom functions in a compiled forward: a tensor that is several inputs, and gradients that are one tensor.
 
 `torch.compile` traces `forward` and `backward` into one graph (`torch.autograd.Function`, "Extending torch.autograd").
 """
@@ -16,7 +16,7 @@ from ..compiled import KEEPS, KEPT
 
 pytestmark = [
     pytest.mark.keeps(KEEPS, **KEPT),
-    # Dynamo makes an instance of the function while it traces (torch 2.11 to 2.13).
+    # Dynamo creates an instance of the function while it traces (torch 2.11 to 2.13).
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
@@ -26,7 +26,7 @@ VALUES = (0.5, -1.25, 2.0, 0.25)
 
 
 class Mix(Function):
-    """`a * b + a + 2 * b`: each input has a gradient of its own."""
+    """`a * b + a + 2 * b`: each input has its own gradient."""
 
     @staticmethod
     def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ PROGRAMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torc
 
 @pytest.fixture(autouse=True)
 def no_compiled_code() -> Iterator[None]:
-    """Compile anew, and leave nothing."""
+    """Start without compiled code, and leave none."""
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -90,7 +90,7 @@ LOST = pytest.mark.xfail(
     [pytest.param(name, marks=LOST) if name.startswith("one_") and "twice" in name else name for name in PROGRAMS],
 )
 def test_compiled_function_gradient_of_a_tensor_that_is_given_twice(device: torch.device, name: str) -> None:
-    """The gradient of a tensor is the sum over all inputs of the function that it is, as in an eager pass.
+    """The gradient of a tensor is the sum over all inputs of the function in whose place it is, as in an eager pass.
 
     A graph that has the tensor once must add both gradients. Torch 2.13 leaves such a call out of the graph.
     """
@@ -105,7 +105,7 @@ def test_compiled_function_gradient_of_a_tensor_that_is_given_twice(device: torc
 
 
 class Tripled(Function):
-    """The sine, whose gradient is what it is given, three times: not that of the sine."""
+    """The sine, whose backward returns three times the incoming gradient, unlike that of the sine."""
 
     @staticmethod
     def forward(a: torch.Tensor) -> torch.Tensor:

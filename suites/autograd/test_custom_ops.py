@@ -98,7 +98,7 @@ def test_custom_op_mutates_args_counts_as_in_place(engine: Engine, device: torch
     engine.still_works()
 
 
-#: Compiled autograd up to torch 2.13 does not meet two of these contracts.
+#: Compiled autograd up to torch 2.13 does not satisfy two of these contracts.
 BEFORE_2_14 = torch.__version__ < (2, 14)
 NOT_COUNTED = Known("the number of gradients of an operator is not checked", LIST, pytest.fail.Exception, BEFORE_2_14)
 
@@ -142,7 +142,7 @@ def test_opcheck_accepts_a_correct_operator(engine: Engine, device: torch.device
 
 @pytest.mark.covers(ROW)
 @waived(Known("a pass inside a trace cannot be captured", LIST, Exception, BEFORE_2_14))  # OpCheckError is not public
-# raised by torch 2.14 itself
+# Raised by torch 2.14 itself.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_opcheck_traces_a_correct_operator(engine: Engine, device: torch.device) -> None:
     """`opcheck` traces forward and backward of a correct operator and finds the eager gradients."""
@@ -170,7 +170,7 @@ def test_opcheck_reports_an_incorrect_operator(name: str, engine: Engine, device
 
 
 def test_register_autograd_formula_sees_needs_input_grad(engine: Engine, device: torch.device) -> None:
-    """Of a list of tensor inputs, only those that require grad get gradients, according to `needs_input_grad`."""
+    """In a list of tensor inputs, only those that require grad get gradients, according to `needs_input_grad`."""
     first = torch.ones(2, device=device, requires_grad=True)
     second = torch.ones(2, device=device)
 

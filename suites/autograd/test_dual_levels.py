@@ -1,4 +1,4 @@
-"""Levels of forward mode: what they are, what is refused, and which rules the first dual number brings along."""
+"""Levels of forward mode: numbers, refused calls, and the rules that the first dual number imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def v(device: torch.device) -> torch.Tensor:
 
 
 def test_enter_dual_level_and_exit_dual_level_agree_on_the_level(x: torch.Tensor, v: torch.Tensor) -> None:
-    """There is one level, 0, which `enter_dual_level` and the block of `dual_level` return; it can be entered again.
+    """The only level is 0, which `enter_dual_level` and the block of `dual_level` return; it can be entered again.
 
     A second level within it is refused, and so is the end of a level other than the last.
     """
@@ -45,9 +45,9 @@ def test_enter_dual_level_and_exit_dual_level_agree_on_the_level(x: torch.Tensor
 
 
 def test_make_dual_and_unpack_dual_take_the_current_level(x: torch.Tensor, v: torch.Tensor) -> None:
-    """Without `level=`, both take the current level. Another one is refused, and a negative one has no tangents.
+    """Without `level=`, `make_dual` and `unpack_dual` use the current level. Another level is refused.
 
-    Outside of a level, a tensor is its own primal, without a tangent.
+    A negative level has no tangents. Outside of a level, a tensor is its own primal, without a tangent.
     """
     with fwAD.dual_level() as level:
         dual = fwAD.make_dual(x, v, level=level)
@@ -64,7 +64,7 @@ def test_make_dual_and_unpack_dual_take_the_current_level(x: torch.Tensor, v: to
 
 
 def test_make_dual_refuses_whole_numbers(x: torch.Tensor, v: torch.Tensor) -> None:
-    """Neither a tensor of whole numbers nor a tangent of whole numbers makes a dual number; complex ones do."""
+    """A dual number cannot have integers as its primal or tangent; complex numbers are accepted."""
     with fwAD.dual_level():
         with pytest.raises(ValueError, match="Expected primal to be floating point or complex"):
             fwAD.make_dual(x.long(), v)
@@ -84,10 +84,9 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_make_dual_goes_through_a_backward_pass(name: str, device: torch.device) -> None:
-    """Forward mode over a backward pass gives the Hessian times the tangent, as two backward passes do.
+    """Forward mode over a backward pass gives the Hessian times the tangent, like two backward passes.
 
-    The derivatives of these functions have no formula of their own for forward mode: `make_dual` loads their
-    decompositions.
+    The derivatives of these functions have no formula for forward mode: `make_dual` loads their decompositions.
     """
     x = torch.tensor([0.5, 1.5, -0.25], device=device, dtype=torch.float64)
     v = torch.tensor([1.0, -2.0, 0.5], device=device, dtype=torch.float64)
@@ -106,7 +105,10 @@ def test_make_dual_goes_through_a_backward_pass(name: str, device: torch.device)
 
 @pytest.mark.requires(torch=">=2.13")
 def test_func_jvp_works_under_inference_mode(x: torch.Tensor, v: torch.Tensor) -> None:
-    """Inference mode turns forward mode off for dual numbers, and not for `torch.func.jvp`, after which it is off."""
+    """Inference mode disables forward mode for dual numbers, but not for `torch.func.jvp`.
+
+    It is disabled again afterwards.
+    """
 
     def tangent() -> torch.Tensor | None:
         with fwAD.dual_level():

@@ -1,4 +1,4 @@
-"""Hooks around a module's forward and its state: what they may replace, their order, and their end."""
+"""Hooks around a module's forward and its state: the values that they may replace, their order, and their removal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.modules import module as modules
 
 
 class Weighted(nn.Module):
-    """``x * factor + offset``, by a weight of 3."""
+    """`x * factor + offset`, multiplied by a weight of 3."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def named(name: str, calls: list[str]) -> Callable[..., None]:
 
 
 def test_register_forward_pre_hook_replaces_the_inputs(device: torch.device, x: torch.Tensor) -> None:
-    """What a hook returns, unless None, is the input of the next hook and of forward; one value stands for a tuple."""
+    """The result of a hook, unless None, is the input of the next hook and of forward, as a tuple."""
     module = Weighted(device)
     seen: list[Any] = []
 
@@ -52,7 +52,7 @@ def test_register_forward_pre_hook_replaces_the_inputs(device: torch.device, x: 
 
 
 def test_register_forward_pre_hook_with_kwargs_replaces_both(device: torch.device, x: torch.Tensor) -> None:
-    """With ``with_kwargs=True`` a hook gets keyword arguments too, and returns both or None; else it is an error."""
+    """With `with_kwargs=True`, a hook also gets keyword arguments, and must return both or None."""
     module = Weighted(device)
     seen: list[Any] = []
     module.register_forward_pre_hook(lambda _, inputs, kwargs: seen.append((len(inputs), kwargs)), with_kwargs=True)
@@ -69,7 +69,7 @@ def test_register_forward_pre_hook_with_kwargs_replaces_both(device: torch.devic
 
 
 def test_register_forward_hook_replaces_the_output(device: torch.device, x: torch.Tensor) -> None:
-    """What a hook returns, unless None, is the output of the next hook and of the call; gradients go through it."""
+    """The result of a hook, unless None, is the output of the next hook and of the call; gradients pass through it."""
     module = Weighted(device)
     seen: list[Any] = []
 
@@ -91,7 +91,7 @@ def test_register_forward_hook_replaces_the_output(device: torch.device, x: torc
 
 
 def test_register_forward_hook_with_kwargs_sees_them(device: torch.device, x: torch.Tensor) -> None:
-    """With ``with_kwargs=True`` a hook gets the keyword arguments that forward has got, and without it does not."""
+    """With `with_kwargs=True`, a hook gets the keyword arguments of forward, and otherwise does not."""
     module = Weighted(device)
     seen: list[Any] = []
     module.register_forward_hook(lambda *given: seen.append(len(given)))
@@ -112,7 +112,7 @@ def test_register_forward_hook_with_kwargs_sees_them(device: torch.device, x: to
     ],
 )
 def test_module_hooks_run_in_order(device: torch.device, register: str, for_all: str) -> None:
-    """Hooks of all modules run first, then one with ``prepend=True``, then those of the module as they came."""
+    """Global hooks run first, then a hook with `prepend=True`, then those of the module in registration order."""
     module = Weighted(device)
     calls: list[str] = []
     getattr(module, register)(named("first", calls))
@@ -128,7 +128,7 @@ def test_module_hooks_run_in_order(device: torch.device, register: str, for_all:
 
 @pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
 def test_removablehandle_ends_a_hook(device: torch.device, x: torch.Tensor, register: str) -> None:
-    """A handle removes its hook alone: at once, once more without harm, and at the end of a block, by an error too."""
+    """A handle removes only its own hook: immediately, repeatedly, or at the end of a block, also after an error."""
     module = Weighted(device)
     calls: list[str] = []
     kept = getattr(module, register)(named("kept", calls))
@@ -156,7 +156,10 @@ def test_removablehandle_ends_a_hook(device: torch.device, x: torch.Tensor, regi
 def test_register_forward_hook_always_call_runs_after_an_error(
     device: torch.device, x: torch.Tensor, everywhere: bool
 ) -> None:
-    """With ``always_call=True`` a hook also runs if forward raises, once; the error is raised and others do not run."""
+    """With `always_call=True`, a hook also runs once if forward raises; other hooks do not run.
+
+    The error is raised.
+    """
     module = Weighted(device)
     calls: list[str] = []
     register: Any = modules.register_module_forward_hook if everywhere else module.register_forward_hook
@@ -189,12 +192,12 @@ def test_register_forward_hook_always_call_after_an_error_of_a_hook(device: torc
 
 @pytest.fixture
 def pair(device: torch.device) -> nn.Sequential:
-    """Two modules in one."""
+    """Return two modules in a sequence."""
     return nn.Sequential(Weighted(device), Weighted(device))
 
 
 def test_register_state_dict_hooks_of_a_module(pair: nn.Sequential) -> None:
-    """Before `state_dict` a hook gets the module and its prefix; after it, the state, which it may change."""
+    """Before `state_dict`, a hook gets the module and its prefix; after it, the state, which it may change."""
     seen: list[Any] = []
     pair[1].register_state_dict_pre_hook(lambda which, prefix, _: seen.append((which is pair[1], prefix)))
 
@@ -207,7 +210,7 @@ def test_register_state_dict_hooks_of_a_module(pair: nn.Sequential) -> None:
 
 
 def test_register_load_state_dict_hooks_of_a_module(pair: nn.Sequential) -> None:
-    """A hook before loading may rename entries, and one after it sees what is missing and may forgive it."""
+    """A hook before loading may rename entries; a hook after it sees the missing entries and may clear them."""
     states: list[Any] = []
 
     def rename(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:

@@ -39,8 +39,10 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_make_dual_forward_and_backward_agree(name: str, engine: Engine, device: torch.device) -> None:
-    """For a tangent v and an initial gradient u, forward mode's u · (J v) equals the backward pass's (u J) · v, up to
-    rounding."""
+    """For a tangent v and an initial gradient u, u · (J v) of forward mode equals (u J) · v of the backward pass.
+
+    The two agree up to rounding.
+    """
     function = FUNCTIONS[name]
     x = double(device, 0.5, 1.5, -0.25)
     v = double(device, 1.0, -2.0, 0.5)
@@ -60,9 +62,8 @@ def test_make_dual_forward_and_backward_agree(name: str, engine: Engine, device:
 def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, device: torch.device) -> None:
     """A tangent exists only within its dual level.
 
-    `make_dual` raises outside, and the tensor has no tangent afterwards.
-
-    A tangent whose shape differs from its tensor's raises.
+    `make_dual` raises outside, and the tensor has no tangent afterwards. A tangent whose shape differs from its
+    tensor's raises.
     """
     x, v = double(device, 1.0, 2.0), double(device, 3.0, 4.0)
 
@@ -86,7 +87,7 @@ def test_make_dual_tangent_lives_as_long_as_its_dual_level(engine: Engine, devic
 def test_make_dual_tangent_can_require_grad(engine: Engine, device: torch.device) -> None:
     """The backward pass differentiates through forward mode.
 
-    It gives the Hessian-vector product and the tangent's gradient.
+    The result is the Hessian-vector product and the tangent's gradient.
     """
     x = double(device, 1.0, 2.0).requires_grad_()
     v = double(device, 3.0, -1.0).requires_grad_()
@@ -162,8 +163,7 @@ def test_function_without_jvp_raises_in_forward_mode(engine: Engine, device: tor
 
 
 def test_make_dual_view_changed_in_place_changes_the_tangent_of_its_base(engine: Engine, device: torch.device) -> None:
-    """An in-place write to a view of a dual tensor updates the tangent of its base, consistent with the backward
-    pass."""
+    """An in-place write to a view of a dual tensor updates the tangent of its base, as in the backward pass."""
     x, v = double(device, 1.0, 2.0, 3.0), double(device, 1.0, 1.0, 1.0)
 
     def change(given: torch.Tensor) -> torch.Tensor:

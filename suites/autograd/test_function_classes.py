@@ -1,4 +1,4 @@
-"""Classes of custom functions: their rules, what is refused, and backwards that are differentiable once.
+"""Classes of custom functions: their rules, refused classes, and backwards that are differentiable once.
 
 All backward passes here run in the eager engine.
 """
@@ -37,7 +37,7 @@ class Doubled(Function):
 
 
 def test_function_vjp_is_another_name_of_backward(x: torch.Tensor) -> None:
-    """A function has its rule as `backward` or as `vjp`; one that has both is refused in the pass, whichever it is."""
+    """A function has its rule as `backward` or as `vjp`; a function with both is refused in the pass."""
 
     def rule(ctx: Any, given: torch.Tensor) -> torch.Tensor:
         return given * 3
@@ -80,13 +80,13 @@ def test_function_boxed_grads_call_gives_the_gradients_as_a_list(boxed: bool, x:
 
 
 def test_function_needs_setup_context_within_a_transform(x: torch.Tensor) -> None:
-    """A function whose `forward` takes the context is refused by `torch.func`, with the method that it lacks."""
+    """`torch.func` refuses a function whose `forward` takes the context, and names the missing method."""
     with pytest.raises(RuntimeError, match="must override the setup_context staticmethod"):
         grad(lambda at: apply(Square, at).sum())(x.detach())
 
 
 def test_function_takes_a_tensor_that_a_transform_left_behind(x: torch.Tensor) -> None:
-    """A tensor that escaped from a transform has its plain values afterwards, also for a custom function."""
+    """A tensor that escaped from a transform has its plain values afterwards, also in a custom function."""
     kept: list[torch.Tensor] = []
 
     def escape(at: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_function_is_not_an_object(x: torch.Tensor) -> None:
 def test_once_differentiable_refuses_a_second_derivative(x: torch.Tensor) -> None:
     """With `create_graph`, the gradients of a marked backward raise when they are differentiated.
 
-    They do if a gradient that `backward` gets requires grad, whatever the number of results; otherwise they are
+    This holds if a gradient that `backward` gets requires grad, whatever the number of results. Otherwise they are
     constants, and None stays None.
     """
 
@@ -161,7 +161,7 @@ def test_once_differentiable_refuses_a_second_derivative(x: torch.Tensor) -> Non
 
 
 def test_save_for_forward_refuses_what_is_no_tensor() -> None:
-    """`FunctionCtx.save_for_forward` takes tensors and None; other values belong on the context as attributes."""
+    """`FunctionCtx.save_for_forward` accepts tensors and None; other values must be attributes of the context."""
 
     class Saves(Function):
         @staticmethod
@@ -176,7 +176,7 @@ def test_save_for_forward_refuses_what_is_no_tensor() -> None:
 
 
 def test_mark_shared_storage_warns_and_changes_nothing() -> None:
-    """`mark_shared_storage` is deprecated: storages that are shared are tracked without it."""
+    """`mark_shared_storage` is deprecated, since shared storages are tracked without it."""
 
     class Marks(Function):
         @staticmethod
@@ -197,7 +197,7 @@ def test_mark_shared_storage_warns_and_changes_nothing() -> None:
 
 
 def test_function_without_a_rule_for_vmap_refuses_to_be_mapped() -> None:
-    """A function has no rule for `vmap` by itself: the error names the two ways to give it one."""
+    """A function has no `vmap` rule by default: the error names the two ways to define one."""
 
     class Doubles(Function):
         @staticmethod

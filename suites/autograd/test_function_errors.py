@@ -1,4 +1,4 @@
-"""Custom functions that break the rules: which errors are raised, and which results are corrected."""
+"""Custom functions that break the rules: the errors that they raise, and the results that are corrected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def returning(gradients: Callable[[torch.Tensor], Any]) -> type[Function]:
-    """A function that multiplies by one, with the given backward."""
+    """Return a function that multiplies by one, with the given backward."""
 
     class Returning(Function):
         @staticmethod
@@ -63,7 +63,7 @@ def test_function_backward_gradients_that_do_not_fit_are_refused(
 
 
 def test_function_backward_nones_too_many_are_ignored(engine: Engine, device: torch.device) -> None:
-    """A backward may return more gradients than there are inputs if the extra ones are None."""
+    """A backward may return more gradients than there are inputs if the additional ones are None."""
     x = torch.ones(2, device=device, requires_grad=True)
 
     apply(returning(lambda gradient: (gradient * 3, None, None)), x).sum().backward()
@@ -144,8 +144,7 @@ def test_function_backward_error_is_raised_as_it_is(engine: Engine, device: torc
 
 @pytest.mark.covers(ROW)
 def test_save_for_backward_tensor_changed_in_place_is_refused(engine: Engine, device: torch.device) -> None:
-    """An in-place change of a tensor that a custom function saved makes the backward pass raise, as for built-in
-    functions."""
+    """An in-place change of a tensor that a custom function saved makes the pass raise, as for built-in functions."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
 
@@ -160,7 +159,7 @@ def test_save_for_backward_tensor_changed_in_place_is_refused(engine: Engine, de
 def test_save_for_backward_is_freed_with_the_pass(engine: Engine, device: torch.device) -> None:
     """A pass without `retain_graph` frees what a custom function saved, and a second pass raises.
 
-    Attributes of the context stay.
+    Attributes of the context remain.
     """
     x = torch.ones(2, device=device, requires_grad=True)
     y = square(x)

@@ -17,7 +17,7 @@ from suites.compiled import WRAPPED_SUITES
 
 from .engines import Engine
 
-#: Forward mode's decomposition table consists of `torch.jit` functions, created on first use.
+#: Forward mode's decomposition table consists of `torch.jit` functions, created at the first use.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
 
@@ -26,7 +26,7 @@ def wave(x: Tensor) -> Tensor:
 
 
 def slope(x: Tensor) -> Tensor:
-    """The derivative of `wave`, derived by hand."""
+    """Return the derivative of `wave`, derived by hand."""
     return x.sin() + x * x.cos()
 
 
@@ -112,7 +112,7 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
 ) -> None:
     """`vmap` of `grad` gives per-sample gradients of a module's parameters, with or without chunks.
 
-    They match one backward pass per sample.
+    The gradients match one backward pass per sample.
     """
     torch.manual_seed(5)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).to(device, torch.float64)
@@ -135,8 +135,7 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine, device: torch.device) -> None:
-    """`backward` through `functional_call` writes gradients to the parameters passed in, and none to the module's
-    own."""
+    """`backward` through `functional_call` writes gradients to the passed parameters, and not to the module's."""
     layer = torch.nn.Linear(2, 2, device=device)
     other = {"weight": torch.eye(2, device=device, requires_grad=True), "bias": torch.zeros(2, device=device)}
     given = torch.tensor([[1.0, 2.0]], device=device)
@@ -184,8 +183,10 @@ class Cube(torch.autograd.Function):
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_func_grad_and_vmap_transform_a_custom_function(x: Tensor, engine: Engine) -> None:
-    """A custom function with `setup_context` uses its own backward under `grad` and, with `generate_vmap_rule`, under
-    `vmap`."""
+    """A custom function uses its own backward under `grad`, and with `generate_vmap_rule` under `vmap`.
+
+    It must have `setup_context`.
+    """
     torch.testing.assert_close(grad(lambda at: Cube.apply(at).sum())(x), 30 * x**2)
     torch.testing.assert_close(vmap(grad(Cube.apply))(x), 30 * x**2)
     engine.still_works()
@@ -212,7 +213,7 @@ def test_vmap_randomness_different_and_same(x: Tensor, engine: Engine) -> None:
 
 
 class Scaled(torch.autograd.Function):
-    """Its first argument times its second; `seen` has what its rule for `vmap` was given."""
+    """The first argument times the second; `seen` records the arguments of its `vmap` rule."""
 
     seen: ClassVar[list[Any]] = []
 
@@ -237,7 +238,7 @@ class Scaled(torch.autograd.Function):
 def test_vmap_of_a_function_uses_its_own_rule(device: torch.device, engine: Engine) -> None:
     """A function's `vmap` gets the size of the batch, the randomness and the batch dimensions, and its result is used.
 
-    A gradient within the batch uses it too. A function without a rule, or with two, raises.
+    A gradient within the batch uses it too. A function without a rule, or with two rules, raises.
     """
     x = torch.arange(6.0, device=device).reshape(2, 3)
     Scaled.seen.clear()

@@ -1,4 +1,4 @@
-"""`torch.autograd.functional`: Jacobians, Hessians and their products against formulas of known derivatives."""
+"""`torch.autograd.functional`: Jacobians, Hessians and their products, compared with formulas of known derivatives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Tensor = torch.Tensor
 
 
 def made(device: torch.device, *shape: int, offset: float = 0.0) -> Tensor:
-    """Unequal values of a shape, none of them zero."""
+    """Return different values of a shape, none of them zero."""
     count = int(torch.tensor(shape).prod()) if shape else 1
     return (torch.arange(1, count + 1, dtype=torch.float64) * 0.37 + offset).reshape(shape).to(device)
 
 
 def mixed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Two results of two arguments: x²·y, and the sum of sin x with y alone."""
+    """Return two results of two arguments: x²·y, and the sum of sin x with y alone."""
     return x * x * y, x.sin().sum() + y * 3
 
 
@@ -35,7 +35,7 @@ def jacobians_of_mixed(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, Tensor], tup
 
 
 def energy(x: Tensor, y: Tensor) -> Tensor:
-    """A scalar with mixed second derivatives: Σ x³ + Σ x·y²."""
+    """Return a scalar with mixed second derivatives: Σ x³ + Σ x·y²."""
     return (x**3).sum() + (x * y * y).sum()
 
 
@@ -57,7 +57,7 @@ WAY = pytest.mark.parametrize("way", WAYS)
 
 @WAY
 def test_jacobian_of_two_results_by_two_arguments(device: torch.device, way: str) -> None:
-    """`jacobian` returns a tuple per result of a Jacobian per argument, each of the shape of result and argument."""
+    """`jacobian` returns, per result, a tuple of Jacobians per argument, in the shape of result and argument."""
     x, y = made(device, 3), made(device, 3, offset=1.0)
     found = functional.jacobian(mixed, (x, y), **WAYS[way])
     same(found, jacobians_of_mixed(x, y))
@@ -78,7 +78,7 @@ def test_jacobian_of_one_result_by_one_argument(device: torch.device, way: str) 
 
 @WAY
 def test_jacobian_of_what_does_not_depend_on_an_argument_is_zero(device: torch.device, way: str) -> None:
-    """A result that does not depend on an argument has zeros, in the shape of both."""
+    """A result that does not depend on an argument has a zero Jacobian in the shape of both."""
     x, y = made(device, 3), made(device, 2)
     found = functional.jacobian(lambda x, y: x * 2, (x, y), **WAYS[way])
     same(found, (2 * torch.eye(3, dtype=x.dtype, device=device), torch.zeros(3, 2, dtype=x.dtype, device=device)))
@@ -96,7 +96,7 @@ def test_jacobian_create_graph_is_differentiable(device: torch.device, vectorize
 
 
 def test_jacobian_of_outer_arguments_is_connected_with_create_graph(device: torch.device) -> None:
-    """With `create_graph`, the Jacobian depends on tensors that the function takes from around it."""
+    """With `create_graph`, the Jacobian depends on tensors that the function captures."""
     x, scale = made(device, 3), made(device).requires_grad_()
     functional.jacobian(lambda x: x * x * scale, x, create_graph=True).sum().backward()
     same(scale.grad, (2 * x).sum().reshape(()))
@@ -163,7 +163,7 @@ PRODUCTS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_one_number_need_no_vector(device: torch.device, name: str) -> None:
-    """For one number as result or argument the vector may be left out, and is 1."""
+    """For one number as result or argument, the vector may be omitted, and is 1."""
     x = made(device).reshape(())
     result, found = PRODUCTS[name](lambda x: x**3, x)
     same(result, x**3)
@@ -172,7 +172,7 @@ def test_products_of_one_number_need_no_vector(device: torch.device, name: str) 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_without_a_vector_are_refused_for_many_numbers(device: torch.device, name: str) -> None:
-    """A vector is required where there is more than one number, and must have the shapes of what it multiplies."""
+    """A vector is required if there is more than one number, and must have the shapes of what it multiplies."""
     x = made(device, 3)
 
     def function(x: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ def test_strict_refuses_what_does_not_depend_on_its_arguments(device: torch.devi
 
 @pytest.mark.parametrize("name", ["hessian", "vhp", "hvp"])
 def test_strict_refuses_a_linear_function_for_second_derivatives(device: torch.device, name: str) -> None:
-    """With `strict`, second derivatives of a linear function are refused: its gradient does not depend on arguments."""
+    """With `strict`, second derivatives of a linear function are refused, since its gradient is constant."""
     x = made(device, 3)
     with pytest.raises(RuntimeError, match=r"independent of|strict mode"):
         STRICT[name](lambda x: (x * 2).sum(), x, strict=True)
@@ -251,7 +251,7 @@ def test_functions_of_what_is_no_tensor_are_refused(device: torch.device) -> Non
 
 
 def test_jacobian_refuses_what_forward_mode_cannot_do(device: torch.device) -> None:
-    """`jacobian` knows two strategies, and refuses `create_graph` with that of forward mode."""
+    """`jacobian` accepts two strategies, and refuses `create_graph` with forward mode."""
     x = torch.ones(2, device=device)
     with pytest.raises(AssertionError, match='either "forward-mode" or "reverse-mode"'):
         torch.autograd.functional.jacobian(torch.sin, x, strategy="sideways")

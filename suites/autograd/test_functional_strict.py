@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecat
 Tensor = torch.Tensor
 NAMES = ("jacobian", "hessian", "vjp", "jvp", "vhp", "hvp")
 
-#: Functions of two vectors to one number, by what their derivatives depend on.
+#: Functions of two vectors to one number, named after what their derivatives depend on.
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "constant": lambda x, y: y.detach().sum() * 2,
     "of_one": lambda x, y: (x**3).sum(),
@@ -32,7 +32,7 @@ NO_DERIVATIVE = "independent of input 0. This is not allowed in strict mode when
 
 
 def refusal(name: str, function: str, create_graph: bool) -> str | None:
-    """Return what strict mode says of a function. None if it accepts the function."""
+    """Return the message with which strict mode refuses a function, or None if it accepts the function."""
     second = name in ("hessian", "vhp", "hvp")
     if function == "constant":
         return NO_GRADIENT
@@ -65,9 +65,10 @@ def tensors_of(found: Any) -> list[Tensor]:
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_strict_says_what_does_not_depend_on_what(device: torch.device, name: str, function: str) -> None:
-    """Strict mode says which result, gradient or second derivative does not depend on which argument.
+    """Strict mode names the result, gradient or second derivative, and the argument on which it does not depend.
 
-    With ``create_graph`` the derivative itself has to depend on the arguments. Without strict mode all are accepted.
+    With `create_graph`, the derivative itself must depend on the arguments. Without strict mode, all functions are
+    accepted.
     """
     for create_graph in (False, True):
         wanted = refusal(name, function, create_graph)
@@ -82,9 +83,9 @@ def test_strict_says_what_does_not_depend_on_what(device: torch.device, name: st
 
 @pytest.mark.parametrize("name", NAMES)
 def test_derivatives_within_no_grad_are_the_same(device: torch.device, name: str) -> None:
-    """Within `no_grad`, derivatives have the same values, and require gradients only with ``create_graph``.
+    """Within `no_grad`, derivatives have the same values, and require gradients only with `create_graph`.
 
-    The mode is what it was afterwards.
+    The mode is unchanged afterwards.
     """
     function = FUNCTIONS["cubic"]
     wanted = call(name, function, values(device))
@@ -99,7 +100,7 @@ def test_derivatives_within_no_grad_are_the_same(device: torch.device, name: str
 
 @pytest.mark.parametrize("name", ["jvp", "vhp", "hvp"])
 def test_vectors_must_fit_the_arguments(device: torch.device, name: str) -> None:
-    """A vector needs an entry per argument, of its shape; the text has the numbers of entries, or the entry."""
+    """A vector needs an entry per argument, of its shape; the error has the numbers of entries, or the entry."""
     x, y = values(device)
     function, ask = FUNCTIONS["cubic"], getattr(functional, name)
     with pytest.raises(RuntimeError, match="v is a tuple of invalid length: should be 2 but got 3"):
@@ -127,7 +128,7 @@ def test_vectors_of_vjp_must_fit_the_results(device: torch.device) -> None:
 
 @pytest.mark.parametrize("name", ["hessian", "vhp", "hvp"])
 def test_second_derivatives_need_one_number(device: torch.device, name: str) -> None:
-    """Second derivatives are of a function with one tensor of one number as its result."""
+    """Second derivatives require a function whose result is one tensor with one number."""
     given = values(device)
     with pytest.raises(RuntimeError, match="should return a single Tensor"):
         call(name, lambda x, y: (x.sum(), y.sum()), given)  # type: ignore[arg-type,return-value]
@@ -136,7 +137,7 @@ def test_second_derivatives_need_one_number(device: torch.device, name: str) -> 
 
 
 def test_hessian_ways_agree(device: torch.device) -> None:
-    """`hessian` row by row, vectorized, and vectorized in forward mode outside, are the same second derivatives."""
+    """`hessian` gives the same derivatives row by row, vectorized, and with forward mode as the outer one."""
     given = values(device)
     wanted = functional.hessian(FUNCTIONS["cubic"], given)
     x, y = given

@@ -1,4 +1,4 @@
-"""Custom functions: their inputs, what they save, and what they return."""
+"""Custom functions: their inputs, saved tensors, and results."""
 
 from __future__ import annotations
 
@@ -147,8 +147,7 @@ def test_mark_non_differentiable_result_requires_no_grad(engine: Engine, device:
 
 @pytest.mark.covers(ROW)
 def test_mark_dirty_input_has_a_new_history(engine: Engine, device: torch.device) -> None:
-    """An input that is marked dirty and returned is the same tensor with a new history, so the gradient passes through
-    once.
+    """An input that is marked dirty and returned has a new history, through which the gradient passes once.
 
     Marking a leaf that requires grad raises.
     """
@@ -290,7 +289,7 @@ def test_function_within_a_function(engine: Engine, device: torch.device) -> Non
 
 
 def test_function_class_made_for_each_call(engine: Engine, device: torch.device) -> None:
-    """Functions are distinguished by class, not by name or source: each has its own backward."""
+    """Functions are distinguished by class, and not by name or source: each has its own backward."""
 
     def scaling(factor: float) -> type[Function]:
         class Scale(Function):

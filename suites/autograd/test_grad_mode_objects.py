@@ -1,4 +1,4 @@
-"""Grad modes as functions, contexts and decorators: what an object of one does when, and what follows it.
+"""Grad modes as functions, contexts and decorators: when their objects take effect, and the mode that follows.
 
 All backward passes here run in the eager engine.
 """
@@ -16,9 +16,9 @@ from . import _torch_private as private
 
 
 def test_set_grad_enabled_as_a_function_a_context_and_a_decorator() -> None:
-    """`set_grad_enabled` acts when it is called; the end of its block restores the mode before the call.
+    """`set_grad_enabled` takes effect when it is called; the end of its block restores the mode from before the call.
 
-    As a decorator it acts while the function runs, and not before. An object can be entered again.
+    As a decorator, it takes effect while the function runs, and not before. An object can be entered again.
     """
     try:
         mode = torch.set_grad_enabled(False)
@@ -48,7 +48,7 @@ def test_set_grad_enabled_as_a_function_a_context_and_a_decorator() -> None:
 
 
 def test_inference_mode_ends_with_its_block() -> None:
-    """Inference mode ends with its block while the object lives, nests with its opposite, and may be entered again."""
+    """Inference mode ends with its block even if the object lives on, nests, and can be entered again."""
     outer, inner = torch.inference_mode(), torch.inference_mode(mode=False)
     for _ in range(2):
         with outer:
@@ -85,7 +85,7 @@ def modes() -> tuple[bool, bool]:
 def test_grad_modes_decorate_with_and_without_parentheses(
     decorate: Callable[[Any], Callable[[], tuple[bool, bool]]], wanted: tuple[bool, bool]
 ) -> None:
-    """A decorated function has its mode on every call, also on one from within, and its caller keeps its own."""
+    """A decorated function has its mode on every call, including recursive ones, and its caller keeps its own mode."""
     depth: list[int] = []
 
     def recursive() -> tuple[bool, bool]:
@@ -104,9 +104,9 @@ def test_grad_modes_decorate_with_and_without_parentheses(
 
 
 def test_set_multithreading_enabled_acts_at_once_and_ends_with_its_block() -> None:
-    """The setting counts from the call of `set_multithreading_enabled`, and the end of its block restores it.
+    """The setting applies from the call of `set_multithreading_enabled`, and the end of its block restores it.
 
-    A decorated function has it while it runs.
+    A decorated function has the setting while it runs.
     """
     read = private.multithreading_enabled
     before = read()
@@ -128,7 +128,7 @@ def test_set_multithreading_enabled_acts_at_once_and_ends_with_its_block() -> No
 
 
 def strides(device: torch.device) -> tuple[int, ...]:
-    """The strides of the gradient of a transposed parameter that a function returns row by row."""
+    """Return the strides of the gradient of a transposed parameter, which a function returns row by row."""
 
     class Rows(torch.autograd.Function):
         @staticmethod
@@ -148,7 +148,7 @@ def strides(device: torch.device) -> tuple[int, ...]:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout contract")
 def test_enforce_grad_layout_policy_decides_the_strides_of_a_gradient(device: torch.device) -> None:
-    """A new gradient has the strides of its parameter; with the policy off, it may keep those it comes with.
+    """A new gradient has the strides of its parameter; with the policy disabled, it may keep its own strides.
 
     The end of the block restores the policy, and a decorated function has it while it runs.
     """

@@ -117,7 +117,7 @@ def test_detach_in_place_makes_a_leaf(engine: Engine, device: torch.device) -> N
 def test_inference_mode_tensors_are_not_for_training(engine: Engine, device: torch.device) -> None:
     """Inference tensors cannot be saved for backward or changed in place outside inference mode.
 
-    A clone of one can.
+    Their clones can.
     """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     with torch.inference_mode():
@@ -160,7 +160,7 @@ def test_inference_mode_tensors_have_no_version(engine: Engine, device: torch.de
 def test_requires_grad_of_results_follows_the_operands(engine: Engine, device: torch.device) -> None:
     """A result requires grad if an operand does.
 
-    Comparisons, indices and integer conversions do not, nor do results computed from them.
+    Comparisons, indices and integer conversions do not require grad, and neither do results computed from them.
     """
     x = torch.tensor([1.5, -2.5], device=device, requires_grad=True)
     constant = torch.ones(2, device=device)

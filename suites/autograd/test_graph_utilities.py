@@ -1,4 +1,4 @@
-"""`torch.autograd.graph` beside the pass: edges, versions, hooks for several gradients, and contexts for saved tensors.
+"""`torch.autograd.graph`: edges, versions, hooks for several gradients, and contexts for saved tensors.
 
 All backward passes here run in the eager engine.
 """
@@ -61,7 +61,7 @@ def test_node_is_the_class_of_all_graph_nodes(x: torch.Tensor) -> None:
 
 
 def test_increment_version_counts_as_a_change_in_place(x: torch.Tensor, device: torch.device) -> None:
-    """Each tensor of a list, or the only one, counts one change more; a pass that saved it then raises."""
+    """Each tensor of a list, or the only tensor, counts one more change; a pass that saved it then raises."""
     first, second = torch.ones(2, device=device), torch.ones(2, device=device)
     before = [private.version(each) for each in (first, second)]
     result = x * first
@@ -76,7 +76,7 @@ def test_increment_version_counts_as_a_change_in_place(x: torch.Tensor, device: 
 def test_save_on_cpu_copies_a_host_tensor_only_to_pin_it(pinned: bool) -> None:
     """A host tensor is saved as it is, and with `pin_memory=True` as a copy; the gradient is the same.
 
-    So it is with sparse tensors, which cannot be pinned. The copy is in pinned memory if there is CUDA.
+    Sparse tensors, which cannot be pinned, are handled in the same way. The copy is in pinned memory if there is CUDA.
     """
     x = torch.tensor([0.1, 0.2], dtype=torch.float64, requires_grad=True)
     with save_on_cpu(pin_memory=True) if pinned else save_on_cpu():
@@ -98,7 +98,7 @@ def test_save_on_cpu_copies_a_host_tensor_only_to_pin_it(pinned: bool) -> None:
 
 
 def test_disable_saved_tensors_hooks_nests(x: torch.Tensor) -> None:
-    """The innermost block's message counts; the end of a block, also by an exception, restores what was before."""
+    """The innermost block's message applies; the end of a block restores the previous one, also after an exception."""
 
     def refused(message: str) -> None:
         with pytest.raises(RuntimeError, match=message), saved_tensors_hooks(lambda each: each, lambda each: each):
@@ -119,7 +119,7 @@ def test_disable_saved_tensors_hooks_nests(x: torch.Tensor) -> None:
 
 
 def test_register_multi_grad_hook_any_is_called_with_the_first_gradient(x: torch.Tensor) -> None:
-    """In mode `any` the hook gets the gradient that is complete first, once per pass; other modes are refused."""
+    """In mode `any`, the hook gets the first complete gradient, once per pass; other modes are refused."""
     y = x * 2
     z = y * 3
     seen: list[list[float]] = []
@@ -135,7 +135,7 @@ def test_register_multi_grad_hook_any_is_called_with_the_first_gradient(x: torch
 
 
 def test_register_multi_grad_hook_all_waits_for_what_the_pass_computes(x: torch.Tensor) -> None:
-    """In mode `all` the hook gets None for tensors outside the pass, and keeps no gradient when the pass is over."""
+    """In mode `all`, the hook gets None for tensors outside the pass, and keeps no gradient after the pass."""
     other = torch.ones_like(x, requires_grad=True)
     first, second = x * other, x * other * 2
     seen: list[list[bool]] = []
@@ -157,14 +157,14 @@ def test_register_multi_grad_hook_all_waits_for_what_the_pass_computes(x: torch.
 
 @contextmanager
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A block in which the log of `torch.autograd.graph` is recorded down to its debug lines."""
+    """Record the log of `torch.autograd.graph` down to its debug messages in the block."""
     caplog.clear()
     with caplog.at_level(logging.DEBUG, LOGGER):
         yield
 
 
 def test_backward_logs_each_node_at_the_debug_level(x: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
-    """With the debug level, a pass logs each node once before it runs, with the types and shapes of its gradients.
+    """At the debug level, a pass logs each node once before it runs, with the types and shapes of its gradients.
 
     The roots of a pass may be tensors or edges. Nodes of a pass that raised, and passes without the level, log nothing
     later.
@@ -200,7 +200,7 @@ def test_backward_logs_each_node_at_the_debug_level(x: torch.Tensor, caplog: pyt
 
 
 def test_backward_logs_each_node_once_however_it_is_reached(x: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
-    """A node that several others lead to is logged once, and a gradient that a node does not get as None."""
+    """A node that several others lead to is logged once, and a gradient that a node does not get is logged as None."""
     first, second = x * 2, x.exp()
     part, _ = torch.stack([first, first, second]).cos().split(2)
     with logged(caplog):
@@ -230,11 +230,11 @@ def test_backward_logs_each_node_once_however_it_is_reached(x: torch.Tensor, cap
 
 
 def test_allow_mutation_on_saved_tensors_keeps_each_tensor_apart(x: torch.Tensor, device: torch.device) -> None:
-    """Whatever changes a saved tensor, alone or through a view, a list or `out=`, the pass uses what was saved."""
+    """If a saved tensor changes, directly or through a view, a list or `out=`, the pass uses the saved values."""
     constant = torch.tensor([3.0, 5.0], device=device)
     with allow_mutation_on_saved_tensors():
         p, q, r = x * 1, x * 2, x * 3
-        used = (x.detach() + 1) * 1  # its graph is gone when it changes
+        used = (x.detach() + 1) * 1  # its graph is freed when it changes
         number = x.sum() * 2
         (x * used).sum().backward()
         x.grad = None
@@ -256,7 +256,7 @@ def test_allow_mutation_on_saved_tensors_keeps_each_tensor_apart(x: torch.Tensor
 
 
 def test_allow_mutation_on_saved_tensors_of_views_that_are_partly_gone(x: torch.Tensor) -> None:
-    """Of several views that graphs saved, those of graphs that are gone do not count when their memory changes."""
+    """If graphs saved several views, those of freed graphs are ignored when the memory of the views changes."""
     with allow_mutation_on_saved_tensors():
         base = x.detach() * 3
         views = [base.view(2) for _ in range(12)]
@@ -269,7 +269,7 @@ def test_allow_mutation_on_saved_tensors_of_views_that_are_partly_gone(x: torch.
 
 
 def test_allow_mutation_on_saved_tensors_clones_what_changes_alone(x: torch.Tensor) -> None:
-    """Only a tensor that changes is cloned, and its original is no longer kept; the end of the block frees all."""
+    """Only a tensor that changes is cloned, and its original is not kept; the end of the block frees all clones."""
 
     def saved(change: bool) -> tuple[torch.Tensor, weakref.ref[torch.Tensor]]:
         tensor = x * 2
@@ -294,7 +294,7 @@ def test_allow_mutation_on_saved_tensors_clones_what_changes_alone(x: torch.Tens
 def test_allow_mutation_on_saved_tensors_covers_both_passes(x: torch.Tensor) -> None:
     """A graph of the block cannot be used after it or in another block; blocks do not nest.
 
-    After a block, also one that ended with an exception, a changed saved tensor makes a pass raise again.
+    After a block, also after an exception, a changed saved tensor makes a pass raise again.
     """
 
     def changed() -> torch.Tensor:

@@ -108,7 +108,7 @@ def test_create_graph_through_a_custom_function(engine: Engine, device: torch.de
 
 
 def test_create_graph_includes_hooks(engine: Engine, device: torch.device) -> None:
-    """The second derivative includes what a hook did to the gradient."""
+    """The second derivative includes a hook's change of the gradient."""
     x = double(device, 2.0)
     x.register_hook(lambda gradient: gradient * gradient)
 

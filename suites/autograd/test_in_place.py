@@ -131,8 +131,7 @@ def test_in_place_change_of_a_leaf_that_requires_grad_is_refused(engine: Engine,
 
 @pytest.mark.covers(ROW)
 def test_copy_takes_over_the_gradient_of_the_overwritten_tensor(engine: Engine, device: torch.device) -> None:
-    """`a.copy_(b)` sends the gradient to `b`, converted to its dtype and summed to its shape, and none to the previous
-    `a`."""
+    """`a.copy_(b)` sends the gradient to `b`, converted to its dtype and shape, and none to the previous `a`."""
     old = torch.ones(2, 3, device=device, requires_grad=True)
     new = torch.tensor([1.0, 2.0, 3.0], device=device, dtype=torch.float16, requires_grad=True)
     weights = torch.arange(6.0, device=device).reshape(2, 3)
@@ -159,7 +158,7 @@ OVERWRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("overwrite", OVERWRITES)
 def test_in_place_overwritten_elements_get_no_gradient(overwrite: str, engine: Engine, device: torch.device) -> None:
-    """Elements overwritten with a constant get gradient zero; the others keep theirs."""
+    """Elements overwritten with a constant get gradient zero; the others keep their gradients."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device, requires_grad=True)
     mask = torch.tensor([False, True, True, False], device=device)
 

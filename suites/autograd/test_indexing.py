@@ -33,8 +33,10 @@ PICKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("pick", PICKS)
 def test_indexing_gradients_go_where_elements_were_picked(pick: str, engine: Engine, device: torch.device) -> None:
-    """Each element gets the sum of the gradients of the positions it was picked for, or zero, checked with numbered
-    elements."""
+    """Each element gets the sum of the gradients of the positions for which it was picked, or zero.
+
+    The elements are numbered.
+    """
     x = torch.arange(1.0, 13.0, device=device).reshape(4, 3).requires_grad_()
     picked = PICKS[pick](x)
     start = torch.arange(1.0, 1 + picked.numel(), device=device).reshape(picked.shape)
@@ -73,7 +75,7 @@ def test_scatter_and_its_gradients(reduce: str, engine: Engine, device: torch.de
 
 
 def test_index_add_and_index_copy(engine: Engine, device: torch.device) -> None:
-    """Rows added by index, repeated ones included, get the gradient of their target row.
+    """Rows added by index, including repeated ones, get the gradient of their target row.
 
     Copied rows take the gradient from the rows that they replace.
     """

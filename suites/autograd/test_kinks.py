@@ -14,7 +14,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 INF = math.inf
 
-#: The gradient of `clamp` at its bounds was 1 up to torch 2.13 and is the smallest subgradient, 0, since 2.14 (pytorch
+#: The gradient of `clamp` at its bounds was 1 up to torch 2.13, and is the smallest subgradient, 0, since 2.14 (pytorch
 #: issue 184572).
 AT_A_BOUND = 0.0 if torch.__version__ >= (2, 14) else 1.0
 
@@ -38,8 +38,7 @@ KINKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[float], list
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("name", KINKS)
 def test_gradient_at_a_kink(name: str, engine: Engine, device: torch.device) -> None:
-    """Where no derivative exists, the gradient is the smallest subgradient, the limit if there is one, or as
-    documented.
+    """Without a derivative, the gradient is the smallest subgradient, the limit if it exists, or as documented.
 
     For `clamp`, the smallest subgradient applies since torch 2.14.
     """
@@ -90,7 +89,7 @@ def test_max_with_indices_gradient_goes_to_the_index(function: str, engine: Engi
 def test_where_does_not_hide_an_infinite_gradient(engine: Engine, device: torch.device) -> None:
     """`where` does not mask an infinite gradient of the branch not taken: zero times infinity is NaN.
 
-    Safe values must be selected before the function, not after it.
+    Safe values must be selected before the function, and not after it.
     """
     x = torch.tensor([0.0, 4.0], device=device, requires_grad=True)
 

@@ -53,7 +53,7 @@ def test_retain_grad_keeps_the_gradient_after_hooks(engine: Engine, device: torc
 
 
 def test_retain_grad_adds_up_over_passes(engine: Engine, device: torch.device) -> None:
-    """Retained gradients accumulate over passes, as those of leaves do."""
+    """Retained gradients accumulate over passes, like those of leaves."""
     x = torch.ones(2, device=device, requires_grad=True)
     y = x * 2
     y.retain_grad()
@@ -68,11 +68,10 @@ def test_retain_grad_adds_up_over_passes(engine: Engine, device: torch.device) -
 
 @pytest.mark.covers(ROW)
 def test_retain_grad_follows_the_tensor_through_changes(engine: Engine, device: torch.device) -> None:
-    """`retain_grad` belongs to the tensor, not its node.
+    """`retain_grad` belongs to the tensor, and not to its node.
 
-    After an in-place change it keeps the gradient of the new value.
-
-    Hooks registered before the change stay with the old value.
+    After an in-place change, it keeps the gradient of the new value. Hooks registered before the change stay with the
+    old value.
     """
     x = torch.ones(2, device=device, requires_grad=True)
     hooked: list[list[float]] = []

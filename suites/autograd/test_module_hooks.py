@@ -1,4 +1,4 @@
-"""Backward hooks of modules: their arguments, what they may replace, and their order."""
+"""Backward hooks of modules: their arguments, the values that they may replace, and their order."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def listed(gradients: Gradients | torch.Tensor) -> list[list[float] | None]:
 def test_register_full_backward_hook_sees_gradients_of_inputs_and_outputs(engine: Engine, device: torch.device) -> None:
     """A full backward hook receives the gradients of the module's inputs and outputs.
 
-    Its result replaces the former.
-
-    Parameters get their gradients as usual.
+    Its result replaces the gradients of the inputs. Parameters get their gradients as usual.
     """
     module = Scale(device)
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Nested checkpoints, and backward passes inside checkpoints: what is recomputed, how often, and when it is freed."""
+"""Nested checkpoints, and backward passes inside checkpoints: recomputation, its number, and when tensors are freed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counted:
 
 
 def kept(function: Function) -> Function:
-    """The function behind a non-reentrant checkpoint."""
+    """Return the function behind a non-reentrant checkpoint."""
 
     def behind(given: Tensor) -> Tensor:
         result: Tensor = checkpoint(function, given, use_reentrant=False)
@@ -58,7 +58,7 @@ def x(device: torch.device) -> Tensor:
 def test_nested_checkpoint_is_recomputed_per_enclosing_checkpoint(depth: int, x: Tensor, engine: Engine) -> None:
     """A function inside n nested checkpoints runs n + 1 times: once forward, and once per enclosing checkpoint.
 
-    The gradient is the one without checkpoints.
+    The gradient is the same as without checkpoints.
     """
     counted = Counted()
     plain: Function = torch.sin
@@ -83,7 +83,7 @@ def test_nested_checkpoint_is_recomputed_per_enclosing_checkpoint(depth: int, x:
 
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_nested_checkpoints_two_within_one(x: Tensor, engine: Engine) -> None:
-    """Of two checkpoints chained inside a third, the first is recomputed for itself and for the third.
+    """If two checkpoints are chained inside a third, the first is recomputed for itself and for the third.
 
     The second may be recomputed only once, since nothing beyond its result is needed.
     """
@@ -203,7 +203,7 @@ def test_nested_checkpoint_error_leaves_the_next_pass_alone(x: Tensor, engine: E
         result.sum().backward()
     engine.still_works()
 
-    # On CUDA, an engine thread frees the pass a moment later, at the latest before its next pass. Failures in that
+    # On CUDA, an engine thread frees the pass a moment later, before its next pass at the latest. Failures in that
     # belong to this case.
     x.detach().requires_grad_().sin().sum().backward()
     del result

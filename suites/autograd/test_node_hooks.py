@@ -13,7 +13,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def node(tensor: torch.Tensor) -> Any:
-    """The node that computes the gradients of the tensor's operands."""
+    """Return the node that computes the gradients of the tensor's operands."""
     assert tensor.grad_fn is not None
     return tensor.grad_fn
 
@@ -116,10 +116,9 @@ def test_accumulategrad_node_has_hooks(engine: Engine, device: torch.device) -> 
 
 @pytest.mark.covers(ROW)
 def test_hooks_of_tensor_and_node_run_in_order(engine: Engine, device: torch.device) -> None:
-    """For one node, tensor hooks run first, then node pre-hooks, the node, and node hooks, whatever the registration
-    order.
+    """For one node, tensor hooks run first, then node pre-hooks, the node, and node hooks, in any registration order.
 
-    For a leaf: tensor hooks, accumulation, post-accumulate hooks. Nodes nearer to the result run first.
+    For a leaf, the order is tensor hooks, accumulation, post-accumulate hooks. Nodes nearer to the result run first.
     """
     x = torch.ones(2, device=device, requires_grad=True)
     order: list[str] = []
@@ -191,7 +190,7 @@ def test_get_gradient_edge_is_an_input_of_autograd_grad(engine: Engine, device: 
 
 
 def test_get_gradient_edge_of_a_later_output(engine: Engine, device: torch.device) -> None:
-    """An edge has the number of its output, so that a function with several outputs has an edge for each."""
+    """An edge has the number of its output, so a function with several outputs has an edge for each."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], device=device, requires_grad=True)
     parts = (x * 2).split(2)
     edges = [torch.autograd.graph.get_gradient_edge(part) for part in parts]

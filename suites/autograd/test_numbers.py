@@ -21,7 +21,7 @@ UNDEFINED = Known("undefined gradients, which gradcheck also passes, are added t
 
 
 def made(device: torch.device, *shape: int) -> torch.Tensor:
-    """Deterministic values of a shape on the device, with none near zero or near another."""
+    """Return deterministic values of a shape on the device, with none near zero or near another."""
     count = int(torch.tensor(shape).prod())
     values = torch.linspace(0.3, 1.7, count, dtype=torch.float64)
     mixed = values[torch.arange(count) * 7 % count] if count % 7 else values

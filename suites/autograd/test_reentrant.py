@@ -17,7 +17,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def nesting(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> type[Function]:
-    """A function that keeps its input as a separate leaf and whose backward is `work(leaf, gradient)`."""
+    """Return a function that keeps its input as a separate leaf and whose backward is `work(leaf, gradient)`."""
 
     class Nesting(Function):
         @staticmethod
@@ -34,7 +34,7 @@ def nesting(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> type[
 
 @pytest.mark.covers(ROW)
 def test_reentrant_backward_gives_both_gradients(engine: Engine, device: torch.device) -> None:
-    """A backward may run a pass of its own; the gradients of both passes are correct."""
+    """A backward may run another pass; the gradients of both passes are correct."""
 
     def of_square(leaf: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
@@ -53,7 +53,7 @@ def test_reentrant_backward_gives_both_gradients(engine: Engine, device: torch.d
 def test_is_grad_enabled_in_a_backward_only_with_create_graph(engine: Engine, device: torch.device) -> None:
     """A backward runs with grad mode off unless `create_graph` is set.
 
-    Grad mode that it enables itself does not leak out.
+    Grad mode that the backward enables itself does not leak out.
     """
     seen: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Saved-tensor hooks, which pack tensors saved for a backward pass and unpack them there."""
+"""Saved-tensor hooks, which pack tensors saved for a backward pass and unpack them in the pass."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_saved_tensors_hooks_apply_innermost_only(engine: Engine, device: torch.
 
 
 def test_saved_tensors_hooks_pack_only_what_is_saved(engine: Engine, device: torch.device) -> None:
-    """Nothing is packed where grad mode is off, or for functions that save nothing."""
+    """Nothing is packed if grad mode is off, or for functions that save nothing."""
     x = torch.ones(2, device=device, requires_grad=True)
     packed: list[torch.Tensor] = []
 

@@ -45,8 +45,7 @@ BROADCASTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 @pytest.mark.covers(ROW)
 @pytest.mark.parametrize("shapes", BROADCASTS)
 def test_broadcast_gradients_are_summed(shapes: str, engine: Engine, device: torch.device) -> None:
-    """A broadcast operand gets a gradient of its own shape, summed over its uses, compared with an explicit
-    expansion."""
+    """A broadcast operand gets a gradient of its shape, summed over its uses, as with an explicit expansion."""
     mine, others = BROADCASTS[shapes]
     x = torch.arange(1.0, 1 + torch.Size(mine).numel(), device=device).reshape(mine).requires_grad_()
     y = torch.arange(2.0, 2 + torch.Size(others).numel(), device=device).reshape(others).requires_grad_()
@@ -90,8 +89,7 @@ def test_expand_and_repeat_gradients_are_summed(expansion: str, engine: Engine, 
 
 
 def test_backward_initial_gradient_with_other_strides(engine: Engine, device: torch.device) -> None:
-    """Transposed, strided and expanded initial gradients give the same result as contiguous ones with the same
-    values."""
+    """Transposed, strided and expanded initial gradients give the same result as equal contiguous ones."""
     x = torch.arange(6.0, device=device).reshape(2, 3).requires_grad_()
     values = torch.arange(10.0, 16.0, device=device).reshape(2, 3)
     strided = torch.zeros(2, 6, device=device)[:, ::2].copy_(values)

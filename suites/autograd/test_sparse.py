@@ -9,7 +9,7 @@ from .engines import LIST, Engine, Known, each, waived
 
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
-# Issued once per process by releases before 2.13, whether or not invariants are checked.
+# Releases before 2.13 issue it once per process, whether or not invariants are checked.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 
 SPARSE = Known("a captured pass loses its inputs if one of them is sparse", LIST, (IndexError, RuntimeError))
@@ -18,7 +18,7 @@ INDICES = [1, 3, 1]
 
 
 def embedding(device: torch.device) -> torch.nn.Embedding:
-    """A sparse embedding of five rows with two elements each."""
+    """Return a sparse embedding of five rows with two elements each."""
     return torch.nn.Embedding(5, 2, sparse=True, device=device)
 
 
@@ -99,7 +99,7 @@ def test_sparse_and_dense_gradients_in_one_pass_give_a_dense_sum(engine: Engine,
 def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
     """`sparse.mm` has the gradients of the dense product.
 
-    Full for the dense operand, and at its entries for the sparse one.
+    The gradient is full for the dense operand, and at its entries for the sparse one.
     """
     places = torch.tensor([[0, 1, 1], [2, 0, 2]], device=device)
     values = torch.tensor([1.0, 2.0, 3.0], device=device)
@@ -122,7 +122,7 @@ def test_sparse_mm_gradient(engine: Engine, device: torch.device) -> None:
 
 @waived(SPARSE)
 def test_to_sparse_and_to_dense_pass_gradients_on(engine: Engine, device: torch.device) -> None:
-    """Gradients pass through `to_sparse` and `to_dense`, and from a sparse tensor to the values it was built from."""
+    """Gradients pass through `to_sparse` and `to_dense`, and from a sparse tensor to the values that built it."""
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0]], device=device, requires_grad=True)
     entries = torch.tensor([5.0, 7.0], device=device, requires_grad=True)
     places = torch.tensor([[0, 1], [1, 0]], device=device)

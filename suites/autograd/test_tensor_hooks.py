@@ -1,4 +1,4 @@
-"""Tensor hooks: their argument, what they may replace, and when they run."""
+"""Tensor hooks: their argument, the values that they may replace, and when they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
 
 def gradient_of(leaf: torch.Tensor) -> list[float]:
-    """The `.grad` of a leaf, which must not be None."""
+    """Return the `.grad` of a leaf, which must not be None."""
     assert leaf.grad is not None
     values: list[float] = leaf.grad.tolist()
     return values
@@ -110,8 +110,7 @@ def test_register_hook_error_ends_the_pass_and_is_raised(engine: Engine, device:
 
 
 def test_register_hook_needs_a_tensor_that_requires_grad(engine: Engine, device: torch.device) -> None:
-    """Registering a hook on a tensor that does not require grad raises, as does a post-accumulate hook on a
-    non-leaf."""
+    """Registering a hook on a tensor without `requires_grad` raises, as does a post-accumulate hook on a non-leaf."""
     x = torch.ones(2, device=device)
     y = torch.ones(2, device=device, requires_grad=True) * 2
 
@@ -145,7 +144,7 @@ def test_register_hook_belongs_to_the_tensor_before_an_in_place_change(engine: E
 def test_autograd_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: torch.device) -> None:
     """`autograd.grad` calls the tensor hooks of its inputs and returns the gradients that they produce.
 
-    It runs no post-accumulate hooks and writes no `.grad`.
+    The call runs no post-accumulate hooks and writes no `.grad`.
     """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     accumulated: list[torch.Tensor] = []
@@ -163,7 +162,7 @@ def test_autograd_grad_calls_the_hooks_of_its_inputs(engine: Engine, device: tor
 def test_register_post_accumulate_grad_hook_sees_the_gradient_written(engine: Engine, device: torch.device) -> None:
     """A post-accumulate hook receives the leaf after `.grad` is written and after all other hooks of the leaf.
 
-    It may consume the gradient, for example to run an optimizer step within the backward pass.
+    The hook may consume the gradient, for example to run an optimizer step within the backward pass.
     """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     seen: list[list[float]] = []
@@ -209,8 +208,8 @@ MULTI = ("all", "any")
 def test_register_multi_grad_hook_is_called_once_a_pass(mode: str, engine: Engine, device: torch.device) -> None:
     """A multi-grad hook is called once per pass.
 
-    In mode `all` it gets all gradients when they are complete, with None for unused tensors; in mode `any`, the first
-    one.
+    In mode `all`, it gets all gradients when they are complete, with None for unused tensors; in mode `any`, it gets
+    the first one.
     """
     x = torch.tensor([1.0, 2.0], device=device, requires_grad=True)
     y = torch.tensor([3.0, 4.0], device=device, requires_grad=True)

@@ -48,7 +48,7 @@ def test_view_gradient_lies_where_the_view_was_taken(view: str, engine: Engine, 
 def test_view_changed_in_place_changes_its_base(view: str, engine: Engine, device: torch.device) -> None:
     """An in-place change of a view changes the base.
 
-    The base's gradient passes through the change where the view lies, and the factor gets its own gradient.
+    The base's gradient passes through the change at the view's elements, and the factor gets its own gradient.
     """
     x = torch.arange(12.0, device=device).reshape(3, 4).requires_grad_()
     factor = torch.tensor(3.0, device=device, requires_grad=True)
@@ -96,8 +96,7 @@ def test_view_written_with_grad_makes_its_base_require_grad(engine: Engine, devi
 
 
 def test_views_of_views_changed_at_several_levels(engine: Engine, device: torch.device) -> None:
-    """Changes through views of views, visible to all aliases, are differentiated in the order in which they were
-    made."""
+    """Changes through views of views, visible to all aliases, are differentiated in their order."""
     x = torch.ones(2, 3, device=device, requires_grad=True)
     base = x * 1
     row = base[0]
@@ -121,7 +120,7 @@ MULTIPLE: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
 
 @pytest.mark.parametrize("function", MULTIPLE)
 def test_unbind_and_split_views_are_not_changed_in_place(function: str, engine: Engine, device: torch.device) -> None:
-    """One of several views from one function cannot be changed in place while grad mode is on.
+    """A view from a function with several results cannot be changed in place while grad mode is on.
 
     The base can, and the gradients of all views accumulate in it.
     """

@@ -1,1 +1,1 @@
-"""Collectives of several ranks, and what stands on them: values, order, failures, parallel and sharded training."""
+"""Collectives of several ranks: values, order, failures, and parallel and sharded training."""

@@ -9,12 +9,12 @@ from suites.reaching import reach
 
 
 def coalescing_manager() -> Any:
-    """The context that makes one call of several collectives."""
+    """Return the context that combines several collectives in one call."""
     return reach("torch.distributed._coalescing_manager")
 
 
 def premultiplied_sum(factor: Any) -> Any:
-    """The sum of inputs that are multiplied by a factor: a number, or a tensor of one element. NCCL alone has it."""
+    """Return the sum of inputs multiplied by a factor: a number, or a tensor of one element. Only NCCL supports it."""
     return reach("torch.distributed._make_nccl_premul_sum")(factor)
 
 
@@ -24,7 +24,7 @@ def abort_process_group() -> None:
 
 
 def flight_record() -> bytes:
-    """The pickled record that NCCL's process groups keep of their calls."""
+    """Return the pickled record that NCCL's process groups keep of their calls."""
     record: bytes = reach("torch._C._distributed_c10d._dump_nccl_trace")()
     return record
 
@@ -35,16 +35,16 @@ def set_timeout(timeout: timedelta) -> None:
 
 
 def functional_collectives() -> Any:
-    """The module of the functional collectives, which `DTensor` and the compiler use."""
+    """Return the module of the functional collectives, which `DTensor` and the compiler use."""
     return reach("torch.distributed._functional_collectives")
 
 
 def functional_single(name: str, suffix: str = "") -> Any:
-    """A functional collective on one tensor. torch 2.13 has other names, and warns of the old ones."""
+    """Return a functional collective on one tensor. torch 2.13 renames them, and warns of the old names."""
     module = functional_collectives()
     return getattr(module, f"{name}_single{suffix}", None) or getattr(module, f"{name}_tensor{suffix}")
 
 
 def symmetric_memory() -> Any:
-    """The module of memory that each rank of a group can address."""
+    """Return the module of memory that each rank of a group can address."""
     return reach("torch.distributed._symmetric_memory")

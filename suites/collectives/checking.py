@@ -1,4 +1,4 @@
-"""What ranks find wrong: many checks in one set of ranks, each with its parameters."""
+"""Checks in ranks: one set of ranks makes many checks, each with its parameters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-#: What torch raises for a call that it refuses.
+#: The exceptions that torch raises for a call that it refuses.
 REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
-#: How many wrong checks of a rank a failure shows.
+#: The maximum number of failed checks per rank in a message.
 _SHOWN = 4
 
 
 @dataclass
 class Checks:
-    """The checks of one rank. A rank goes on after a wrong one, so that the others do not wait for it."""
+    """The checks of one rank. A rank continues after a failed check, so that the others do not wait for it."""
 
     number: int
     made: int = 0
@@ -32,7 +32,7 @@ class Checks:
             self.wrong.append(f"{what}: {text}")
 
     def equal(self, what: str, found: object, expected: object) -> None:
-        """Check values that are no tensors."""
+        """Check values that are not tensors."""
         self.made += 1
         if found != expected:
             self.wrong.append(f"{what}: {found!r}, expected {expected!r}")
@@ -50,7 +50,7 @@ class Checks:
         pattern: str = "",
         kinds: tuple[type[BaseException], ...] = REFUSALS,
     ) -> None:
-        """Check that a call raises one of these exceptions, with a text that has `pattern`."""
+        """Check that a call raises one of these exceptions, with a message that matches `pattern`."""
         self.made += 1
         try:
             call()
@@ -62,7 +62,10 @@ class Checks:
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> str:
-    """The first difference of two tensors, or an empty string. Zeros of different signs differ, equal NaNs do not."""
+    """Return the first difference of two tensors, or an empty string.
+
+    Zeros of different signs differ, and equal NaNs do not.
+    """
     found, expected = found.detach().cpu(), expected.detach().cpu()
     if (found.dtype, found.shape) != (expected.dtype, expected.shape):
         return f"{found.dtype} {tuple(found.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
@@ -77,12 +80,12 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> str:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """One row of bytes for each element."""
+    """Return one row of bytes per element."""
     return tensor.contiguous().flatten().view(torch.uint8).reshape(tensor.numel(), -1)
 
 
 def digest(tensors: Sequence[torch.Tensor]) -> str:
-    """A hash of all bits of tensors."""
+    """Return a hash of all bits of tensors."""
     made = hashlib.sha256()
     for tensor in tensors:
         made.update(_bytes(tensor.detach().cpu()).numpy().tobytes())
@@ -90,7 +93,7 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def expect_all_right(results: Sequence[Checks]) -> None:
-    """Fail with the first wrong checks of each rank. Ranks make the same checks, and at least one."""
+    """Fail with the first failed checks of each rank. All ranks make the same checks, and at least one."""
     __tracebackhide__ = True
     lines = [f"rank {checks.number} of {len(results)}: {text}" for checks in results for text in checks.wrong[:_SHOWN]]
     count = sum(len(checks.wrong) for checks in results)
@@ -100,5 +103,5 @@ def expect_all_right(results: Sequence[Checks]) -> None:
 
 
 def checks_of(results: Sequence[Any]) -> list[Checks]:
-    """The checks of ranks that return more than them, first."""
+    """Return the checks of ranks that return a tuple that begins with them."""
     return [result[0] for result in results]

@@ -1,4 +1,7 @@
-"""Process groups for ranks: gloo on the CPU, NCCL on GPUs, else what is registered. And names that torch changed."""
+"""Process groups for ranks: gloo on the CPU, NCCL on GPUs, otherwise the registered backend.
+
+Also names that torch changed.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,23 @@ import torch.distributed as dist
 
 from .checking import Checks
 
-#: On the CPU cases run with gloo, on GPUs with NCCL, on other devices with what is registered for them.
+#: Cases run with gloo on the CPU, with NCCL on GPUs, and on other devices with the backend that is registered for them.
 GATE = pytest.mark.requires(process_groups=True)
-#: Cases about NCCL and the devices that it runs on.
+#: Cases about NCCL and the devices that it supports.
 NCCL = pytest.mark.requires(device="cuda", nccl=True)
-#: Seconds. Far more than any case takes, and less than the time limit of a case, so that errors of torch come first.
+#: Seconds. More than any case takes, and less than the time limit of a case, so that torch raises first.
 TIMEOUT = 40.0
 
-#: torch 2.13 has new names for these, and warns of the old ones.
+#: torch 2.13 renames these functions, and warns of the old names.
 all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def worlds(*sizes: int) -> pytest.MarkDecorator:
-    """Run a case with each of these numbers of ranks, under the name `world`.
+    """Run a case with each of these numbers of ranks, as the parameter `world`.
 
-    Of many, the default run has 2 and 3, and 1, with which NCCL runs on a machine with one GPU.
+    If there are more than two numbers, the default run only has 1 (which NCCL supports on a machine with one GPU), 2
+    and 3.
     """
     more = [size for size in sizes if len(sizes) > 2 and size not in (1, 2, 3)]
     values = [
@@ -42,12 +46,12 @@ def worlds(*sizes: int) -> pytest.MarkDecorator:
 
 
 def on_cpu(rank: Any) -> Any:
-    """The same rank with the CPU for its device: for cases about gloo, which every machine has."""
+    """Return the same rank with the CPU as its device, for cases about gloo, which every machine has."""
     return dataclasses.replace(rank, device_name="cpu")
 
 
 def backend(rank: Any) -> str:
-    """The name of the backend for the device of a rank."""
+    """Return the name of the backend for the device of a rank."""
     known = {"cpu": "gloo", "cuda": "nccl"}
     return known.get(rank.device.type) or str(dist.get_default_backend_for_device(rank.device))
 
@@ -60,9 +64,9 @@ def begin(
     members: Sequence[int] = (),
     bound: bool = True,
 ) -> None:
-    """Make the default group of a rank, of all ranks or of the `members`, each of which calls this.
+    """Create the default group of a rank, with all ranks or with `members`. Each of them calls this function.
 
-    `bound`: a group of NCCL has the device of its rank from the beginning, and its communicator at once.
+    `bound`: an NCCL group has the device of its rank from the beginning, and creates its communicator immediately.
     """
     device = rank.device
     more: dict[str, Any] = {}
@@ -83,21 +87,21 @@ def begin(
 
 
 def connect(rank: Any, group: Any = None) -> None:
-    """Make the communicator of a group of GPUs: NCCL does so at its first use, which a capture cannot have."""
+    """Create the communicator of a group of GPUs. NCCL does so at its first use, which a capture cannot contain."""
     dist.all_reduce(torch.ones(1, device=rank.device), group=group)
     torch.accelerator.synchronize()
 
 
 @contextlib.contextmanager
 def group(rank: Any, name: str = "rendezvous", **more: Any) -> Iterator[None]:
-    """Make the default group of a rank, and destroy it if nothing was raised: with a broken peer that may hang."""
+    """Create the default group of a rank, and destroy it unless the block raises: with a broken peer, that may hang."""
     begin(rank, name, **more)
     yield
     dist.destroy_process_group()
 
 
 def use_again(rank: Any, checks: Checks, members: Sequence[int]) -> None:
-    """Make a group of these ranks after another has broken, and check that it works."""
+    """Create a group of these ranks after another group has broken, and check that it works."""
     with group(rank, "again", members=members):
         dist.all_reduce(given := torch.full((33,), rank.number + 1.0, device=rank.device))
         expected = torch.full((33,), float(sum(number + 1 for number in members)))
@@ -105,15 +109,15 @@ def use_again(rank: Any, checks: Checks, members: Sequence[int]) -> None:
 
 
 def total(rank: Any) -> float:
-    """The sum over all ranks of their numbers from 1 on."""
+    """Return the sum over all ranks of their numbers, counted from 1."""
     return rank.world * (rank.world + 1) / 2
 
 
 def grouped(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a body run inside the default group. What it has made is freed before the group.
+    """Make a body run inside the default group. Everything that the body has created is freed before the group.
 
     In the other order, a `DistributedDataParallel` frees the group while it holds Python's lock and waits for a thread
-    of the group, which may need that lock (torch 2.13): both wait for ever.
+    of the group that may need this lock (torch 2.13). Both then wait forever.
     """
 
     @functools.wraps(body)

@@ -1,7 +1,7 @@
-"""Inputs of ranks with which every collective is exact in every type, and references that use no collective.
+"""Inputs of ranks for which every collective is exact in every type, and references that use no collective.
 
-Each input depends on the rank and on the position. A rank that is left out, taken twice or taken for another, and a
-chunk at a wrong place, all change the result.
+Each input depends on the rank and on the position. The result therefore changes if a rank is left out, is used twice or
+is confused with another, or if a chunk is at a wrong place.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch.distributed as dist
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int32", "int64")
 TYPES = (*FLOATS, *INTEGERS, "bool")
-#: Types that only move: complex numbers are sent as pairs.
+#: Types that are only moved: complex numbers are sent as pairs.
 MOVED_TYPES = (*TYPES, "complex64")
 
-#: Around what implementations divide buffers by: vectors of 16 bytes, lines of 128 bytes, chunks of 512 bytes, pages,
-#: and the segments of 1 MiB of gloo's ring (in elements of four bytes).
+#: Sizes around the units into which implementations divide buffers: vectors of 16 bytes, lines of 128 bytes, chunks of
+#: 512 bytes, pages, and the segments of 1 MiB of gloo's ring (in elements of four bytes).
 BORDERS = (
     0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 4097,
     65535, 65536, 65537, 262143, 262144, 262145,
@@ -30,7 +30,7 @@ Op = dist.ReduceOp
 
 
 def numbers(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Whole numbers in [-5, 5], or [0, 10] for types without a sign. Eight of them add up to less than 100."""
+    """Return whole numbers in [-5, 5], or [0, 10] for types without a sign. Eight of them add up to less than 100."""
     index = torch.arange(size)
     values = (index * 7 + index // 64 + rank * 3) % 11
     if dtype is torch.bool:
@@ -41,7 +41,10 @@ def numbers(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Factors 1 and, where there is a sign, -1; at each place one rank of eight has 2 or -2, the next 3 or -3."""
+    """Return factors 1 and, in signed types, -1.
+
+    At each place one rank of eight has 2 or -2, and the next has 3 or -3.
+    """
     index = torch.arange(size)
     place = (index + index // 64 + rank) % 8
     values = torch.where(place == 0, 2, torch.where(place == 1, 3, 1))
@@ -51,32 +54,38 @@ def factors(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def bits(rank: int, size: int, dtype: torch.dtype, *, most: bool) -> torch.Tensor:
-    """Numbers of seven bits, of which one is set; with `most` one is not set. At other places any are set."""
+    """Return numbers of seven bits with one bit set, or with `most` one bit cleared.
+
+    At other places any bits are set.
+    """
     index = torch.arange(size)
     one = 1 << ((index + index // 64 + 2 * rank) % 7)
     return torch.where(_alone(index), 127 ^ one if most else one, mixed(rank, size, torch.int64)).to(dtype)
 
 
 def _alone(index: torch.Tensor) -> torch.Tensor:
-    """The places at which one rank alone has another bit than the others: half of them, the first eight among them.
+    """Return half of the places, including the first eight: those at which a single rank differs from the others.
 
-    At the other places several ranks have the same bits: else sums and exclusive ors are what an or is.
+    At the other places several ranks have the same bits, so that sums and exclusive ors differ from an or.
     """
     return index // 8 % 2 == 0
 
 
 def mixed(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of seven bits, of which several ranks have the same bits set: else an exclusive or is an or."""
+    """Return numbers of seven bits.
+
+    Several ranks have the same bits set, so that an exclusive or differs from an or.
+    """
     index = torch.arange(size)
     return ((index * 37 + index // 64 + rank * rank * 29 + rank * 45 + 11) % 128).to(dtype)
 
 
 def averaged(rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
-    """Numbers whose average over `world` ranks is exact."""
+    """Return numbers whose average over `world` ranks is exact."""
     return numbers(rank, size, dtype) * world
 
 
-#: By reduction: the inputs, and the reference for two of them in a wide type.
+#: The reference for two inputs in a wide type, by reduction.
 _PAIRS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "SUM": torch.add,
     "AVG": torch.add,
@@ -91,7 +100,7 @@ _OF_BOOL: Mapping[str, str] = {"SUM": "BOR", "PRODUCT": "BAND", "MIN": "BAND", "
 
 
 def reductions(dtype: str, backend: str) -> tuple[str, ...]:
-    """The reductions that a backend has for a type."""
+    """Return the reductions that a backend supports for a type."""
     arithmetic = ("SUM", "PRODUCT", "MIN", "MAX")
     if dtype in FLOATS:
         return (*arithmetic, "AVG")
@@ -101,13 +110,13 @@ def reductions(dtype: str, backend: str) -> tuple[str, ...]:
 
 
 def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int) -> torch.Tensor:
-    """The input of a rank for a reduction."""
+    """Return the input of a rank for a reduction."""
     if dtype is torch.bool:
         index = torch.arange(size)
         several = numbers(rank, size, dtype)
         if reduction == "BXOR":
             return several
-        alone = (index + index // 64 + rank) % 8 == 0  # at each place, of one rank in eight
+        alone = (index + index // 64 + rank) % 8 == 0  # one rank in eight, at each place
         return torch.where(_alone(index), ~alone if reduction in ("PRODUCT", "MIN", "BAND") else alone, several)
     if reduction == "AVG":
         return averaged(rank, size, dtype, world)
@@ -121,7 +130,7 @@ def operand(reduction: str, rank: int, size: int, dtype: torch.dtype, world: int
 
 
 def reduced(reduction: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The exact result over the inputs of all ranks, in their type."""
+    """Return the exact result over the inputs of all ranks, in their type."""
     dtype = inputs[0].dtype
     wide = torch.bool if dtype is torch.bool else torch.float64 if dtype.is_floating_point else torch.int64
     pair = _PAIRS[_OF_BOOL.get(reduction, reduction) if dtype is torch.bool else reduction]
@@ -132,10 +141,10 @@ def reduced(reduction: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Guarded:
-    """A tensor inside a larger buffer. Nothing may be written beside it; it begins at an odd element."""
+    """A tensor inside a larger buffer, at an odd element. No collective may write to the rest of the buffer."""
 
     def __init__(self, content: torch.Tensor, device: torch.device) -> None:
-        """The buffer has a copy of `content`."""
+        """Copy `content` into the buffer."""
         size = content.numel()
         self._buffer = torch.full((size + 6,), 1, dtype=content.dtype, device=device)
         self._edge = self._buffer[:3].clone()
@@ -143,6 +152,6 @@ class Guarded:
         self.tensor.copy_(content)
 
     def is_intact(self) -> bool:
-        """Whether what is beside the tensor is as it was."""
+        """Return whether the rest of the buffer is unchanged."""
         size = self.tensor.numel()
         return bool((self._buffer[:3] == self._edge).all() and (self._buffer[3 + size :] == self._edge).all())

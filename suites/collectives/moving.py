@@ -1,4 +1,4 @@
-"""Every collective that moves tensors, called with inputs of `inputs`, and what it must return."""
+"""Every collective that moves tensors, called with inputs of `inputs`, and its expected results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .inputs import Guarded
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the type and the number of elements that one rank sends to one rank.
+    """One call: the type, and the number of elements that one rank sends to one rank.
 
-    `shift`: a second call that differs in its content alone, so that what was sent before is not sent again.
+    `shift`: a second call that differs only in its content, so that a repetition of the first result is detected.
     """
 
     dtype: str
@@ -34,16 +34,16 @@ class Call:
         return dtype
 
     def content(self, rank: int, size: int | None = None) -> torch.Tensor:
-        """What a rank gives, on the CPU."""
+        """Return the input of a rank, on the CPU."""
         return inputs.numbers((rank + self.shift) % 11, self.size if size is None else size, self.torch_dtype)
 
     def empty(self, size: int, device: torch.device) -> Guarded:
-        """A tensor for a result, full of what no result has."""
+        """Return a tensor for a result, filled with a value that no result has."""
         return Guarded(torch.full((size,), 1, dtype=self.torch_dtype), device)
 
 
 def plan(world: int) -> list[Call]:
-    """All types, and sizes around borders: fewer with more ranks."""
+    """Return calls of all types, and of sizes around borders: fewer with more ranks."""
     borders = inputs.BORDERS if world < 3 else inputs.FEW_BORDERS if world < 5 else inputs.FEWEST
     calls = [Call(dtype, 17) for dtype in inputs.MOVED_TYPES]
     calls += [Call("float32", 17, shift=4), Call("int64", 17, shift=4)]
@@ -51,7 +51,7 @@ def plan(world: int) -> list[Call]:
 
 
 def broadcast(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the tensor of the source."""
+    """Check that each rank has the tensor of the source."""
     source = call.size % rank.world
     given = Guarded(call.content(rank.number), rank.device)
     dist.broadcast(given.tensor, source)
@@ -60,7 +60,7 @@ def broadcast(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def all_gather(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the tensors of all ranks, in order."""
+    """Check that each rank has the tensors of all ranks, in order."""
     made = [call.empty(call.size, rank.device) for _ in range(rank.world)]
     dist.all_gather([each.tensor for each in made], call.content(rank.number).to(rank.device))
     for number, each in enumerate(made):
@@ -69,7 +69,7 @@ def all_gather(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def all_gather_single(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the tensors of all ranks in one, also where the input is a part of the output."""
+    """Check that each rank has the tensors of all ranks in one tensor, also if the input is a part of the output."""
     expected = torch.cat([call.content(number) for number in range(rank.world)])
     made = call.empty(call.size * rank.world, rank.device)
     groups.all_gather_single(made.tensor, call.content(rank.number).to(rank.device))
@@ -84,8 +84,8 @@ def all_gather_single(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def gather(rank: Any, call: Call, checks: Checks) -> None:
-    """The destination has the tensors of all ranks, in order."""
-    if call.torch_dtype.is_complex:  # gloo has no gather for them
+    """Check that the destination has the tensors of all ranks, in order."""
+    if call.torch_dtype.is_complex:  # gloo has no gather for complex types
         return
     root = call.size % rank.world
     made = [call.empty(call.size, rank.device) for _ in range(rank.world)] if rank.number == root else []
@@ -97,7 +97,7 @@ def gather(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def scatter(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the tensor at its place of the list of the source."""
+    """Check that each rank has the tensor at its place of the source's list."""
     root = call.size % rank.world
     given = [call.content(number + 1).to(rank.device) for number in range(rank.world)] if rank.number == root else None
     made = call.empty(call.size, rank.device)
@@ -107,7 +107,7 @@ def scatter(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def all_to_all(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the tensors that the others have at its place of their lists. With NCCL their sizes differ."""
+    """Check that each rank has the tensors at its place of the others' lists. With NCCL their sizes differ."""
     differ = groups.backend(rank) == "nccl"
     size = {(a, b): (call.size + differ * (a + 2 * b)) for a in range(rank.world) for b in range(rank.world)}
     given = [_sent(call, rank.number, target, size[rank.number, target]) for target in range(rank.world)]
@@ -120,7 +120,7 @@ def all_to_all(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def all_to_all_single(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the parts that the others have for it: equal parts, and parts of given sizes."""
+    """Check that each rank has the parts that the others have for it: equal parts, and parts of given sizes."""
     given = torch.cat([_sent(call, rank.number, target, call.size) for target in range(rank.world)])
     made = call.empty(call.size * rank.world, rank.device)
     dist.all_to_all_single(made.tensor, given.to(rank.device))
@@ -138,7 +138,7 @@ def all_to_all_single(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def _sent(call: Call, source: int, target: int, size: int) -> torch.Tensor:
-    """What one rank sends to another."""
+    """Return the tensor that one rank sends to another."""
     return call.content((source + 5 * target) % 11, size)
 
 
@@ -154,7 +154,7 @@ FUNCTIONS: Mapping[str, Callable[[Any, Call, Checks], None]] = {
 
 
 def sweep(rank: Any, name: str) -> Checks:
-    """The body of ranks that make all calls of the plan with one function."""
+    """Make all calls of the plan with one function, as the body of ranks."""
     checks = Checks(rank.number)
     with groups.group(rank):
         for call in plan(rank.world):

@@ -1,4 +1,4 @@
-"""Every collective that reduces, called with inputs of `inputs`, and what it must return."""
+"""Every collective that reduces, called with inputs of `inputs`, and its expected results."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ class Call:
         return getattr(Op, self.reduction)
 
     def operands(self, world: int, size: int) -> list[torch.Tensor]:
-        """The inputs of all ranks."""
+        """Return the inputs of all ranks."""
         return [inputs.operand(self.reduction, rank, size, self.torch_dtype, world) for rank in range(world)]
 
 
 def plan(world: int, backend: str, *, slow: bool) -> list[Call]:
-    """All types and reductions with two ranks, half of them with more; sizes around borders, fewer with more ranks.
+    """Return calls of all types and reductions with two ranks, of half of them with more, and of sizes around borders.
 
-    `slow`: gloo has no algorithm of its own for the function, and calls are fewer.
+    There are fewer sizes with more ranks. `slow`: gloo emulates the function with another collective, so there are
+    fewer calls.
     """
     every = [(dtype, reduction) for dtype in inputs.TYPES for reduction in inputs.reductions(dtype, backend)]
     if world > 4 or (slow and world > 2):
@@ -56,7 +57,7 @@ def plan(world: int, backend: str, *, slow: bool) -> list[Call]:
 
 
 def all_reduce(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the reduction."""
+    """Check that each rank has the reduction."""
     operands = call.operands(rank.world, call.size)
     given = Guarded(operands[rank.number], rank.device)
     dist.all_reduce(given.tensor, call.op)
@@ -65,7 +66,7 @@ def all_reduce(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def reduce(rank: Any, call: Call, checks: Checks) -> None:
-    """The destination has the reduction. What the others have afterwards is undefined."""
+    """Check that the destination has the reduction. The tensors of the others are undefined afterwards."""
     operands = call.operands(rank.world, call.size)
     root = call.size % rank.world
     given = Guarded(operands[rank.number], rank.device)
@@ -76,7 +77,7 @@ def reduce(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def reduce_scatter(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has the reduction of the tensors at its place of the lists. The inputs are as they were."""
+    """Check that each rank has the reduction of the tensors at its place, and that the inputs are unchanged."""
     operands = call.operands(rank.world, call.size * rank.world)
     given = [part.clone().to(rank.device) for part in operands[rank.number].split(call.size)] if call.size else []
     given = given or [torch.empty(0, dtype=call.torch_dtype, device=rank.device) for _ in range(rank.world)]
@@ -87,7 +88,7 @@ def reduce_scatter(rank: Any, call: Call, checks: Checks) -> None:
 
 
 def reduce_scatter_single(rank: Any, call: Call, checks: Checks) -> None:
-    """Each rank has its part of the reduction. The input is as it was."""
+    """Check that each rank has its part of the reduction, and that the input is unchanged."""
     operands = call.operands(rank.world, call.size * rank.world)
     given = operands[rank.number].to(rank.device, copy=True)
     made = Guarded(torch.ones(call.size, dtype=call.torch_dtype), rank.device)
@@ -113,7 +114,7 @@ FUNCTIONS: Mapping[str, Callable[[Any, Call, Checks], None]] = {
 
 
 def sweep(rank: Any, name: str) -> Checks:
-    """The body of ranks that make all calls of the plan with one function."""
+    """Make all calls of the plan with one function, as the body of ranks."""
     checks = Checks(rank.number)
     with groups.group(rank):
         for call in plan(rank.world, groups.backend(rank), slow="scatter" in name):

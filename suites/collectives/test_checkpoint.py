@@ -1,4 +1,4 @@
-"""Checkpoints of sharded state: saved by some ranks, loaded by others."""
+"""Checkpoints of sharded state: saved by some ranks, and loaded by others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def whole() -> torch.Tensor:
 
 
 def state_of(rank: Any, placement: Any, *, empty: bool) -> dict[str, Any]:
-    """A sharded tensor, a tensor that all ranks have, a tensor of one rank, and values."""
+    """Return a sharded tensor, a tensor that all ranks have, a tensor of one rank, and plain values."""
     mesh = init_device_mesh(rank.device.type, (rank.world,))
     factor = 0 if empty else 1
     return {
@@ -72,14 +72,14 @@ def load(rank: Any, folder: str) -> Checks:
 
 @worlds(2, 3)
 def test_checkpoint_load_reshards_what_other_ranks_have_saved(ranks: Any, world: int, tmp_path: Path) -> None:
-    """A tensor that so many ranks have saved by rows is loaded by two others by rows, by columns and whole."""
+    """A tensor that a number of ranks saved by rows is loaded by two other ranks by rows, by columns and whole."""
     folder = str(tmp_path / "saved")
     expect_all_right(ranks.run(save, folder, world=world))
     expect_all_right(ranks.run(load, folder, world=2))
 
 
 def trained(rank: Any, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A sharded model and its optimiser after some steps."""
+    """Return a sharded model and its optimizer after some steps."""
     torch.manual_seed(11)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(rank.device)
     fully_shard(model, mesh=init_device_mesh(rank.device.type, (rank.world,)))
@@ -98,7 +98,7 @@ def train(rank: Any, model: nn.Module, optimizer: torch.optim.Optimizer, step: i
 
 @grouped
 def resume(rank: Any, folder: str) -> Checks:
-    """Three steps at once, and two, a checkpoint, and the third."""
+    """Run three steps without a checkpoint; and two steps, a checkpoint, and the third step."""
     checks = Checks(rank.number)
     model, optimizer = trained(rank, 2)
     weights, state = get_state_dict(model, optimizer)
@@ -108,7 +108,8 @@ def resume(rank: Any, folder: str) -> Checks:
     other, its_optimizer = trained(rank, 0)
     weights, state = get_state_dict(other, its_optimizer)
     checkpoint.load(loaded := {"model": weights, "optimizer": state}, checkpoint_id=folder)
-    # `load` writes into the tensors of `other` and its optimizer; a third model gets all by `set_state_dict`.
+    # `load` writes into the tensors of `other` and its optimizer; a third model gets everything through
+    # `set_state_dict`.
     third, last_optimizer = trained(rank, 0)
     last_optimizer.param_groups[0]["lr"] = 0.5
     for each, its, state in ((other, its_optimizer, loaded), (third, last_optimizer, copy.deepcopy(loaded))):
@@ -124,5 +125,5 @@ def resume(rank: Any, folder: str) -> Checks:
 
 @worlds(2)
 def test_set_state_dict_resumes_a_sharded_training_bit_for_bit(ranks: Any, world: int, tmp_path: Path) -> None:
-    """A training that was saved and loaded goes on with the bits of one that was not interrupted."""
+    """A training that is saved and loaded continues bit for bit like one that is not interrupted."""
     expect_all_right(ranks.run(resume, str(tmp_path / "saved"), world=world))

@@ -1,4 +1,4 @@
-"""DistributedDataParallel against the same model in one process, in float64.
+"""DistributedDataParallel, compared with the same model in one process, in float64.
 
 Each rank has its own rows; the reference has the rows of all ranks.
 """
@@ -20,12 +20,12 @@ from .groups import GATE, group, grouped, on_cpu, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
 
-#: Gradients are averages of a few products; rounding differs only in the order of additions.
+#: Gradients are averages of a few products. Rounding differs only in the order of additions.
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
 
 
 class Model(nn.Module):
-    """Two branches, of which a call takes one or both, and a weight that is used twice."""
+    """Two branches, one or both of which a call takes, and a weight that is used twice."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -48,18 +48,18 @@ def model(rank: Any, seed: int = 5) -> Model:
 
 
 def rows_of(number: int, step: int = 0) -> torch.Tensor:
-    """The rows of a rank at a step."""
+    """Return the rows of a rank at a step."""
     return torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(100 * step + number))
 
 
 def loss_of(module: nn.Module, rank: Any, number: int, step: int = 0, **options: Any) -> torch.Tensor:
-    """The loss of one rank's rows."""
+    """Return the loss of one rank's rows."""
     loss: torch.Tensor = module(rows_of(number, step).to(rank.device), **options).square().mean()
     return loss
 
 
 def averages(rank: Any, steps: int = 1, **options: Any) -> dict[str, torch.Tensor | None]:
-    """The gradients in one process: the mean over ranks of the losses, added up over steps."""
+    """Return the gradients in one process: the mean over ranks of the losses, added up over steps."""
     single = model(rank)
     for step in range(steps):
         losses = [loss_of(single, rank, number, step, **options) for number in range(rank.world)]
@@ -77,7 +77,7 @@ def compare(what: str, module: nn.Module, expected: dict[str, torch.Tensor | Non
             checks.true(f"{what}: gradient of {name}", torch.allclose(found, wanted, **TOLERANCE))
 
 
-#: By name: how the model is wrapped.
+#: Options with which the model is wrapped, by name.
 WRAPS: dict[str, dict[str, Any]] = {
     "one bucket": {},
     "a bucket per parameter": {"bucket_cap_mb": 1e-6},
@@ -90,7 +90,7 @@ WRAPS: dict[str, dict[str, Any]] = {
 
 @grouped
 def gradients(rank: Any) -> tuple[Checks, list[str]]:
-    """The gradients with each way to wrap the model, in two steps."""
+    """Compare the gradients with each way to wrap the model, in two steps."""
     checks, hashes = Checks(rank.number), []
     expected = averages(rank), averages(rank, 2)
     for name, options in WRAPS.items():
@@ -104,7 +104,7 @@ def gradients(rank: Any) -> tuple[Checks, list[str]]:
 
 @worlds(1, 2, 4)
 def test_distributeddataparallel_averages_gradients(ranks: Any, world: int) -> None:
-    """In any division into buckets, the gradients are those of one process, and the same bits on all ranks."""
+    """For any division into buckets, the gradients equal those of one process, and have the same bits on all ranks."""
     results = ranks.run(gradients, world=world)
     expect_all_right([checks for checks, _ in results])
     assert all(hashes == results[0][1] for _, hashes in results)
@@ -112,7 +112,7 @@ def test_distributeddataparallel_averages_gradients(ranks: Any, world: int) -> N
 
 @grouped
 def training(rank: Any) -> Checks:
-    """Five steps of an optimiser, in a group and in one process."""
+    """Run five steps of an optimizer, in a group and in one process."""
     checks = Checks(rank.number)
     single = model(rank)
     alone = torch.optim.AdamW(single.parameters(), lr=0.05)
@@ -132,13 +132,13 @@ def training(rank: Any) -> Checks:
 
 @worlds(2)
 def test_distributeddataparallel_trains_as_one_process_does(ranks: Any, world: int) -> None:
-    """After five steps of an optimiser the weights are those of a training on all rows."""
+    """After five steps of an optimizer, the weights equal those of a training on all rows."""
     expect_all_right(ranks.run(training, world=world))
 
 
 @grouped
 def unsynchronized(rank: Any) -> Checks:
-    """Steps under `no_sync` keep gradients local; the next step adds them up."""
+    """Run steps under `no_sync`, which keep gradients local, and a step that adds them up."""
     checks = Checks(rank.number)
     expected = averages(rank, 3)
     for view in (False, True):
@@ -157,13 +157,13 @@ def unsynchronized(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_no_sync_accumulates_local_gradients_until_the_next_step(ranks: Any, world: int) -> None:
-    """Under `no_sync` each rank has its own gradients; the first step without it averages the sums."""
+    """Under `no_sync`, each rank keeps its own gradients; the first step without it averages the sums."""
     expect_all_right(ranks.run(unsynchronized, world=world))
 
 
 @grouped
 def unused(rank: Any) -> Checks:
-    """A branch that no rank uses, or that one rank uses."""
+    """Leave a branch unused on all ranks, and on all ranks but one."""
     checks = Checks(rank.number)
     wrapped = DistributedDataParallel(model(rank), find_unused_parameters=True)
     loss_of(wrapped, rank, rank.number, branch="left").backward()
@@ -200,13 +200,16 @@ def unused(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_find_unused_parameters_averages_what_some_ranks_use(ranks: Any, world: int) -> None:
-    """A branch that no rank uses has no gradient, one that some use the average. Without the option torch raises."""
+    """A branch that no rank uses has no gradient, and one that some ranks use has the average.
+
+    Without `find_unused_parameters`, torch raises.
+    """
     expect_all_right(ranks.run(unused, world=world))
 
 
 @grouped
 def parameters(rank: Any) -> Checks:
-    """Ranks begin with different weights and buffers."""
+    """Start ranks with different weights and buffers."""
     checks = Checks(rank.number)
     wrapped = DistributedDataParallel(model(rank, seed=rank.number))
     for (name, found), wanted in zip(wrapped.named_parameters(), model(rank, seed=0).parameters(), strict=True):
@@ -236,7 +239,7 @@ def test_distributeddataparallel_begins_with_the_state_of_rank_0(ranks: Any, wor
 
 @grouped
 def uneven(rank: Any) -> Checks:
-    """Rank r has r + 1 batches."""
+    """Train with r + 1 batches on rank r."""
     checks = Checks(rank.number)
     wrapped = DistributedDataParallel(model(rank))
     done = 0
@@ -256,12 +259,12 @@ def uneven(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_join_lets_ranks_have_different_numbers_of_batches(ranks: Any, world: int) -> None:
-    """A rank without batches takes part with zeros, so that the others do not wait for ever."""
+    """A rank without batches participates with zeros, so that the others do not wait forever."""
     expect_all_right(ranks.run(uneven, world=world))
 
 
-def doubled(state, bucket):  # torch compares annotations with types, and these are texts here
-    """A hook that reduces a bucket and doubles it."""
+def doubled(state, bucket):  # torch compares annotations with types, and they would be strings here
+    """Reduce a bucket and double it, as a communication hook."""
     state.append(bucket.buffer().numel())
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0] * 2)
@@ -269,7 +272,7 @@ def doubled(state, bucket):  # torch compares annotations with types, and these 
 
 @grouped
 def hooks(rank: Any) -> Checks:
-    """Hooks of one's own, and of torch."""
+    """Run a custom hook and hooks of torch."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     checks = Checks(rank.number)
@@ -278,7 +281,7 @@ def hooks(rank: Any) -> Checks:
     sizes: list[int] = []
     wrapped.register_comm_hook(sizes, doubled)
     twice = {name: None if grad is None else grad * 2 * rank.world for name, grad in expected.items()}
-    for _ in range(2):  # torch divides anew after the first step
+    for _ in range(2):  # torch divides into buckets again after the first step
         sizes.clear()
         wrapped.zero_grad()
         loss_of(wrapped, rank, rank.number).backward()
@@ -305,7 +308,7 @@ def test_register_comm_hook_replaces_the_reduction(ranks: Any, world: int) -> No
 
 
 def inconsistent(rank: Any) -> Checks:
-    """The last rank has another model."""
+    """Give the last rank a different model."""
     checks = Checks(rank.number)
     width = 4 if rank.number == rank.world - 1 else 3
     with contextlib.suppress(RuntimeError), group(on_cpu(rank)):
@@ -317,5 +320,5 @@ def inconsistent(rank: Any) -> Checks:
 
 @worlds(2)
 def test_distributeddataparallel_refuses_models_that_differ(ranks: Any, world: int) -> None:
-    """Shapes that differ between ranks are found when the model is wrapped."""
+    """Shapes that differ between ranks are detected when the model is wrapped."""
     expect_all_right(ranks.run(inconsistent, world=world))

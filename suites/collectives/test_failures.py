@@ -1,6 +1,6 @@
-"""What ranks notice when another dies, raises, is late or calls something else; and that a new group works afterwards.
+"""Failures of a rank, which dies, raises, is late or calls another collective: errors on the others, and a new group.
 
-The ranks use gloo, and the texts are its own.
+The ranks use gloo, whose messages the cases check.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .groups import begin, group, on_cpu, use_again, worlds
 
 pytestmark = pytest.mark.timeout(60)
 
-#: Seconds of the groups in which a rank is late.
+#: The timeout in seconds of groups with a late rank.
 SHORT = 1.0
 PEER_IS_GONE = r"closed by peer|reset by peer|broken pipe"
 
 
 def error_of(call: Callable[[], object]) -> tuple[str, float]:
-    """The text of the error that a call raises, and the seconds until then."""
+    """Return the text of the error that a call raises, and the seconds until then."""
     begun = time.monotonic()
     try:
         call()
@@ -39,14 +39,14 @@ def error_of(call: Callable[[], object]) -> tuple[str, float]:
 
 
 def new_group_of_survivors(rank: Any, survivors: list[int], checks: Checks) -> None:
-    """Replace the broken default group by one of these ranks, and use it."""
+    """Replace the broken default group by a group of these ranks, and use it."""
     dist.destroy_process_group()
     checks.true("is_initialized() after destroy_process_group()", not dist.is_initialized())
     use_again(rank, checks, survivors)
 
 
 def other_dies(rank: Any, how: str) -> Checks:
-    """Rank 1 dies in the middle of many calls."""
+    """Kill rank 1 in the middle of many calls."""
     checks, rank = Checks(rank.number), on_cpu(rank)
     begin(rank)
     dist.all_reduce(torch.ones(4))
@@ -75,13 +75,13 @@ def _has(text: str, pattern: str) -> bool:
     ("how", "status"), [("SIGKILL", -signal.SIGKILL), ("SIGSEGV", -signal.SIGSEGV), ("exit", 7)], ids=lambda v: str(v)
 )
 def test_all_reduce_raises_when_a_rank_has_died(ranks: Any, how: str, status: int) -> None:
-    """The ranks that are left get an error at once, and can form a new group without the dead one."""
+    """The remaining ranks get an error immediately, and can form a new group without the dead rank."""
     first, _, last = ranks.run(other_dies, how, world=3, deaths={1: status})
     expect_all_right([first, last])
 
 
 def other_raises(rank: Any) -> Checks:
-    """Rank 0 raises between two calls, and leaves the group."""
+    """Raise on rank 0 between two calls."""
     checks = Checks(rank.number)
     with group(on_cpu(rank)):
         dist.all_reduce(torch.ones(4))
@@ -94,16 +94,16 @@ def other_raises(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_broadcast_that_one_rank_alone_refuses_leaves_the_group_usable(ranks: Any, world: int) -> None:
-    """An error that is found before anything is sent concerns the calling rank alone."""
+    """An error that is detected before anything is sent only affects the calling rank."""
     expect_all_right(ranks.run(other_raises, world=world))
 
 
 def late(rank: Any) -> tuple[Checks, float]:
-    """Rank 1 does not come to the call."""
+    """Keep rank 1 away from the call."""
     checks, rank = Checks(rank.number), on_cpu(rank)
     begin(rank)
     dist.barrier()
-    set_timeout(timedelta(seconds=SHORT))  # not from the beginning, since ranks may come late to the rendezvous
+    set_timeout(timedelta(seconds=SHORT))  # not from the beginning, since ranks may be late for the rendezvous
     seconds = SHORT
     if rank.number == 1:
         while len(list(rank.folder.glob("raised-*"))) < rank.world - 1:
@@ -120,7 +120,7 @@ def late(rank: Any) -> tuple[Checks, float]:
 
 @worlds(2, 3)
 def test_all_reduce_raises_at_the_timeout_of_the_group(ranks: Any, world: int) -> None:
-    """A rank that does not come makes the others raise after the time limit, and a new group of all works."""
+    """If a rank does not make the call, the others raise after the timeout, and a new group of all ranks works."""
     results = ranks.run(late, world=world)
     expect_all_right(checks_of(results))
     first = min(seconds for number, (_, seconds) in enumerate(results) if number != 1)
@@ -128,9 +128,9 @@ def test_all_reduce_raises_at_the_timeout_of_the_group(ranks: Any, world: int) -
 
 
 def monitored(rank: Any) -> Checks:
-    """Some ranks do not come to a barrier; rank 0 finds out which."""
+    """Keep some ranks away from a barrier, whose rank 0 reports them."""
     checks = Checks(rank.number)
-    limit = timedelta(seconds=2 * SHORT)  # the ranks that come must not be late
+    limit = timedelta(seconds=2 * SHORT)  # the other ranks must not be late
     with group(on_cpu(rank)):
         dist.monitored_barrier(timeout=timedelta(seconds=30))
         missing = [2] if rank.world == 3 else [1, 3]
@@ -152,12 +152,12 @@ def monitored(rank: Any) -> Checks:
 
 @worlds(3, 4)
 def test_monitored_barrier_names_the_ranks_that_did_not_come(ranks: Any, world: int) -> None:
-    """Rank 0 raises with the number of the missing rank, or with `wait_all_ranks` of all; the others point to it."""
+    """Rank 0 raises with the missing rank, or with `wait_all_ranks` all of them; other ranks point to rank 0."""
     expect_all_right(ranks.run(monitored, world=world))
 
 
 def mismatched(rank: Any, what: str) -> Checks:
-    """The last rank calls something else."""
+    """Make another call on the last rank."""
     checks = Checks(rank.number)
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     begin(on_cpu(rank))
@@ -183,12 +183,12 @@ def mismatched(rank: Any, what: str) -> Checks:
 @pytest.mark.requires(ranks=3)
 @pytest.mark.parametrize("what", ["sizes", "types", "functions"])
 def test_set_debug_level_detail_reports_collectives_that_differ(ranks: Any, what: str) -> None:
-    """With the level DETAIL, each rank raises with its own call and a different one, and none hangs."""
+    """With the debug level DETAIL, each rank raises with its own call and a different one, and no rank hangs."""
     expect_all_right(ranks.run(mismatched, what, world=3))
 
 
 def refusals(rank: Any) -> Checks:
-    """Calls that are wrong on each rank alike."""
+    """Make calls that are wrong in the same way on each rank."""
     checks = Checks(rank.number)
     world, own = rank.world, rank.number
     two = torch.ones(2)
@@ -246,18 +246,18 @@ def refusals(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_broadcast_and_others_refuse_wrong_arguments(ranks: Any, world: int) -> None:
-    """Each wrong call raises with what is wrong, on every rank; the group works afterwards, until it is destroyed."""
+    """Each wrong call raises on every rank with what is wrong. The group then works until it is destroyed."""
     expect_all_right(ranks.run(refusals, world=world))
 
 
 def held() -> tuple[int, int]:
-    """Threads and descriptors of this process."""
+    """Return the number of threads and of descriptors of this process."""
     assert threading.active_count() == 1, threading.enumerate()
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 
 def groups_come_and_go(rank: Any) -> Checks:
-    """The same work, several times; from the second time on nothing is added."""
+    """Repeat the same work. From the second time on, it adds nothing."""
     checks = Checks(rank.number)
     before: list[tuple[int, int]] = []
     for turn in range(5):
@@ -278,12 +278,12 @@ def groups_come_and_go(rank: Any) -> Checks:
 
 @worlds(2)
 def test_destroy_process_group_leaves_no_thread_and_no_descriptor(ranks: Any, world: int) -> None:
-    """A process that makes and destroys groups holds no more after the fifth than after the second."""
+    """A process holds as many threads and descriptors after its fifth group as after its second."""
     expect_all_right(ranks.run(groups_come_and_go, world=world))
 
 
 def nobody_comes(rank: Any) -> Checks:
-    """A group of two, of which one is missing."""
+    """Create a group of two ranks without the second one."""
     checks = Checks(rank.number)
     text, seconds = error_of(
         lambda: dist.init_process_group(
@@ -297,5 +297,5 @@ def nobody_comes(rank: Any) -> Checks:
 
 
 def test_init_process_group_raises_if_a_rank_does_not_come(ranks: Any) -> None:
-    """The first rank of two gives up after the time limit, and has no group."""
+    """The first of two ranks raises after the timeout if the second does not start, and has no group."""
     expect_all_right(ranks.run(nobody_comes, world=1))

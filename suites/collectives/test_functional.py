@@ -1,4 +1,4 @@
-"""Functional collectives, which return new tensors: values, gradients, and compiled code with them inside."""
+"""Functional collectives, which return new tensors: values, gradients, and compiled code that contains them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .groups import GATE, grouped, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
 
-#: Seconds by which a rank comes later than the others.
+#: The seconds by which a rank is late.
 LATE = 0.1
 
 
 def own(rank: Any, number: int | None = None, size: int = 6) -> torch.Tensor:
-    """The input of a rank, on its device."""
+    """Return the input of a rank, on its device."""
     number = rank.number if number is None else number
     return (torch.arange(float(size)) + 10 * number).to(rank.device)
 
 
 @grouped
 def values(rank: Any) -> Checks:
-    """Each functional collective; the input stays as it is."""
+    """Call each functional collective, and check that the input is unchanged."""
     checks = Checks(rank.number)
     functional = functional_collectives()
     group = dist.group.WORLD
@@ -70,13 +70,13 @@ def values(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_functional_collectives_return_new_tensors(ranks: Any, world: int) -> None:
-    """The result is a new tensor, which waits for its collective where it is used, and the input is as it was."""
+    """The result is a new tensor, which waits for its collective at its first use, and the input is unchanged."""
     expect_all_right(ranks.run(values, world=world))
 
 
 @grouped
 def derivatives(rank: Any) -> Checks:
-    """Gradients through collectives, against one process with the inputs of all ranks."""
+    """Compare gradients through collectives with those of one process that has the inputs of all ranks."""
     checks = Checks(rank.number)
     weights = [torch.arange(6.0) % 3 + number + 1 for number in range(rank.world)]
     for name in ("all_reduce", "all_gather", "broadcast", "reduce_scatter"):
@@ -108,13 +108,13 @@ def derivatives(rank: Any) -> Checks:
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
 @worlds(2, 3)
 def test_nn_functional_collectives_have_gradients(ranks: Any, world: int) -> None:
-    """A gradient takes the way back: a sum's goes to all ranks, a gathered tensor's and a broadcast one's add up."""
+    """A sum's gradient goes to all ranks; gradients of gathered and broadcast tensors add up at their source."""
     expect_all_right(ranks.run(derivatives, world=world))
 
 
 @grouped
 def functional_derivatives(rank: Any) -> Checks:
-    """Gradients through functional collectives that only move or add."""
+    """Check gradients through functional collectives that only move or add."""
     checks = Checks(rank.number)
     group = dist.group.WORLD
     size = 2 * rank.world
@@ -147,15 +147,15 @@ def functional_derivatives(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_gather_single_autograd_and_others_return_gradients_to_their_ranks(ranks: Any, world: int) -> None:
-    """What all ranks have gathered of a tensor adds up, and what was sent comes back."""
+    """Gradients of a tensor that all ranks gathered add up, and those of sent tensors return to their ranks."""
     expect_all_right(ranks.run(functional_derivatives, world=world))
 
 
 @grouped
 def compiled(rank: Any, compiler: str) -> Checks:
-    """A function with collectives between operators, one of them in place, compiled as one graph.
+    """Compile a function with collectives between operators, one of them in place, as one graph.
 
-    There is one function, since Inductor takes seconds for each kernel.
+    A single function is compiled, since Inductor takes seconds for each kernel.
     """
     checks = Checks(rank.number)
     functional = functional_collectives()
@@ -175,7 +175,7 @@ def compiled(rank: Any, compiler: str) -> Checks:
         expected, found = calculation(given + turn) + 0, graph(given + turn) + 0
         if compiler == "aot_eager":
             checks.same(f"compiled, call {turn}", found, expected)
-        else:  # it has its own sine and cosine
+        else:  # Inductor has its own sine and cosine
             checks.true(f"compiled, call {turn}", torch.allclose(found, expected, rtol=1e-12, atol=1e-12))
     everything = [own(rank, number).double() for number in range(rank.world)]
     total = sum(each.sin() for each in everything)
@@ -187,7 +187,7 @@ def compiled(rank: Any, compiler: str) -> Checks:
 
 @worlds(2)
 def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
-    """One graph, without a break, has the collectives and the same bits as the calls outside it."""
+    """One graph, without a break, contains the collectives, and gives the same bits as calls outside the graph."""
     expect_all_right(ranks.run(compiled, "aot_eager", world=world))
 
 
@@ -196,5 +196,5 @@ def test_torch_compile_keeps_collectives_in_the_graph(ranks: Any, world: int) ->
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # Inductor's import
 @worlds(2)
 def test_torch_compile_with_inductor_keeps_collectives_in_the_graph(ranks: Any, world: int) -> None:
-    """Code that Inductor generates around collectives has the results of the calls outside it."""
+    """Code that Inductor generates around collectives gives the results of calls outside it."""
     expect_all_right(ranks.run(compiled, "inductor", world=world))

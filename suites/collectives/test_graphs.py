@@ -1,4 +1,4 @@
-"""Collectives in CUDA graphs: captured once, replayed with other contents, and mixed with eager ones."""
+"""Collectives in CUDA graphs: captured once, replayed with other contents, and mixed with eager collectives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 1000
 
 @grouped
 def one_captured(rank: Any) -> Checks:
-    """One collective between other work; its input changes between replays."""
+    """Capture one collective between other work, and change its input between replays."""
     checks = Checks(rank.number)
     connect(rank)
     given = torch.zeros(SIZE, device=rank.device)
@@ -39,13 +39,13 @@ def one_captured(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_is_replayed_with_what_its_input_holds(ranks: Any, world: int) -> None:
-    """Each replay reduces what the inputs of all ranks hold at that time; capturing alone does nothing."""
+    """Each replay reduces the current inputs of all ranks; the capture alone does nothing."""
     expect_all_right(ranks.run(one_captured, world=world))
 
 
 @grouped
 def many_captured(rank: Any) -> Checks:
-    """Every kind of collective, in one graph."""
+    """Capture every kind of collective in one graph."""
     checks = Checks(rank.number)
     connect(rank)
     world, number = rank.world, rank.number
@@ -84,13 +84,13 @@ def many_captured(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_broadcast_and_others_are_replayed_in_one_graph(ranks: Any, world: int) -> None:
-    """A graph of several collectives of one communicator has all their results at each replay."""
+    """A graph with several collectives of one communicator gives all their results at each replay."""
     expect_all_right(ranks.run(many_captured, world=world))
 
 
 @grouped
 def on_side_streams(rank: Any) -> Checks:
-    """A capture forks to other streams, each with a collective, and joins them."""
+    """Fork a capture to other streams with a collective each, and join them."""
     checks = Checks(rank.number)
     other = dist.new_group(list(range(rank.world)))
     connect(rank)
@@ -121,13 +121,13 @@ def on_side_streams(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_async_op_and_side_streams_are_captured(ranks: Any, world: int) -> None:
-    """Collectives on forked streams and asynchronous ones, of two groups, are in the graph, in their order."""
+    """Collectives on forked streams, and asynchronous ones, of two groups are part of the graph, in their order."""
     expect_all_right(ranks.run(on_side_streams, world=world))
 
 
 @grouped
 def beside_eager_ones(rank: Any) -> Checks:
-    """Two graphs of one communicator in turn, with eager collectives between their replays."""
+    """Replay two graphs of one communicator in turn, with eager collectives between their replays."""
     checks = Checks(rank.number)
     connect(rank)
     given = torch.zeros(SIZE, device=rank.device)
@@ -157,7 +157,7 @@ def test_all_reduce_runs_between_replays_of_two_graphs(ranks: Any, world: int) -
 
 @grouped
 def messages_captured(rank: Any) -> Checks:
-    """A ring of messages, and coalesced collectives, in a graph."""
+    """Capture a ring of messages, and coalesced collectives."""
     checks = Checks(rank.number)
     connect(rank)
     after, before = (rank.number + 1) % rank.world, (rank.number - 1) % rank.world
@@ -199,7 +199,7 @@ def test_batch_isend_irecv_and_coalescing_are_captured(ranks: Any, world: int) -
 
 @grouped
 def trained(rank: Any) -> Checks:
-    """A step of data-parallel training, captured whole, against the same steps in one process."""
+    """Capture a whole step of data-parallel training, and compare it with the same steps in one process."""
     checks = Checks(rank.number)
     connect(rank)
 
@@ -248,5 +248,5 @@ def trained(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_of_gradients_is_captured_with_the_step(ranks: Any, world: int) -> None:
-    """Forward, backward, reduction and update in one graph train as one process with all batches does."""
+    """Forward, backward, reduction and update in one graph train like one process with all batches."""
     expect_all_right(ranks.run(trained, world=world))

@@ -1,4 +1,4 @@
-"""When a collective is done, and which one comes first: asynchronous calls, barriers, messages, several groups."""
+"""Completion and order of collectives: asynchronous calls, barriers, messages, several groups."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .groups import GATE, group, on_cpu, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
 
-#: Seconds that a rank is late, where others must wait for it.
+#: The seconds by which a rank is late, if others must wait for it.
 LATE = 0.3
-#: Seconds after which a rank no longer waits for others that are held up.
+#: The seconds after which a rank stops waiting for delayed ranks.
 PATIENCE = 5.0
 
 
@@ -30,7 +30,7 @@ def synchronize(rank: Any) -> None:
 
 
 def one(rank: Any, size: int = 1000) -> torch.Tensor:
-    """A tensor with the number of the rank, from 1 on."""
+    """Return a tensor with the number of the rank, counted from 1."""
     return torch.full((size,), rank.number + 1.0, device=rank.device)
 
 
@@ -39,7 +39,7 @@ def sum_of_ranks(rank: Any) -> float:
 
 
 def late_rank(rank: Any) -> Checks:
-    """Rank 0 comes when the calls of the others have returned, and a while later."""
+    """Delay rank 0 until the calls of the others have returned, and a little longer."""
     checks = Checks(rank.number)
     called = [rank.folder / f"called-{number}" for number in range(1, rank.world)]
     with group(rank):
@@ -64,12 +64,15 @@ def late_rank(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_wait_returns_when_the_last_rank_has_come(ranks: Any, world: int) -> None:
-    """An asynchronous call returns at once; `is_completed` is false until all ranks have called, and `wait` waits."""
+    """An asynchronous call returns immediately.
+
+    `is_completed` is False until all ranks have called, and `wait` waits.
+    """
     expect_all_right(ranks.run(late_rank, world=world))
 
 
 def queued(rank: Any) -> Checks:
-    """Many calls are queued before the first wait, and awaited in reverse."""
+    """Queue many calls before the first wait, and wait for them in reverse order."""
     checks = Checks(rank.number)
     with group(rank):
         given = [torch.full((5,), float(number + rank.number), device=rank.device) for number in range(8)]
@@ -90,12 +93,12 @@ def queued(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_async_op_calls_do_not_mix(ranks: Any, world: int) -> None:
-    """Calls in flight at once each have their own result, in whatever order they are awaited."""
+    """Each of several pending calls has its own result, in whatever order they are awaited."""
     expect_all_right(ranks.run(queued, world=world))
 
 
 def barriers(rank: Any) -> Checks:
-    """Each rank is late once, and the others find its mark behind the barrier."""
+    """Delay each rank once, and check that the others find its mark after the barrier."""
     checks = Checks(rank.number)
     with group(rank):
         for late in range(rank.world):
@@ -110,12 +113,12 @@ def barriers(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_barrier_waits_for_every_rank(ranks: Any, world: int) -> None:
-    """Behind a barrier, what each rank did before it is done."""
+    """After a barrier, everything that each rank did before it is done."""
     expect_all_right(ranks.run(barriers, world=world))
 
 
 def messages(rank: Any) -> Checks:
-    """A ring, and several messages between two ranks."""
+    """Send messages around a ring, and several messages between two ranks."""
     checks = Checks(rank.number)
     after, before = (rank.number + 1) % rank.world, (rank.number - 1) % rank.world
     with group(rank):
@@ -158,12 +161,12 @@ def messages(rank: Any) -> Checks:
 
 @worlds(2, 3, 4)
 def test_send_and_recv_keep_the_order_of_messages(ranks: Any, world: int) -> None:
-    """Messages between two ranks arrive in order and whole; a batch of sends and receives in both directions ends."""
+    """Messages between two ranks arrive complete and in order; a batch in both directions completes."""
     expect_all_right(ranks.run(messages, world=world))
 
 
 def tagged(rank: Any) -> Checks:
-    """Two messages, received in the other order."""
+    """Receive two messages in reverse order."""
     checks = Checks(rank.number)
     with group(on_cpu(rank)):
         if rank.number == 0:
@@ -181,7 +184,7 @@ def tagged(rank: Any) -> Checks:
 
 
 def named_in_a_group(rank: Any) -> Checks:
-    """Messages of a group whose ranks have other numbers in the world."""
+    """Send messages in a group whose ranks have other numbers in the world."""
     checks = Checks(rank.number)
     with group(on_cpu(rank)):
         pair = dist.new_group([1, 2])
@@ -200,19 +203,18 @@ def named_in_a_group(rank: Any) -> Checks:
 
 @pytest.mark.requires(ranks=3)
 def test_recv_in_a_group_returns_the_rank_of_the_sender_in_the_world(ranks: Any) -> None:
-    """`recv` returns the global rank of the sender, also if the source is any rank or is named by its rank in the
-    group."""
+    """`recv` returns the sender's global rank, also if the source is any rank or is given as its group rank."""
     expect_all_right(ranks.run(named_in_a_group, world=3))
 
 
 @pytest.mark.requires(ranks=2)
 def test_recv_chooses_a_message_by_its_tag(ranks: Any) -> None:
-    """Of two messages `recv` takes the one with its tag; without a source, the one of any rank. NCCL has no tags."""
+    """`recv` takes the message with its tag, and without a source the message of any rank. NCCL has no tags."""
     expect_all_right(ranks.run(tagged, world=2))
 
 
 def subgroups(rank: Any) -> Checks:
-    """Groups of even and odd ranks, of all ranks, and of one."""
+    """Use groups of even and odd ranks, of all ranks, and of one rank."""
     checks = Checks(rank.number)
     with group(rank):
         even, odd = [list(range(start, rank.world, 2)) for start in (0, 1)]
@@ -255,12 +257,12 @@ def subgroups(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_new_group_has_its_own_ranks_and_order(ranks: Any, world: int) -> None:
-    """Collectives of a group reach its members only, and those of several groups at once do not mix."""
+    """Collectives of a group reach its members only, and concurrent collectives of several groups do not mix."""
     expect_all_right(ranks.run(subgroups, world=world))
 
 
 def coalesced(rank: Any) -> Checks:
-    """Several collectives in one."""
+    """Combine several collectives in one call."""
     checks = Checks(rank.number)
     with group(rank):
         given = [torch.full((size,), rank.number + size + 0.0, device=rank.device) for size in (1, 17, 4097)]
@@ -277,12 +279,12 @@ def coalesced(rank: Any) -> Checks:
 @pytest.mark.requires(nccl=True)
 @worlds(2, 3)
 def test_coalescing_manager_makes_one_call_of_several(ranks: Any, world: int) -> None:
-    """Collectives inside the manager all have their results when it is awaited. gloo has no coalescing."""
+    """Collectives inside the manager all have their results after it is awaited. gloo has no coalescing."""
     expect_all_right(ranks.run(coalesced, world=world))
 
 
 def objects(rank: Any) -> Checks:
-    """Python objects of different sizes."""
+    """Send Python objects of different sizes."""
     checks = Checks(rank.number)
     own = {"rank": rank.number, "text": "x" * (rank.number * 1000), "tensor": torch.arange(rank.number)}
     with group(rank):

@@ -1,7 +1,7 @@
-"""Copies between each pair of devices, in one process: values, events, and all pairs at once.
+"""Copies between each pair of devices, in one process: values, events, and concurrent copies of all pairs.
 
-Collectives go over the same links. `harness devices` shows which pairs have NVLink, PCIe or no access (`peer_links`),
-and a hardware file can demand it.
+Collectives use the same links. `harness devices` shows which pairs have NVLink, PCIe or no access (`peer_links`), and a
+hardware file can require a link.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .checking import difference
 
 pytestmark = pytest.mark.timeout(120)
 
-#: How many devices: a machine runs the cases for as many as it has.
+#: Numbers of devices. A machine runs the cases for as many as it has.
 COUNTS = pytest.mark.parametrize(
     "count", [pytest.param(count, marks=pytest.mark.requires(accelerator=True, devices=count)) for count in (2, 4, 8)]
 )
@@ -27,12 +27,12 @@ SIZES = (1, 4097, (1 << 20) + 3)
 
 
 def pairs(count: int) -> Iterator[tuple[int, int]]:
-    """Each pair of devices, in both directions."""
+    """Return each pair of devices, in both directions."""
     return itertools.permutations(range(count), 2)
 
 
 def content(source: int, target: int, size: int, turn: int = 0) -> torch.Tensor:
-    """What goes from a device to another: each pair, direction, place and turn has other numbers."""
+    """Return the content to copy, which differs for each pair, direction, place and turn."""
     index = torch.arange(size, dtype=torch.int32)
     return index * 64 + source * 8 + target + turn * 7919
 
@@ -44,7 +44,7 @@ def settle(count: int) -> None:
 
 @COUNTS
 def test_peer_copy_over_each_pair_keeps_every_byte(device: torch.device, count: int) -> None:
-    """A tensor copied from each device to each other arrives whole, and its source stays as it was."""
+    """A tensor copied from each device to each other device arrives complete, and its source does not change."""
     wrong = []
     for source, target in pairs(count):
         for size in SIZES:
@@ -82,7 +82,7 @@ def test_peer_copies_over_all_pairs_at_once(device: torch.device, count: int) ->
 def test_wait_event_of_each_other_device_orders_a_copy(device: torch.device, count: int) -> None:
     """A stream that waits for an event of another device copies what was written there before the event.
 
-    The writer sleeps on its stream. Without the wait, the first pair shows that the copy comes too early.
+    The writer sleeps on its stream. Without the wait, the first pair shows that the copy is too early.
     """
     for index in range(count):
         calibrate(torch.device(device.type, index))
@@ -117,7 +117,7 @@ def test_wait_event_of_each_other_device_orders_a_copy(device: torch.device, cou
 @pytest.mark.requires(device="cuda", devices=2, nvml=True)
 @pytest.mark.usefixtures("device")
 def test_can_device_access_peer_agrees_with_nvml() -> None:
-    """CUDA and NVML say the same of each pair, both directions agree, and devices with NVLink have access."""
+    """CUDA and NVML report the same for each pair, both directions agree, and devices with NVLink have access."""
     count = torch.cuda.device_count()
     wrong = []
     pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""DeviceMesh, DTensor and fully_shard: what each rank holds, and results against those of one process."""
+"""DeviceMesh, DTensor and fully_shard: the parts on each rank, and results compared with those of one process."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def mesh_of(rank: Any) -> DeviceMesh:
 
 
 def sample(rows: int, columns: int, seed: int = 1) -> torch.Tensor:
-    """The same numbers on all ranks."""
+    """Return the same numbers on all ranks."""
     return torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def part(whole: torch.Tensor, dim: int, number: int, world: int) -> torch.Tensor:
-    """What a rank has of a tensor: chunks as `torch.chunk` makes them, the last ones smaller or empty."""
+    """Return a rank's part of a tensor: chunks as `torch.chunk` makes them, the last ones smaller or empty."""
     chunks = whole.chunk(world, dim)
     return chunks[number] if number < len(chunks) else whole.narrow(dim, 0, 0)
 
 
 @grouped
 def meshes(rank: Any) -> Checks:
-    """A mesh of two dimensions and its groups."""
+    """Create a mesh of two dimensions and its groups."""
     checks = Checks(rank.number)
     mesh = init_device_mesh(rank.device.type, (2, rank.world // 2), mesh_dim_names=("outer", "inner"))
     outer, inner = divmod(rank.number, rank.world // 2)
@@ -65,13 +65,13 @@ def meshes(rank: Any) -> Checks:
 
 @worlds(4)
 def test_init_device_mesh_divides_ranks_into_rows_and_columns(ranks: Any, world: int) -> None:
-    """Coordinates go up row by row, and each dimension has its groups."""
+    """Coordinates increase row by row, and each dimension has its groups."""
     expect_all_right(ranks.run(meshes, world=world))
 
 
 @grouped
 def placements(rank: Any) -> Checks:
-    """Each placement to each other, for sizes that the ranks do not divide."""
+    """Redistribute each placement to each other, for sizes that the number of ranks does not divide."""
     checks = Checks(rank.number)
     mesh = mesh_of(rank)
     for rows, columns in ((rank.world * 2, rank.world), (rank.world + 1, 3), (1, 5)):
@@ -103,13 +103,13 @@ def placements(rank: Any) -> Checks:
 
 @worlds(2, 3, 4)
 def test_redistribute_moves_each_placement_to_each_other(ranks: Any, world: int) -> None:
-    """Each rank has its part, of sizes that ranks divide and others, and the whole is the same."""
+    """Each rank has its part, whether or not the ranks divide the size, and the whole tensor is the same."""
     expect_all_right(ranks.run(placements, world=world))
 
 
 @grouped
 def operators(rank: Any) -> Checks:
-    """Operators on DTensors: the result, and where it is."""
+    """Run operators on DTensors, and check their results and placements."""
     checks = Checks(rank.number)
     mesh = mesh_of(rank)
     left, right = sample(rank.world * 2, rank.world * 3, 2), sample(rank.world * 3, rank.world, 3)
@@ -172,7 +172,7 @@ def loss_of(module: nn.Module, rank: Any, number: int, step: int) -> torch.Tenso
 
 @grouped
 def fully_sharded(rank: Any) -> Checks:
-    """Three steps with sharded weights, and in one process."""
+    """Run three steps with sharded weights, and in one process."""
     checks = Checks(rank.number)
     single, sharded = stack_of(rank), stack_of(rank)
     mesh = mesh_of(rank)
@@ -200,13 +200,13 @@ def fully_sharded(rank: Any) -> Checks:
 
 @worlds(1, 2, 3, 4)
 def test_fully_shard_trains_as_one_process_does(ranks: Any, world: int) -> None:
-    """Each rank holds its rows of each weight, and gradients and weights are those of a training on all rows."""
+    """Each rank holds its rows of each weight, and gradients and weights equal those of a training on all rows."""
     expect_all_right(ranks.run(fully_sharded, world=world))
 
 
 @grouped
 def accumulated(rank: Any) -> Checks:
-    """Steps without the reduction of gradients, and a lower precision."""
+    """Run steps without the reduction of gradients, and with a lower precision."""
     checks = Checks(rank.number)
     single, sharded = stack_of(rank), fully_shard(stack_of(rank), mesh=mesh_of(rank))
     sharded.set_requires_gradient_sync(False)
@@ -241,13 +241,13 @@ def accumulated(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_set_requires_gradient_sync_accumulates_whole_gradients(ranks: Any, world: int) -> None:
-    """Without the reduction nothing is lost; `unshard` has the whole weights; a policy computes in its types."""
+    """Gradients accumulate without the reduction; `unshard` gives the whole weights; a policy computes in its types."""
     expect_all_right(ranks.run(accumulated, world=world))
 
 
 @grouped
 def parallelized(rank: Any) -> Checks:
-    """A layer by columns, the next by rows."""
+    """Split one layer by columns, and the next by rows."""
     checks = Checks(rank.number)
     single, split = stack_of(rank, 8)[0], stack_of(rank, 8)[0]
     parallelize_module(split, mesh_of(rank), {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -268,5 +268,5 @@ def parallelized(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_parallelize_module_splits_layers_by_columns_and_rows(ranks: Any, world: int) -> None:
-    """Two layers, of which the second adds up the parts of the first, compute what one process does."""
+    """Two layers, the second of which adds up the parts of the first, compute the same as one process."""
     expect_all_right(ranks.run(parallelized, world=world))

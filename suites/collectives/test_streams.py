@@ -1,7 +1,6 @@
-"""Collectives and the streams of CUDA: what NCCL waits for, what waits for it, and whose memory it uses meanwhile.
+"""Collectives and CUDA streams: what NCCL waits for, what waits for NCCL, and whose memory it uses meanwhile.
 
-A stream is kept busy before it writes what is sent, so that a collective that does not wait for it sends what was there
-before.
+A stream is kept busy before it writes the input, so that a collective that does not wait sends the old contents.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from .groups import connect, grouped, total, worlds
 
 pytestmark = [groups.NCCL, pytest.mark.timeout(60)]
 
-#: What a buffer holds before the stream has written it.
+#: The contents of a buffer before the stream writes it.
 POISON = 77.0
-#: Milliseconds for which a stream is busy.
+#: The milliseconds for which a stream is busy.
 BUSY = 60.0
 SIZE = 3000
 
 
 def own(rank: Any) -> float:
-    """What a rank sends."""
+    """Return the value that a rank sends."""
     return rank.number + 1.0
 
 
 def full(value: float, size: int = SIZE) -> torch.Tensor:
-    """The expected tensor."""
+    """Return the expected tensor."""
     return torch.full((size,), value)
 
 
 @grouped
 def behind_its_stream(rank: Any) -> Checks:
-    """The current stream is busy, then fills the input."""
+    """Keep the current stream busy before it fills the input."""
     checks = Checks(rank.number)
     connect(rank)
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream(priority=-1)):
@@ -61,13 +60,16 @@ def behind_its_stream(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_waits_for_the_current_stream_and_not_for_the_host(ranks: Any, world: int) -> None:
-    """The call returns while the stream is busy. The collective comes between what was queued and what follows."""
+    """The call returns while the stream is busy.
+
+    The collective runs after earlier and before later work of the stream.
+    """
     expect_all_right(ranks.run(behind_its_stream, world=world))
 
 
 @grouped
 def waits_on_the_stream(rank: Any) -> Checks:
-    """`wait` orders the stream that calls it; the host goes on."""
+    """Check that `wait` orders the calling stream, and that the host continues."""
     checks = Checks(rank.number)
     connect(rank)
     side = torch.cuda.Stream()
@@ -91,13 +93,13 @@ def waits_on_the_stream(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_wait_orders_the_stream_that_calls_it(ranks: Any, world: int) -> None:
-    """What a stream does after `wait` finds the result, and the host does not wait for the device."""
+    """Work that a stream enqueues after `wait` finds the result, and the host does not wait for the device."""
     expect_all_right(ranks.run(waits_on_the_stream, world=world))
 
 
 @grouped
 def memory_reused(rank: Any) -> Checks:
-    """Inputs are freed while collectives that read them are held up, and their memory is asked for again."""
+    """Free inputs while the collectives that read them are delayed, and request their memory again."""
     checks = Checks(rank.number)
     connect(rank)
     for number in range(4):
@@ -131,13 +133,13 @@ def memory_reused(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_gather_keeps_the_memory_of_a_freed_input(ranks: Any, world: int) -> None:
-    """The allocator gives the memory of an input to nobody before the collective is done."""
+    """The allocator does not reuse the memory of an input before the collective is done."""
     expect_all_right(ranks.run(memory_reused, world=world))
 
 
 @grouped
 def two_groups(rank: Any) -> Checks:
-    """Two communicators of the same ranks, used in turn on streams of their own."""
+    """Use two communicators of the same ranks in turn, each on its own stream."""
     checks = Checks(rank.number)
     others = [dist.new_group(list(range(rank.world))) for _ in range(2)]
     streams = [torch.cuda.Stream() for _ in others]
@@ -160,13 +162,13 @@ def two_groups(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_new_group_and_streams_of_their_own_do_not_mix(ranks: Any, world: int) -> None:
-    """Collectives of two groups in flight at once each have their own result, whichever stream is late."""
+    """Concurrent collectives of two groups each have their own result, whichever stream is late."""
     expect_all_right(ranks.run(two_groups, world=world))
 
 
 @grouped
 def split(rank: Any) -> Checks:
-    """Groups made of the default one by NCCL, which knows their ranks by the numbers in the default group."""
+    """Split the default group with NCCL, which identifies ranks by their numbers in the default group."""
     checks = Checks(rank.number)
     halves = [list(range(0, rank.world, 2)), list(range(1, rank.world, 2))]
     made = dist.split_group(split_ranks=halves)
@@ -181,13 +183,13 @@ def split(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_split_group_divides_the_ranks(ranks: Any, world: int) -> None:
-    """Each part has its own collectives, and the whole group works beside them."""
+    """Each part has its own collectives, and those of the whole group still work."""
     expect_all_right(ranks.run(split, world=world))
 
 
 @grouped
 def coalesced(rank: Any) -> Checks:
-    """Several collectives in one call of NCCL, behind a busy stream."""
+    """Combine several collectives in one call of NCCL, behind a busy stream."""
     checks = Checks(rank.number)
     connect(rank)
     given = [torch.full((size,), POISON, device=rank.device) for size in (1, 33, SIZE)]
@@ -214,13 +216,13 @@ def coalesced(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_coalescing_manager_waits_for_the_current_stream(ranks: Any, world: int) -> None:
-    """A call of several collectives comes after what was queued on the stream, and fills all its results."""
+    """A call with several collectives runs after earlier work of the stream, and writes all its results."""
     expect_all_right(ranks.run(coalesced, world=world))
 
 
 @grouped
 def operations(rank: Any) -> Checks:
-    """Reductions and types that gloo has not."""
+    """Use reductions and types that gloo lacks."""
     checks = Checks(rank.number)
     given = torch.full((SIZE,), own(rank) * 2, device=rank.device)
     dist.all_reduce(given, premultiplied_sum(0.5))
@@ -249,13 +251,13 @@ def operations(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_has_what_nccl_alone_has(ranks: Any, world: int) -> None:
-    """Sums of inputs with a factor, 8-bit floats and sums of bools are exact; what NCCL has not is refused."""
+    """Scaled sums, 8-bit floats and sums of bools are exact; operations that NCCL lacks are refused."""
     expect_all_right(ranks.run(operations, world=world))
 
 
 @grouped
 def large(rank: Any) -> Checks:
-    """Buffers of several megabytes, each element its own."""
+    """Use buffers of several megabytes with different elements."""
     checks = Checks(rank.number)
     size = 1_500_001
     index = torch.arange(size, dtype=torch.int32)
@@ -272,13 +274,13 @@ def large(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_all_reduce_of_large_buffers_is_whole(ranks: Any, world: int) -> None:
-    """Every element of a buffer of several megabytes is right on every rank."""
+    """Every element of a buffer of several megabytes is correct on every rank."""
     expect_all_right(ranks.run(large, world=world))
 
 
 @grouped
 def paced(rank: Any) -> tuple[Checks, float]:
-    """Small collectives one after the other, each awaited by the host."""
+    """Run small collectives one after another, and wait for each on the host."""
     checks = Checks(rank.number)
     given = torch.ones(4, device=rank.device)
     dist.all_reduce(given)

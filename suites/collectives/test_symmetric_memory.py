@@ -19,13 +19,13 @@ SIZE = 1000
 
 
 def meet() -> None:
-    """What each rank has asked of its device before is done when any of them goes on."""
+    """Wait until the earlier device work of every rank is done."""
     torch.cuda.synchronize()
     dist.barrier()
 
 
 def shared(rank: Any) -> tuple[torch.Tensor, Any]:
-    """A tensor of this rank, full of its number from 1 on, and what gives access to those of the others."""
+    """Return this rank's tensor, filled with its number from 1, and a handle to the tensors of the others."""
     memory = symmetric_memory()
     own = memory.empty(SIZE, dtype=torch.float32, device=rank.device)
     own.fill_(rank.number + 1.0)
@@ -36,7 +36,7 @@ def shared(rank: Any) -> tuple[torch.Tensor, Any]:
 
 @grouped
 def exchanged(rank: Any) -> Checks:
-    """Each rank reads the memory of all, and writes into that of the next."""
+    """Read the memory of all ranks, and write to that of the next rank."""
     checks = Checks(rank.number)
     own, handle = shared(rank)
     checks.equal("rank and world_size", (handle.rank, handle.world_size), (rank.number, rank.world))
@@ -57,13 +57,13 @@ def exchanged(rank: Any) -> Checks:
 
 @worlds(2, 4)
 def test_get_buffer_reads_and_writes_the_memory_of_each_rank(ranks: Any, world: int) -> None:
-    """`rendezvous` gives each rank the buffers of all: what one writes there, its owner finds."""
+    """`rendezvous` gives each rank the buffers of all; the owner of a buffer sees what another rank writes."""
     expect_all_right(ranks.run(exchanged, world=world))
 
 
 @grouped
 def computed(rank: Any) -> Checks:
-    """Reductions by kernels that read the memory of all ranks."""
+    """Reduce with kernels that read the memory of all ranks."""
     checks = Checks(rank.number)
     own, handle = shared(rank)
     total = torch.full((SIZE,), rank.world * (rank.world + 1) / 2)
@@ -78,13 +78,13 @@ def computed(rank: Any) -> Checks:
 @pytest.mark.requires(silicon=True)
 @worlds(2, 4)
 def test_one_shot_all_reduce_and_two_shot_all_reduce_add_the_memory_of_all(ranks: Any, world: int) -> None:
-    """Both reductions of symmetric memory have the sum on every rank."""
+    """Both reductions of symmetric memory give the sum on every rank."""
     expect_all_right(ranks.run(computed, world=world))
 
 
 @grouped
 def refused(rank: Any) -> Checks:
-    """Kernels between devices, which a simulation has not."""
+    """Launch kernels between devices, which the simulation lacks."""
     checks = Checks(rank.number)
     own, handle = shared(rank)
     name = dist.group.WORLD.group_name
@@ -103,5 +103,5 @@ def refused(rank: Any) -> Checks:
 @pytest.mark.requires(silicon=False)
 @worlds(2)
 def test_barrier_of_symmetric_memory_is_refused_by_a_simulation(ranks: Any, world: int) -> None:
-    """The simulated CUDA has none of torch's kernels between devices: they raise, and the device goes on."""
+    """The simulated CUDA has none of torch's kernels between devices: they raise, and the device still works."""
     expect_all_right(ranks.run(refused, world=world))

@@ -1,7 +1,7 @@
-"""What each collective returns, exactly: every type, reductions, and sizes around the borders of chunks.
+"""The exact results of each collective: every type, reductions, and sizes around the borders of chunks.
 
-References are computed on the CPU without a collective. Tensors begin at an odd element, between elements that nothing
-may write.
+References are computed on the CPU without a collective. Tensors begin at an odd element, between elements that must not
+change.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def test_reductions_are_exact(ranks: Any, name: str, world: int) -> None:
 @worlds(1, 2, 3, 4, 8)
 @pytest.mark.parametrize("name", moving.FUNCTIONS)
 def test_moved_tensors_arrive_bit_for_bit(ranks: Any, name: str, world: int) -> None:
-    """Each rank has what was sent to it, in the order of the ranks, and nothing beside it is written."""
+    """Each rank has what was sent to it, in the order of the ranks, and no other element is written."""
     expect_all_right(ranks.run(moving.sweep, name, world=world))
 
 
 def rounded(rank: Any) -> tuple[Checks, list[str]]:
-    """Sums that depend on the order of additions, twice; the hashes of their bits."""
+    """Compute sums that depend on the order of additions twice, and return the hashes of their bits."""
     checks, hashes = Checks(rank.number), []
     generator = torch.Generator().manual_seed(rank.number)
     with group(rank):
@@ -51,7 +51,7 @@ def rounded(rank: Any) -> tuple[Checks, list[str]]:
 
 @worlds(2, 4)
 def test_all_reduce_gives_all_ranks_the_same_bits_each_time(ranks: Any, world: int) -> None:
-    """Rounded sums are the same bits on all ranks, and for the same inputs the same bits again."""
+    """Rounded sums have the same bits on all ranks, and the same inputs give the same bits again."""
     results = ranks.run(rounded, world=world)
     expect_all_right([checks for checks, _ in results])
     for number, (_, hashes) in enumerate(results):
@@ -59,7 +59,10 @@ def test_all_reduce_gives_all_ranks_the_same_bits_each_time(ranks: Any, world: i
 
 
 def layouts(rank: Any) -> Checks:
-    """Tensors that are dense and not contiguous: the result keeps their layout. NCCL takes channels last alone."""
+    """Use tensors that are dense and not contiguous.
+
+    The result keeps their layout. NCCL only supports channels last.
+    """
     checks = Checks(rank.number)
     transposed = ("transposed", (3, 5), (1, 0))
     with group(rank):
@@ -67,7 +70,7 @@ def layouts(rank: Any) -> Checks:
             given = torch.zeros(3, 5, device=rank.device).t()
             checks.refused("all_reduce transposed", lambda: dist.all_reduce(given), "contiguous")
             checks.refused("broadcast transposed", lambda: dist.broadcast(given, 0), "contiguous")
-        # In a view of a contiguous tensor as channels last, channels are the last of its sizes.
+        # In a view of a contiguous tensor as channels last, the channels are the last dimension.
         last = ("channels last", (2, 4, 5, 3), (0, 3, 1, 2))
         for name, shape, order in (last,) if on_nccl else (transposed, last):
             size = torch.Size(shape).numel()
@@ -90,12 +93,12 @@ def layouts(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_all_reduce_and_broadcast_keep_the_layout(ranks: Any, world: int) -> None:
-    """A dense tensor that is not contiguous, and a slice of a larger one, get the result at their own places."""
+    """A dense tensor that is not contiguous, and a slice of a larger one, get the result in their own layout."""
     expect_all_right(ranks.run(layouts, world=world))
 
 
 def strided(rank: Any, name: str) -> Checks:
-    """Every other element of a tensor, with the others between them."""
+    """Use every other element of a tensor."""
     checks, rank = Checks(rank.number), on_cpu(rank)
     parts = [torch.arange(12.0) * (number + 1) for number in range(rank.world)]
     whole = parts[rank.number].clone().to(rank.device)
@@ -135,7 +138,7 @@ IGNORES_STRIDES = pytest.mark.xfail(
     ],
 )
 def test_gloo_respects_strides(ranks: Any, name: str) -> None:
-    """Of a tensor with gaps its elements take part, and the gaps are as they were."""
+    """Only the elements of a tensor with gaps take part, and the gaps are unchanged."""
     expect_all_right(ranks.run(strided, name, world=2))
 
 
@@ -151,5 +154,5 @@ def summed_bools(rank: Any) -> Checks:
 @pytest.mark.requires(ranks=2)
 @pytest.mark.xfail(raises=AssertionError, reason="gloo adds bytes, so that a true bool is the byte 2 (torch 2.13)")
 def test_all_reduce_sum_of_bool_is_a_bool(ranks: Any) -> None:
-    """A sum of bools is their disjunction, and each of its bytes is 0 or 1: NCCL takes the maximum for it."""
+    """A sum of bools is their disjunction, and each of its bytes is 0 or 1; NCCL computes it as a maximum."""
     expect_all_right(ranks.run(summed_bools, world=2))

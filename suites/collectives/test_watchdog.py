@@ -1,7 +1,6 @@
-"""What NCCL's process group does with a rank that does not come, dies or calls something else: its watchdog, its abort,
-its record of calls, and its settings.
+"""NCCL's process group with a rank that is missing, dies or makes another call: watchdog, abort, call record, settings.
 
-With NCCL a collective that lacks a rank waits for ever on the device. The host learns of it by time limits alone.
+With NCCL, a collective that lacks a rank waits forever on the device. Only timeouts report it to the host.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from .test_failures import error_of, held
 
 pytestmark = [groups.NCCL, pytest.mark.timeout(60)]
 
-#: Seconds of the time limit of collectives that lack a rank.
+#: The timeout in seconds of collectives that lack a rank.
 SHORT = 2.0
-#: Seconds after which a rank no longer waits for something that another does.
+#: The seconds after which a rank stops waiting for another.
 PATIENCE = 25.0
 
 
 def began(rank: Any, **settings: object) -> None:
-    """Make the default group with these settings of torch, and its communicator."""
+    """Create the default group with these settings of torch, and its communicator."""
     os.environ.update({name: str(value) for name, value in settings.items()})
     groups.begin(rank)
     groups.connect(rank)
 
 
 def await_file(path: Path, holds: Callable[[str], bool] = lambda _: True) -> str:
-    """The text of a file, when it is there and holds something."""
+    """Return the text of a file, once it exists and is not empty."""
     give_up = time.monotonic() + PATIENCE
     while time.monotonic() < give_up:
         if path.exists() and holds(text := path.read_text(errors="replace")):
@@ -52,7 +51,7 @@ def await_file(path: Path, holds: Callable[[str], bool] = lambda _: True) -> str
 
 
 def timed_out(rank: Any) -> Checks:
-    """Rank 1 does not come; the watchdog ends the process of rank 0, and leaves its record of calls."""
+    """Keep rank 1 away. The watchdog ends the process of rank 0, and leaves its call record."""
     checks = Checks(rank.number)
     log, record = rank.folder / "log", rank.folder / "record-"
     began(
@@ -91,12 +90,12 @@ def timed_out(rank: Any) -> Checks:
 
 @pytest.mark.requires(ranks=2)
 def test_watchdog_ends_the_process_and_dumps_its_record(ranks: Any) -> None:
-    """At the time limit the watchdog names the call, writes the flight recorder's record, and aborts the process."""
+    """At the timeout, the watchdog names the call, writes the flight recorder's record, and aborts the process."""
     expect_all_right(ranks.run(timed_out, world=2, deaths={0: -signal.SIGABRT})[1:])
 
 
 def blocking(rank: Any) -> tuple[Checks, float]:
-    """Rank 1 does not come; with this setting `wait` raises."""
+    """Keep rank 1 away. With this setting, `wait` raises."""
     checks, seconds = Checks(rank.number), SHORT
     began(rank, TORCH_NCCL_BLOCKING_WAIT=1)
     if rank.number == 0:
@@ -114,14 +113,14 @@ def blocking(rank: Any) -> tuple[Checks, float]:
 
 @pytest.mark.requires(ranks=2)
 def test_blocking_wait_raises_at_the_timeout(ranks: Any) -> None:
-    """With ``TORCH_NCCL_BLOCKING_WAIT`` `wait` raises after the time limit, and a new group of all works."""
+    """With `TORCH_NCCL_BLOCKING_WAIT`, `wait` raises after the timeout, and a new group of all ranks works."""
     results = ranks.run(blocking, world=2)
     expect_all_right(checks_of(results))
     assert SHORT * 0.9 < results[0][1] < PATIENCE, f"the error came after {results[0][1]:.2f} s, the limit is {SHORT} s"
 
 
 def failed(rank: Any) -> tuple[Checks, float]:
-    """The ranks call with sizes that differ: the communicator fails on the device."""
+    """Make calls with different sizes, so that the communicator fails on the device."""
     checks = Checks(rank.number)
     began(rank, TORCH_NCCL_BLOCKING_WAIT=1)
     work = dist.all_reduce(torch.ones(1000 + rank.number, device=rank.device), async_op=True)
@@ -135,14 +134,17 @@ def failed(rank: Any) -> tuple[Checks, float]:
 
 @pytest.mark.requires(ranks=2, silicon=False)
 def test_wait_raises_what_the_communicator_has_failed_with(ranks: Any) -> None:
-    """An error of the device reaches the host before the time limit. The simulated NCCL compares calls of ranks."""
+    """An error of the device reaches the host before the timeout. The simulated NCCL compares the calls of ranks."""
     results = ranks.run(failed, world=2)
     expect_all_right(checks_of(results))
     assert max(seconds for _, seconds in results) < PATIENCE, "the error came late"
 
 
 def aborted(rank: Any, how: str) -> Checks:
-    """A collective lacks rank 1, which has died or is late: it waits on the device until the group is aborted."""
+    """Start a collective without rank 1, which has died or is late.
+
+    It waits on the device until the group is aborted.
+    """
     checks = Checks(rank.number)
     began(rank)
     if rank.number == 1:
@@ -175,13 +177,13 @@ def aborted(rank: Any, how: str) -> Checks:
 @pytest.mark.requires(ranks=2)
 @pytest.mark.parametrize("how", ["SIGKILL", "late"])
 def test_abort_process_group_ends_a_collective_that_lacks_a_rank(ranks: Any, how: str) -> None:
-    """The device goes on after an abort, and the ranks that are left can form a new group."""
+    """The device works after an abort, and the remaining ranks can form a new group."""
     results = ranks.run(aborted, how, world=2, deaths={1: -signal.SIGKILL} if how == "SIGKILL" else None)
     expect_all_right([checks for checks in results if checks is not None])
 
 
 def recorded(rank: Any) -> Checks:
-    """Calls of several kinds, in the flight recorder."""
+    """Make calls of several kinds, and read them from the flight recorder."""
     checks = Checks(rank.number)
     began(rank, TORCH_NCCL_TRACE_BUFFER_SIZE=100, TORCH_FR_BUFFER_SIZE=100)
     given = torch.ones(6, 5, device=rank.device)
@@ -207,12 +209,12 @@ def recorded(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_flight_recorder_has_each_call_with_its_state(ranks: Any, world: int) -> None:
-    """The record of calls names each with its sizes, in order, as completed once the device has done it."""
+    """The call record names each call with its sizes, in order, as completed once the device has done it."""
     expect_all_right(ranks.run(recorded, world=world))
 
 
 def one_device(rank: Any) -> Checks:
-    """All ranks take the device of rank 0."""
+    """Let all ranks use the device of rank 0."""
     checks = Checks(rank.number)
     device = torch.device("cuda:0")
     groups.begin(dataclasses.replace(rank, device_name="cuda:0"), bound=False)
@@ -224,12 +226,12 @@ def one_device(rank: Any) -> Checks:
 
 @pytest.mark.requires(ranks=2)
 def test_all_reduce_refuses_two_ranks_on_one_device(ranks: Any) -> None:
-    """NCCL has one rank on each device: the first collective of two raises on both."""
+    """NCCL allows one rank per device: the first collective of two ranks on one device raises on both."""
     expect_all_right(ranks.run(one_device, world=2))
 
 
 def differing(rank: Any, what: str) -> Checks:
-    """The last rank calls something else."""
+    """Make another call on the last rank."""
     checks = Checks(rank.number)
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     with group(rank):
@@ -251,7 +253,7 @@ def differing(rank: Any, what: str) -> Checks:
 @pytest.mark.requires(ranks=2)
 @pytest.mark.parametrize("what", ["sizes", "functions"])
 def test_set_debug_level_detail_compares_calls_before_nccl_has_them(ranks: Any, what: str) -> None:
-    """With the level DETAIL each rank raises, NCCL is not called, and the group works afterwards."""
+    """With the debug level DETAIL, each rank raises, NCCL is not called, and the group works afterwards."""
     expect_all_right(ranks.run(differing, what, world=2))
 
 
@@ -287,12 +289,12 @@ def with_setting(rank: Any, name: str, value: str) -> Checks:
     ids=lambda each: each.removeprefix("TORCH_NCCL_").lower(),
 )
 def test_settings_leave_the_results(ranks: Any, name: str, value: str) -> None:
-    """Communicators that are made meanwhile, streams of high priority, and others: the values stay."""
+    """Results do not depend on settings such as nonblocking communicators and streams of high priority."""
     expect_all_right(ranks.run(with_setting, name, value, world=3))
 
 
 def come_and_go(rank: Any) -> Checks:
-    """The same work, several times; from the second time on nothing is added."""
+    """Repeat the same work. From the second time on, it adds nothing."""
     checks = Checks(rank.number)
     before: list[tuple[int, ...]] = []
     for turn in range(4):
@@ -318,5 +320,5 @@ def come_and_go(rank: Any) -> Checks:
 
 @worlds(2)
 def test_destroy_process_group_gives_back_threads_descriptors_and_memory(ranks: Any, world: int) -> None:
-    """A process that makes and destroys groups holds no more after the fourth than after the second."""
+    """A process that creates and destroys groups holds as much after the fourth as after the second."""
     expect_all_right(ranks.run(come_and_go, world=world))

@@ -1,4 +1,4 @@
-"""All cases of this suite capture backward passes, so torch keeps memory after each."""
+"""All cases of this suite capture backward passes, after which torch keeps memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
-    """Add the `keeps` marker to each case. Only processes that import the cases, and so torch, call this hook."""
+    """Add the `keeps` marker to each case.
+
+    Only processes that import the cases, and therefore torch, call this hook.
+    """
     made = yield
     for item in made if isinstance(made, list) else ():
         from suites.compiled import KEEPS, KEPT

@@ -22,14 +22,14 @@ struct Twice : public Function<Twice> {
   static variable_list backward(AutogradContext*, const variable_list& grads) { return {grads[0] * 2}; }
 };
 
-// The same, as another function.
+// Identity; doubles the gradient. The same code as another function.
 struct TwiceToo : public Function<TwiceToo> {
   static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext*, const Tensor& x) { return x.clone(); }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return {grads[0] * 2}; }
 };
 
-// Identity; multiplies the gradient by 3 if its sum is positive, else by 4, which a tracer cannot decide.
+// Identity; multiplies the gradient by 3 if its sum is positive, otherwise by 4, which a tracer cannot decide.
 struct NotTraceable : public Function<NotTraceable> {
   static constexpr bool is_traceable = false;
   static Tensor forward(AutogradContext*, const Tensor& x) { return x.clone(); }

@@ -29,6 +29,9 @@ OPERATORS = (
 
 @functools.cache
 def load() -> Any:
-    """An object with the operators, which stay registered for the life of the process. Builds them if necessary."""
+    """Return an object with the operators, which stay registered for the life of the process.
+
+    Build them if necessary.
+    """
     cpp_builds.build(SOURCE)
     return SimpleNamespace(**{name: getattr(torch.ops.conformance_nodes, name) for name in OPERATORS})

@@ -20,9 +20,9 @@ class _Keeps(logging.Handler):
 
 @contextmanager
 def heard(artifact: str) -> Iterator[list[str]]:
-    """The messages of one of the compiler's logs, `compiled_autograd` or `compiled_autograd_verbose`.
+    """Yield the messages of one of the compiler's logs, `compiled_autograd` or `compiled_autograd_verbose`.
 
-    The log is on within the block, and all loggers are restored at its end.
+    The log is enabled within the block, and all loggers are restored at its end.
     """
     messages: list[str] = []
     with private.log_switched_on(artifact) as logger:

@@ -9,22 +9,22 @@ from torch import nn
 
 
 def network(device: torch.device) -> nn.Sequential:
-    """Two linear layers of size four, each followed by a ReLU."""
+    """Return two linear layers of size four, each followed by a ReLU."""
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()).to(device)
 
 
 def smooth(device: torch.device) -> nn.Sequential:
-    """A linear layer followed by a sigmoid, so that no gradient is 0 by chance."""
+    """Return a linear layer followed by a sigmoid, so that no gradient is 0 by chance."""
     return nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()).to(device)
 
 
 def rows(number: int, device: torch.device) -> torch.Tensor:
-    """Random rows of four numbers, drawn on the host so that every device gets the same ones."""
+    """Return random rows of four numbers, drawn on the host so that every device gets the same ones."""
     return torch.randn(number, 4).to(device)
 
 
 def gradients(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The gradients of all parameters, each of which must have one."""
+    """Yield the gradients of all parameters. Each parameter must have one."""
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name} has no gradient"
         yield parameter.grad

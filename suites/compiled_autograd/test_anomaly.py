@@ -22,7 +22,7 @@ class GivesNan(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        """NaN in the second of three elements: one is enough."""
+        """Return NaN in the second of three elements: one is enough."""
         result = gradients[0].clone()
         result[1] = float("nan")
         return result
@@ -36,7 +36,7 @@ def leaf(device: torch.device) -> torch.Tensor:
 def test_anomaly_mode_refuses_a_grad_that_was_nan_before(device: torch.device) -> None:
     """Under anomaly mode, a pass raises if a gradient is already NaN when it starts.
 
-    It could not tell an existing NaN from one of its own.
+    Otherwise the pass could not distinguish an existing NaN from a new one.
     """
     x = leaf(device)
     x.grad = before = torch.tensor([1.0, float("nan"), 3.0], device=device)
@@ -86,7 +86,7 @@ def test_anomaly_mode_refuses_a_nan_returned_by_autograd_grad(device: torch.devi
 
 
 def test_anomaly_mode_off_lets_nan_accumulate(device: torch.device) -> None:
-    """Controls: without anomaly mode, NaN is accumulated; under it, a pass without NaN works as usual."""
+    """Without anomaly mode, NaN is accumulated; under it, a pass without NaN works as usual (controls)."""
     x = leaf(device)
     with compiled_backward(backend="eager"):
         GivesNan.apply(x).sum().backward()

@@ -133,8 +133,7 @@ WORKLOADS = [
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda work: work.__name__.strip("_"))
 def test_compiled_autograd_passes_of_many_kinds_have_the_engines_gradients(device: torch.device, workload: Any) -> None:
-    """Convolutions, normalization, attention, in-place views, complex numbers and indexing match the engine in one
-    capture."""
+    """Convolutions, attention, in-place views, complex numbers and others match the engine in one capture."""
     within = EXACTLY if device.type == "cpu" else Within(1e-5, 1e-6, "GPU kernels may add in any order")
 
     assert compare(lambda: workload(device), backend="eager", within=within).captures == 1
@@ -202,7 +201,7 @@ def test_create_graph_in_a_captured_pass_gives_gradients_of_gradients(device: to
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_dont_dce_side_effects")
 def test_compiled_backward_keeps_side_effects_of_a_function(device: torch.device) -> None:
-    """A captured pass keeps the side effects of user code that nothing in the graph uses.
+    """A captured pass keeps the side effects of user code whose result the graph does not use.
 
     Here the backward draws a random number, which changes the next draw.
     """

@@ -1,4 +1,4 @@
-"""Callbacks queued by a backward, which run at the end of the pass, also of a captured one."""
+"""Callbacks that a backward queues: they run at the end of the pass, also of a captured one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
 
 def asking(diary: list[str], *, breaks: bool = False) -> Any:
-    """A function whose backward queues a callback that writes to the diary, and optionally breaks the graph."""
+    """Return a function whose backward queues a callback that writes to the diary, and optionally breaks the graph."""
 
     class Asks(torch.autograd.Function):
         @staticmethod

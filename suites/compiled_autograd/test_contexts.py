@@ -1,4 +1,4 @@
-"""Where compiled autograd is enabled: nested blocks, exceptions, stances, resets and processes."""
+"""The scope of compiled autograd: nested blocks, exceptions, stances, resets and processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_compiled_autograd_enable_captures_within_the_block_alone(device: torch.
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_nested_context_manager")
 def test_compiled_autograd_enable_nests(device: torch.device) -> None:
-    """Of nested blocks, the innermost one's compiler gets the graph; the outer one's is restored afterwards."""
+    """With nested blocks, the innermost block's compiler gets the graph; the outer block's is restored afterwards."""
     seen: list[str] = []
 
     def compiler(name: str) -> private.Compiler:
@@ -58,7 +58,7 @@ def test_compiled_autograd_enable_nests(device: torch.device) -> None:
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable")
 def test_compiled_autograd_disable_within_enable(device: torch.device) -> None:
-    """Within a disabling block, the engine runs the passes; after it they are captured again."""
+    """Within a disabling block, the engine runs the passes; after it, they are captured again."""
     with compiled_backward(backend="eager"):
         with private.disable():
             assert not private.enabled()
@@ -67,8 +67,7 @@ def test_compiled_autograd_disable_within_enable(device: torch.device) -> None:
 
 
 def test_compiled_autograd_enable_ends_by_an_exception(device: torch.device) -> None:
-    """A block left by an exception, or a failed pass, leaves compiled autograd off and the engine's threading
-    restored."""
+    """An exception or a failed pass disables compiled autograd and restores the engine's threading."""
     threads = torch.autograd.is_multithreading_enabled()
     with pytest.raises(LookupError), compiled_backward(backend="eager"):
         raise LookupError
@@ -124,7 +123,7 @@ def test_compiler_reset_disables_compiled_autograd_and_clears_its_cache(device: 
 
 
 def test_set_stance_force_eager_forces_the_engine(device: torch.device) -> None:
-    """Under the stance `force_eager` a block captures nothing, and captures again after it."""
+    """Under the stance `force_eager`, a block captures nothing; it captures again afterwards."""
     with torch.compiler.set_stance("force_eager"), compiled_backward(backend="eager") as recording:
         assert a_pass(device) == 0
     assert recording.captures == 0
@@ -159,7 +158,7 @@ print("end")
 def test_compiler_reset_frees_what_a_captured_pass_refers_to(device: torch.device) -> None:
     """After `torch.compiler.reset`, nothing keeps a captured pass or a tensor that its compiler refers to.
 
-    Otherwise each capture leaks everything it was traced with, including device memory.
+    Otherwise each capture would leak all tensors with which it was traced, including device memory.
     """
     tensor = torch.ones(2, device=device)
     kept = weakref.ref(tensor)

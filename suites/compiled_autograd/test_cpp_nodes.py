@@ -30,7 +30,7 @@ def nodes() -> Any:
 def test_cpp_functions_are_distinguished_and_cached(device: torch.device, nodes: Any) -> None:
     """A traceable C++ function is captured once for all its uses, and separately from another one with equal code.
 
-    Both stay cached.
+    Both captures stay cached.
     """
 
     def work(*operators: Any) -> Iterator[object]:
@@ -63,8 +63,7 @@ def test_cpp_function_that_is_not_traceable_runs_as_it_is(device: torch.device, 
 
 @pytest.mark.covers(f"{ROW}test_autograd_cpp_node_saved", f"{ROW}test_autograd_cpp_node_saved_basic")
 def test_cpp_function_saved_values_of_every_kind_are_restored(device: torch.device, nodes: Any) -> None:
-    """Saved tensors, booleans, numbers, strings, lists and dictionaries are available in the captured pass, at every
-    size.
+    """Saved tensors and plain values of every kind are available in the captured pass, at every size.
 
     The tensors are those of the current pass.
     """
@@ -124,7 +123,7 @@ def test_cpp_function_saved_view_has_the_size_of_this_pass(device: torch.device,
 def test_cpp_function_saved_number_is_that_of_the_current_pass(
     device: torch.device, nodes: Any, operator: str, numbers: tuple[float, ...]
 ) -> None:
-    """A number that a function saved is not a constant of the compiled pass: each pass uses its own.
+    """A number that a function saved is not a constant of the compiled pass: each pass uses its own number.
 
     Not every number needs a capture.
     """

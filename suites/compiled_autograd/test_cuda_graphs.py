@@ -1,6 +1,6 @@
-"""CUDA graphs of captured passes: what prevents a pass from being recorded, and what does not.
+"""CUDA graphs of captured passes: the conditions that prevent the recording of a pass.
 
-A pass has CPU tensors that the program did not create: saved numbers, or the size that a mean divides by. Moved to the
+A pass has CPU tensors that the program did not create: saved numbers, or the size by which a mean divides. Moved to the
 device, they do not prevent recording, unless user code may read them.
 """
 
@@ -39,7 +39,7 @@ class Since:
         return private.counter("inductor", "cudagraph_recorded_non_static_inputs")
 
     def copied_inputs(self) -> int:
-        """The number of inputs that recordings copy for each replay: above zero only if something is recorded."""
+        """Return the number of inputs that recordings copy per replay: above zero only if something is recorded."""
         return self._copied() - self._inputs
 
     def captures(self) -> int:
@@ -59,7 +59,7 @@ def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 @contextmanager
 def recorded(**settings: object) -> Iterator[Since]:
-    """A block in which passes are captured, compiled by inductor, and run as CUDA graphs where possible."""
+    """Capture passes in the block, compile them with inductor, and run them as CUDA graphs where possible."""
     since = Since()
     with private.inductor_config({"triton.cudagraphs": True, **settings}), compiled_backward(backend="inductor"):
         yield since
@@ -87,7 +87,7 @@ def test_cudagraphs_skip_a_pass_on_the_cpu_once() -> None:
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_division")
 @pytest.mark.timeout(600)
 def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
-    """The CPU scalar that a mean divides by does not prevent recording, also of a graph that is not partitioned.
+    """The CPU scalar by which a mean divides does not prevent recording, also of a graph that is not partitioned.
 
     Replays with other inputs have correct gradients.
     """
@@ -112,7 +112,7 @@ def test_cudagraphs_record_a_pass_with_a_mean(device: torch.device) -> None:
 def test_cudagraphs_do_not_copy_parameters_of_a_recorded_pass(device: torch.device) -> None:
     """A recorded pass reads parameters in place.
 
-    Of its three inputs (the loss gradient, the saved tensor, the parameter), two are copied per replay. After an
+    It has three inputs (the loss gradient, the saved tensor, the parameter), and two are copied per replay. After an
     in-place change of the parameter, the gradients still match the engine's.
     """
     model = torch.nn.Linear(10, 10, bias=False).to(device)
@@ -162,9 +162,9 @@ def test_scaled_dot_product_attention_pass_is_recorded(device: torch.device) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: bool, device: torch.device) -> None:
-    """A CPU tensor saved by a Python function stays on the CPU, because its backward may read it.
+    """A CPU tensor that a Python function saved stays on the CPU, because its backward may read it.
 
-    The pass is skipped once and correct. With graph partition, the part without CPU work is recorded, and nothing is
+    The pass is skipped once and is correct. With graph partition, the part without CPU work is recorded, and nothing is
     skipped.
     """
 
@@ -195,7 +195,7 @@ def test_cudagraphs_skip_a_pass_with_a_cpu_tensor_saved_in_python(partitioned: b
 @pytest.mark.covers(f"{ROW}test_cudagraphs_cpu_scalar_used_in_cpp_custom_op")
 @pytest.mark.timeout(600)
 def test_cudagraphs_and_a_cpu_tensor_saved_in_cpp(device: torch.device) -> None:
-    """A CPU scalar saved by a C++ function gives correct gradients, with at most one skipped graph.
+    """A CPU scalar that a C++ function saved gives correct gradients, with at most one skipped graph.
 
     Releases differ: torch 2.4 moved the scalar to the device.
     """
@@ -227,7 +227,7 @@ def test_flex_attention_pass_has_the_gradients_of_attention(device: torch.device
     expected = torch.autograd.grad(plain.square().sum(), tensors)
 
     attention: Any = torch.compile(flex_attention)
-    attended = attention(query, key, value, block_mask=mask)  # compiled first: its compilation runs a pass of its own
+    attended = attention(query, key, value, block_mask=mask)  # compiled first: its compilation runs another pass
     with compiled_backward(backend="inductor", fullgraph=False) as recording:
         attended.square().sum().backward()
 

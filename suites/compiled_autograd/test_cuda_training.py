@@ -59,7 +59,7 @@ class TwoWays(nn.Module):
 def test_checkpoint_model_with_a_compiled_part_trains(device: torch.device) -> None:
     """A model with compiled and recomputed parts trains for ten steps with the engine's gradients.
 
-    It crashed once (https://github.com/pytorch/pytorch/issues/106555).
+    It used to crash (https://github.com/pytorch/pytorch/issues/106555).
     """
     model = TwoWays(64).to(device)
 
@@ -100,7 +100,7 @@ def test_inductor_triton_kernel_and_then_another_graph(device: torch.device) -> 
     " by another (not reported yet)",
 )
 def test_inductor_factor_that_is_a_number(device: torch.device) -> None:
-    """A pass that inductor compiled reads the number that a tensor was multiplied by."""
+    """A pass that inductor compiled reads the number by which a tensor was multiplied."""
     x = torch.arange(1, 10, device=device).to(torch.float16).requires_grad_()
     with compiled_backward(backend="inductor") as recording:
         (x * 2).sum().backward()

@@ -12,15 +12,15 @@ import pytest
 from suites import children
 from suites.compiled import WRAPPED_SUITES
 
-#: Each process imports the compiler and `torch.distributed`, which takes longer than all that is under test here.
+#: Each process imports the compiler and `torch.distributed`, which takes longer than the tested work.
 pytestmark = pytest.mark.extended
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: The start and end of each script: two processes that form a group. They exit without interpreter shutdown, during
-#: which torch 2.13 sometimes aborts (because of a thread that was not joined) after both have reported; the exit of a
-#: process with a group is not under test here. Slow modules are imported once, before the fork; none of them starts a
-#: Python thread.
+#: The start and end of each script: two processes that form a group. The processes exit without interpreter shutdown,
+#: during which torch 2.13 sometimes aborts (because of a thread that was not joined) after both have reported; the exit
+#: of a process with a group is not under test here. Slow modules are imported once, before the fork; none of them
+#: starts a Python thread.
 BEGIN = """
 import os
 import torch
@@ -42,7 +42,7 @@ if other:
 os._exit(0)
 """
 
-#: Each process has its own rows; the gradients of the group are the mean of the gradients of each.
+#: Each process has its own rows. The gradients of the group are the mean of those of the processes.
 REDUCED = """
 from torch.nn.parallel import DistributedDataParallel
 
@@ -88,7 +88,7 @@ for compiled in (False, True):
 
 
 def ended(store: Path, script: str) -> list[str]:
-    """The output of both processes, one line each."""
+    """Return the output of both processes, one line each."""
     lines = children.run(BEGIN.format(store=str(store)) + script + END, limit=250).lines()
     assert len(lines) == 2, lines
     return lines
@@ -116,6 +116,6 @@ def test_ddp_python_reducer_reduces_within_the_pass(tmp_path: Path) -> None:
 def test_dtensor_gradient_of_a_sharded_weight(tmp_path: Path) -> None:
     """A product with a row-sharded weight is captured once per process, with or without a compiled forward.
 
-    Each process has the gradient of its own rows.
+    Each process has the gradient of its rows.
     """
     assert ended(tmp_path / "store", SHARDED) == ["right (3, 4) 1;" * 2] * 2

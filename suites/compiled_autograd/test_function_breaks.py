@@ -15,7 +15,7 @@ SIZES = [10, 100, 10, 15, 20, 25]
 
 
 def sine(*, forward_breaks: bool, backward_breaks: bool) -> Any:
-    """A class for the sine, with optional graph breaks."""
+    """Return a class for the sine, with optional graph breaks."""
 
     class Sine(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""Custom autograd functions in a captured pass: what they save, what they return, and how they are distinguished."""
+"""Custom autograd functions in a captured pass: saved values, results, and the distinction between functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suites.compiled import Counts, compare, compiled_backward
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: One size, others, and the first again.
+#: One size, others, and the first one again.
 SIZES = [10, 100, 10, 15, 20, 25]
 
 
@@ -86,7 +86,7 @@ class TwoGradients(torch.autograd.Function):
 
 
 class TakesPlainValues(torch.autograd.Function):
-    """The gradient that the backward returns for a number among the inputs must be ignored."""
+    """Takes a number among its inputs. The gradient that the backward returns for the number must be ignored."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor, number: int, z: torch.Tensor, text: str) -> tuple[torch.Tensor, torch.Tensor]:

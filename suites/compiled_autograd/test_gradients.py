@@ -43,7 +43,7 @@ def test_grad_accumulates_over_captured_passes(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_inplace_grad_update")
 def test_grad_that_exists_is_accumulated_in_place(device: torch.device) -> None:
-    """A `.grad` that the program assigned is the same object after the pass and has the sum."""
+    """A `.grad` that the program assigned is the same object after the pass, and has the sum."""
 
     def work() -> Iterator[object]:
         model = network(device)
@@ -125,7 +125,7 @@ class Passes(torch.autograd.Function):
 
 
 def strided(device: torch.device) -> torch.Tensor:
-    """Six numbers in rows of two, stored in column-major order."""
+    """Return six numbers in rows of two, stored in column-major order."""
     return torch.arange(6.0, device=device).reshape(2, 3).t()
 
 

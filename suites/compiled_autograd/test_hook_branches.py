@@ -1,4 +1,4 @@
-"""Hooks in a captured pass where gradients part: two branches, two roots, layers that are compiled as one."""
+"""Hooks in a captured pass whose gradients branch: two branches, two roots, layers that are compiled as one."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .test_hook_order import Diary, compare_diaries, kind, three
 
 
 def accumulator(leaf: torch.Tensor) -> Any:
-    """The node that accumulates a leaf's gradient."""
+    """Return the node that accumulates a leaf's gradient."""
     return leaf.view_as(leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 def hooked(name: str, out: torch.Tensor, diary: Diary) -> torch.Tensor:
-    """Write down the hooks of a result, and before and after its function."""
+    """Record the hooks of a result, and those before and after its function."""
     assert out.grad_fn is not None
     out.grad_fn.register_prehook(diary.pre(f"before {name}"))
     out.grad_fn.register_hook(diary.post(f"after {name}"))
     return out
 
 
-#: One function's hooks, in order. Hooks of tensors are captured earlier than the engine calls them.
+#: The hooks of one function, in order. Hooks of tensors are captured earlier than the engine calls them.
 ORDER = ("before", "after")
 
 
 def test_hooks_of_two_branches_run_branch_by_branch(device: torch.device) -> None:
-    """All hooks of the branch that was computed last run before those of the other, though both gradients are there.
+    """All hooks of the last computed branch run before those of the other one, although both gradients are available.
 
     The result of one function is used twice, so that its hooks wait for the sum of two gradients.
     """
@@ -51,7 +51,7 @@ def test_hooks_of_two_branches_run_branch_by_branch(device: torch.device) -> Non
 
 
 def test_hooks_of_two_roots_run_when_their_functions_do(device: torch.device) -> None:
-    """A gradient that is given to the pass does not call hooks earlier than the engine comes to their function."""
+    """A gradient that is passed to the backward pass does not call hooks before the engine reaches their function."""
 
     def work(diary: Diary) -> Iterator[object]:
         x = torch.randn(4).to(device).requires_grad_()
@@ -68,7 +68,7 @@ def test_hooks_of_two_roots_run_when_their_functions_do(device: torch.device) ->
 def test_hooks_of_layers_compiled_as_one_run_layer_by_layer(device: torch.device, hook: str) -> None:
     """The captured graph calls the hooks of a layer's parameters before it processes the previous layer.
 
-    The backward pass of a compiled model is one function, so that all hooks come after it unless they are moved up.
+    The backward pass of a compiled model is one function, so all hooks would run after it unless they are moved up.
     """
     model, x = three(device), rows(2, device).requires_grad_()
     nodes = [accumulator(each) for each in model.parameters()]  # their hooks end with them
@@ -93,7 +93,7 @@ def test_hooks_of_layers_compiled_as_one_run_layer_by_layer(device: torch.device
 
 @pytest.mark.parametrize("hook", ["tensor", "pre", "post"])
 def test_hooks_that_change_a_gradient_change_it_for_one_branch(device: torch.device, hook: str) -> None:
-    """A sum passes one gradient to both of its terms, and a hook of one term changes it for that term alone."""
+    """A sum passes one gradient to both of its terms, and a hook of one term changes the gradient of that term only."""
     assert compare(lambda: _changed(device, hook), backend="eager", fullgraph=False).captures == 1
 
 
@@ -118,7 +118,7 @@ def _changed(device: torch.device, hook: str) -> Iterator[object]:
 
 
 def test_hook_after_accumulation_gets_the_new_gradient(device: torch.device) -> None:
-    """A hook that changes an accumulated gradient does so once a pass, and leaves the other leaf's as it is."""
+    """A hook that changes an accumulated gradient does so once per pass, and does not affect other leaves."""
 
     def work() -> Iterator[object]:
         a, b = (torch.ones(2, device=device, requires_grad=True) for _ in range(2))
@@ -139,7 +139,7 @@ def test_hook_after_accumulation_gets_the_new_gradient(device: torch.device) -> 
 
 @pytest.mark.parametrize("where", ["hook", "function"])
 def test_error_of_a_captured_pass_leaves_captures_on(device: torch.device, where: str) -> None:
-    """After a pass that raised while its graph ran, the next pass is captured as before, until the block ends."""
+    """After a pass that raised while its graph ran, later passes in the block are still captured."""
 
     class Fails(torch.autograd.Function):
         @staticmethod
@@ -175,7 +175,7 @@ def test_error_of_a_captured_pass_leaves_captures_on(device: torch.device, where
 
 
 def test_disabled_captures_are_what_they_were_afterwards() -> None:
-    """A block without captures turns them off, and afterwards they are on or off as before, after an error too."""
+    """A block without captures disables them, and afterwards the previous state is restored, also after an error."""
     with private.disable():
         assert not private.enabled()
     assert not private.enabled()

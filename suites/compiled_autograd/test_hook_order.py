@@ -1,4 +1,4 @@
-"""The order of hooks and accumulation in a captured pass, which is that of the engine.
+"""The order of hooks and accumulation in a captured pass, which must equal the engine's.
 
 The hooks write a diary, and the diaries are compared.
 """
@@ -35,7 +35,7 @@ class Diary:
 
 
 def three(device: torch.device) -> nn.Sequential:
-    """Three linear layers, whose parameters are named by layer."""
+    """Return three linear layers, whose parameters are named by layer."""
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).to(device)
 
 
@@ -58,7 +58,7 @@ def compare_diaries(work: Callable[[Diary], Iterator[object]]) -> list[str]:
 def test_accumulategrad_runs_before_the_previous_layer(device: torch.device, forward: str) -> None:
     """The captured graph accumulates each layer's gradients before it processes the previous layer.
 
-    With all accumulations at the end, all gradients would be alive at once.
+    If all accumulations ran at the end, all gradients would be alive together.
     """
     model, x = three(device), rows(2, device).requires_grad_()
     run = model if forward == "by_the_engine" else torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -68,12 +68,13 @@ def test_accumulategrad_runs_before_the_previous_layer(device: torch.device, for
     (graph,) = recording.graphs
     order = "".join(map(kind, graph.graph.nodes))
     assert order.count("A") == len(list(gradients(model))) + 1
-    # Products and accumulations, two of each for the last two layers, plus those of the first layer and of the input.
+    # The products and accumulations, two of each for the last two layers, and those of the first layer and of the
+    # input.
     assert re.fullmatch("P+AAP+AAP[AP]*A", order), order
 
 
 def kind(node: torch.fx.Node) -> str:
-    """A for an accumulation, P for the products of a layer, and an empty string otherwise."""
+    """Return A for an accumulation, P for the products of a layer, and otherwise an empty string."""
     if private.is_accumulation(node):
         return "A"
     product = node.op == "call_function" and "mm" in node.name and "getitem" not in str(node.target)
@@ -131,9 +132,9 @@ def test_node_register_prehook_and_register_hook_alternate(device: torch.device)
 
 @pytest.mark.covers(f"{ROW}test_reorder_post_hook3")
 def test_accumulategrad_register_prehook_and_register_hook_order(device: torch.device) -> None:
-    """Hooks of AccumulateGrad nodes run directly before and after it.
+    """Hooks of AccumulateGrad nodes run directly before and after the accumulation.
 
-    Before, `.grad` is None, and afterwards it is set.
+    Before it, `.grad` is None, and afterwards it is set.
     """
 
     def work(diary: Diary) -> Iterator[object]:
@@ -243,7 +244,7 @@ def test_register_full_backward_hook_where_not_all_inputs_require_grad(device: t
     """Module backward hooks also run if an input or a parameter does not require grad.
 
     A module's pre-hook runs before its hook, and an outer module's pre-hook before an inner one's. The order of two
-    branches is unspecified, and differs today.
+    branches is unspecified, and currently differs.
     """
 
     class Adds(nn.Module):

@@ -76,7 +76,7 @@ def test_node_register_prehook_and_register_hook_change_what_goes_through(
 
 
 def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> None:
-    """A hook on an intermediate tensor affects all earlier gradients; after its removal, the pass is another one."""
+    """A hook on an intermediate tensor affects all earlier gradients; its removal makes a different pass."""
 
     def work() -> Iterator[object]:
         model = smooth(device)
@@ -94,7 +94,7 @@ def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> No
 
 @pytest.mark.parametrize("hooked", [(0,), (1,), (2,), (0, 2)], ids=str)
 def test_register_hook_on_outputs_of_one_operator_changes_theirs(device: torch.device, hooked: tuple[int, ...]) -> None:
-    """A hook on an output of an operator with several changes the gradient of that output and of no other."""
+    """A hook on one output of an operator changes the gradient of that output only."""
 
     def work() -> Iterator[object]:
         x = rows(3, device).requires_grad_()
@@ -209,9 +209,7 @@ def test_register_hook_that_returns_none_changes_nothing(device: torch.device) -
 def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, reentrant: bool) -> None:
     """A checkpoint is recomputed in the captured pass with the same random numbers.
 
-    The gradients match the engine's.
-
-    A reentrant checkpoint runs an engine pass within the pass.
+    The gradients match the engine's. A reentrant checkpoint runs an engine pass within the pass.
     """
 
     def work() -> Iterator[object]:

@@ -21,7 +21,7 @@ NAMESPACE = "conformance_inputs"
 def looking_operator(
     look: Callable[[], None], device: torch.device
 ) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """An operator that copies its argument and calls `look` when it runs, invisibly to the compiler."""
+    """Yield an operator that copies its argument and calls `look` when it runs, invisibly to the compiler."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
         look()
@@ -64,7 +64,7 @@ def test_compiler_gets_the_tensors_of_a_pass_in_one_list(device: torch.device) -
 
 @pytest.mark.covers(f"{ROW}test_inputs_aliasing_bytecode_attr_mutations")
 def test_inputs_list_is_empty_after_a_compiled_pass(device: torch.device) -> None:
-    """A compiled pass empties its input list and still writes the gradient of a leaf that only the list refers to."""
+    """A compiled pass empties its input list, and still writes the gradient of a leaf that only the list refers to."""
     lengths: list[tuple[int, int]] = []
 
     def compile_graph(graph: torch.fx.GraphModule) -> private.Compiled:
@@ -146,7 +146,7 @@ def test_inputs_list_with_a_tensor_subclass_is_emptied_too(device: torch.device)
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
 def test_activation_is_freed_after_its_use(device: torch.device, backend: str) -> None:
-    """In a captured pass, a saved activation is freed once its function has run, not at the end of the pass.
+    """In a captured pass, a saved activation is freed once its function has run, and not at the end of the pass.
 
     A later operator finds the memory freed. As controls, an earlier operator finds it allocated, and so does the later
     one if the graph is retained.
@@ -191,7 +191,7 @@ def test_activation_is_freed_after_its_use(device: torch.device, backend: str) -
 def test_memory_allocated_goes_down_within_a_captured_pass(device: torch.device) -> None:
     """With inductor on a GPU, less memory is allocated late in a pass, by the size of the activations already used.
 
-    With a retained graph, it stays allocated.
+    With a retained graph, the memory stays allocated.
     """
     size = 1 << 20
     readings: list[int] = []
@@ -208,7 +208,7 @@ def test_memory_allocated_goes_down_within_a_captured_pass(device: torch.device)
                 return look(gradients[0])
 
         def peak_behind(*, keep: bool) -> int:
-            """The additional memory allocated when the operator runs, relative to the end of the pass."""
+            """Return the additional memory allocated when the operator runs, relative to the end of the pass."""
             leaf = torch.ones(1, device=device, requires_grad=True)
             loss = Looks.apply(leaf).expand(size).exp().sin().exp().sum()
             loss.backward(retain_graph=keep)

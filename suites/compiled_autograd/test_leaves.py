@@ -1,4 +1,4 @@
-"""The gradients that a pass computes: returned or accumulated, for all or some leaves, and nothing else."""
+"""The gradients that a pass computes: returned or accumulated, for all or some leaves, and no others."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_backward_inputs_touches_no_other_leaf(device: torch.device) -> None:
     "test_compiled_autograd::TestCompiledAutograd::test_no_output_nodes_different_leaves_will_recompile"
 )
 def test_backward_inputs_of_other_leaves_is_another_pass(device: torch.device) -> None:
-    """The same functions differentiated for other leaves are a separate capture, and both stay cached."""
+    """A pass over the same functions for other leaves is captured separately, and both captures stay cached."""
 
     def work() -> Iterator[object]:
         x, y, z = leaf(device), leaf(device), leaf(device)
@@ -130,7 +130,7 @@ def test_autograd_grad_and_retain_grad_of_a_nonleaf(device: torch.device) -> Non
 
 
 def test_allow_unused_and_materialize_grads_for_an_unused_leaf(device: torch.device) -> None:
-    """An unused leaf raises, is None with `allow_unused`, or zeros with `materialize_grads`, as with the engine."""
+    """An unused leaf raises; `allow_unused` gives None, and `materialize_grads` zeros, as in the engine."""
 
     def work() -> Iterator[object]:
         x, y = leaf(device), leaf(device, 2)

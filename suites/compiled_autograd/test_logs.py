@@ -1,4 +1,4 @@
-"""The logs of compiled autograd: graphs, the functions they came from, and the reasons of captures."""
+"""The logs of compiled autograd: graphs, the functions that they came from, and the reasons of captures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRAPH = "Compiled autograd graph"
 
 
 def origins(messages: list[str]) -> list[tuple[str, int]]:
-    """The functions that the graphs in these messages name as their origins, with their call numbers."""
+    """Return the functions that the graphs in these messages name as their origins, with their call numbers."""
     found = []
     for message in messages:
         if GRAPH in message:
@@ -28,14 +28,13 @@ def origins(messages: list[str]) -> list[tuple[str, int]]:
 
 
 def misses(messages: list[str]) -> list[str]:
-    """The reasons of captures."""
+    """Return the reasons of captures."""
     return [message for message in messages if message.startswith("Cache miss due to")]
 
 
 @pytest.mark.covers(f"{ROW}test_verbose_logs_graph")
 def test_torch_logs_verbose_names_every_function(device: torch.device) -> None:
-    """The graph in the verbose log names the forward function and call number of every node, for all kinds in the
-    model."""
+    """The graph in the verbose log names the forward function and call number of every node."""
 
     def work() -> Iterator[object]:
         yield from train(network(device), rows(2, device))
@@ -160,7 +159,7 @@ def test_torch_logs_verbose_names_a_forward_compiled_before(device: torch.device
 def test_torch_logs_verbose_has_hooks_of_a_compiled_forward(device: torch.device) -> None:
     """A tensor hook registered in a compiled forward is a higher-order operator in the captured pass.
 
-    It closes over a value of the forward, has the id of the forward, and affects the gradient.
+    The hook closes over a value of the forward, has the id of the forward, and affects the gradient.
     """
 
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -204,7 +203,7 @@ def test_torch_logs_verbose_has_a_compiled_forward_used_twice_twice(device: torc
 
 
 def test_torch_logs_off_logs_nothing(device: torch.device) -> None:
-    """Control: the verbose log produces nothing while another log is on, and no log after its block.
+    """Control: the verbose log is empty while another log is on, and no log has messages after its block.
 
     The loggers are restored.
     """

@@ -32,7 +32,7 @@ class Scales(torch.autograd.Function):
 def test_torchfunctionmode_sees_the_call_of_backward(device: torch.device) -> None:
     """A TorchFunctionMode sees the call of `backward` that is captured, and does not affect it.
 
-    It need not see what a custom backward calls, because the compiled pass was traced before.
+    The mode need not see the calls of a custom backward, because the compiled pass was traced before.
     """
     called: list[str] = []
 

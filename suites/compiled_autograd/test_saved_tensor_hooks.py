@@ -21,7 +21,7 @@ ROW = "test_compiled_autograd::TestCompiledAutograd::"
 def test_saved_tensors_hooks_unpack_when_needed(device: torch.device) -> None:
     """Saved tensors are unpacked once each, from the last function to the first.
 
-    None is unpacked before the following function's gradient was computed.
+    Each is unpacked only after the following function's gradient was computed.
     """
     diary: list[str] = []
 

@@ -14,13 +14,13 @@ from .models import gradients, network, rows, train
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
 
-#: One size, others, and the first again.
+#: One size, others, and the first one again.
 SIZES = [10, 100, 10, 15, 20, 25]
 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes")
 def test_dynamic_batch_that_changes_is_captured_at_most_twice(device: torch.device) -> None:
-    """A second batch size makes the pass dynamic, so no further captures occur.
+    """A second batch size makes the pass dynamic, so that no further captures occur.
 
     The gradients of each size are correct.
     """
@@ -54,7 +54,7 @@ def test_dynamic_new_size_needs_no_capture(device: torch.device) -> None:
 
 
 def test_dynamic_false_compiles_for_each_size(device: torch.device) -> None:
-    """Control: with `dynamic=False`, each new size is a compile, and each known one is not."""
+    """Control: with `dynamic=False`, each new size is compiled, and a known one is not."""
 
     def work() -> Iterator[object]:
         x = torch.randn(30).to(device)
@@ -70,7 +70,7 @@ def test_dynamic_false_compiles_for_each_size(device: torch.device) -> None:
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_from_forward")
 def test_dynamic_forward_passes_its_sizes_to_the_backward(device: torch.device) -> None:
-    """A dynamic forward passes its sizes to the backward, such as the number of rows that a mean divides by."""
+    """A dynamic forward passes its sizes to the backward, such as the number of rows by which a mean divides."""
 
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -91,8 +91,7 @@ def test_dynamic_forward_passes_its_sizes_to_the_backward(device: torch.device) 
 
 @pytest.mark.covers(f"{ROW}test_dynamic_shapes_eager_node")
 def test_dynamic_sizes_saved_by_functions_of_the_engine(device: torch.device) -> None:
-    """Functions that save sizes as numbers (mean, expand, pad) are captured once or twice, and correct for every
-    size."""
+    """Functions that save sizes as numbers are captured once or twice, and are correct for every size."""
 
     def work() -> Iterator[object]:
         for size in SIZES:
@@ -121,7 +120,7 @@ def test_mark_dynamic_and_mark_static_do_not_change_gradients(
 ) -> None:
     """`mark_dynamic`, `maybe_mark_dynamic` and `mark_static` on the input do not affect gradients.
 
-    With the size marked dynamic from the start, the forward is not recompiled.
+    If the size is marked dynamic from the start, the forward is not recompiled.
     """
     frames: list[int] = []
 
@@ -153,7 +152,7 @@ def test_mark_dynamic_and_mark_static_do_not_change_gradients(
 def test_dynamic_graph_is_not_bound_to_the_size_of_its_capture(device: torch.device) -> None:
     """Sizes that only the backward uses do not specialize the compiled pass.
 
-    After two sizes, others need no compile.
+    After two sizes, other sizes need no compile.
     """
 
     class Scales(torch.autograd.Function):

@@ -28,7 +28,7 @@ INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
 
 
 def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
-    """One step per input, without an optimizer; returns the gradients of each."""
+    """Run one step per input, without an optimizer, and return the gradients of each."""
     found: list[object] = []
     for x in inputs:
         model(x).sum().backward()
@@ -84,7 +84,7 @@ def test_compile_step_with_config_compiled_autograd(device: torch.device, backen
     "test_compiled_autograd::TestCompiledAutograd::test_compile_api_disable",
 )
 def test_config_compiled_autograd_applies_at_compile_time(device: torch.device) -> None:
-    """The setting applies at compile time: only functions compiled with it on have their backward passes captured."""
+    """Backward passes are captured only for functions that are compiled while the setting is on."""
 
     def step(model: torch.nn.Module) -> Callable[[], None]:
         def run() -> None:
@@ -125,8 +125,7 @@ def test_config_compiled_autograd_applies_at_compile_time(device: torch.device) 
     ],
 )
 def test_compiler_disable_in_a_step_leaves_its_backward_captured(device: torch.device, broken: str) -> None:
-    """In a compiled step with `torch.compiler.disable` on forward, backward call or both, the pass is still
-    captured."""
+    """With `torch.compiler.disable` on forward, backward call or both, a compiled step's pass is captured."""
     model, x = smooth(device), rows(1, device)
     expected = copied(list(train(model, x)))
     model.zero_grad()
@@ -273,10 +272,9 @@ def test_backward_within_a_backward_is_not_captured(device: torch.device) -> Non
 
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_aot_bwd_gm_runnable")
 def test_compile_forward_whose_backward_is_captured_again(device: torch.device) -> None:
-    """The compiled backward of a forward can be captured in one block, again in the next, and run by the engine in
-    between.
+    """A compiled backward can be captured in one block and again in the next, and run by the engine in between.
 
-    A capture does not change the graph it was taken from.
+    A capture does not change the graph from which it was taken.
     """
     torch.manual_seed(SEED)
     model, x = smooth(device), rows(2, device)

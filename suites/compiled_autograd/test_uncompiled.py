@@ -1,4 +1,4 @@
-"""Captured backward passes that nothing compiles: each operation of a capture runs as plain Python."""
+"""Captured backward passes that are not compiled: each operation of a capture runs as plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .models import network, rows, train
 
 
 def slices(device: torch.device) -> Iterator[object]:
-    """Writes into views: of a part, of a part of a part, with another gradient than that of the whole."""
+    """Write into views: of a part, of a part of a part, with another gradient than that of the whole."""
     x = torch.randn(4, 3).to(device).requires_grad_()
     w = torch.randn(2, 3).to(device).requires_grad_()
     y = x * 2
@@ -57,7 +57,7 @@ def function(device: torch.device) -> Iterator[object]:
 
 
 def hooks(device: torch.device) -> Iterator[object]:
-    """Hooks of tensors, of nodes and of leaves, which change gradients or see them."""
+    """Register hooks of tensors, of nodes and of leaves, which change or record gradients."""
     seen: list[object] = []
     x = torch.randn(3).to(device).requires_grad_()
     y = x * 2
@@ -73,7 +73,7 @@ def hooks(device: torch.device) -> Iterator[object]:
 
 
 def unpacked(device: torch.device) -> Iterator[object]:
-    """Hooks that keep saved tensors in another form."""
+    """Register hooks that keep saved tensors in another form."""
     x = torch.randn(3).to(device).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 2, lambda kept: kept / 2):
         y = x.sin()
@@ -82,13 +82,13 @@ def unpacked(device: torch.device) -> Iterator[object]:
 
 
 def asked(device: torch.device) -> Iterator[object]:
-    """`torch.autograd.grad` with given gradients, of some inputs."""
+    """Call `torch.autograd.grad` with given gradients, for some inputs."""
     x, y = (torch.randn(2, 3).to(device).requires_grad_() for _ in range(2))
     yield from torch.autograd.grad((x * y).sum(1), (y, x), torch.tensor([1.0, 3.0]).to(device))
 
 
 def hooked_within(device: torch.device) -> Iterator[object]:
-    """A compiled function that registers a hook on a tensor of its own."""
+    """Run a compiled function that registers a hook on one of its own tensors."""
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -102,7 +102,7 @@ def hooked_within(device: torch.device) -> Iterator[object]:
 
 
 def slices_of_a_part(device: torch.device) -> Iterator[object]:
-    """A write into a view of a tensor that does not begin with its storage."""
+    """Write into a view of a tensor that does not begin with its storage."""
     x = torch.randn(2, 3).to(device).requires_grad_()
     y = torch.empty(0, device=device).set_(torch.ones(18, device=device).untyped_storage(), 6, (4, 3), (3, 1))
     y[1:3].mul_(x)
@@ -111,7 +111,7 @@ def slices_of_a_part(device: torch.device) -> Iterator[object]:
 
 
 def of_any_size(device: torch.device) -> Iterator[object]:
-    """A compiled function of any size, whose backward reads sizes and tensors."""
+    """Run a compiled function of any size, whose backward reads sizes and tensors."""
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         return (x.sin() * x.shape[0]).sum(1)
@@ -141,9 +141,9 @@ WORK = [
 def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
     work: Callable[[torch.device], Iterator[object]], device: torch.device
 ) -> None:
-    """A captured pass is a graph of calls that Python can run: a compiler that returns it as it is changes nothing.
+    """A captured pass is a graph of calls that Python can run: a compiler that returns it unchanged changes no result.
 
-    torch/_dynamo/compiled_autograd.py, `_enable`: the function that it is given turns a graph into something callable.
+    torch/_dynamo/compiled_autograd.py, `_enable`: its argument is a function from a graph to a callable.
     """
     graphs: list[torch.fx.GraphModule] = []
 
@@ -163,7 +163,7 @@ def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
 
 
 def test_create_graph_of_a_compiled_function_is_refused(device: torch.device) -> None:
-    """A compiled function has no second derivative: a captured pass with `create_graph` says so."""
+    """A captured pass with `create_graph` over a compiled function raises: it has no second derivative."""
     private.reset_compiler()
     try:
         x = torch.ones(3, device=device, requires_grad=True)

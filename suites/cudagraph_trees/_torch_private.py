@@ -25,24 +25,24 @@ from suites.reaching import reach
 
 
 def trees() -> ModuleType:
-    """The module of the trees: manager, nodes, generations. It can be imported without a GPU."""
+    """Return the module of the trees: manager, nodes, generations. It can be imported without a GPU."""
     return reach("torch._inductor.cudagraph_trees")
 
 
 def utilities(name: str) -> Any:
-    """A function or class of the decision code that trees, inductor and the backend "cudagraphs" share."""
+    """Return a function or class of the decision code that trees, inductor and the backend "cudagraphs" share."""
     return reach(f"torch._inductor.cudagraph_utils.{name}")
 
 
 def filled(name: str, newer: dict[str, Any], **values: Any) -> Any:
-    """A dataclass of the decision code with these values, plus those of `newer` for which the release has a field."""
+    """Return a dataclass of the decision code with these values, and those of `newer` that the release knows."""
     kind = utilities(name)
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(**values, **{field: value for field, value in newer.items() if field in fields})
 
 
 def reset_trees() -> None:
-    """Drop the managers of this thread, even if other threads have dropped theirs.
+    """Drop the managers of this thread, even if other threads have already dropped their managers.
 
     The end of a reset disables a table that all threads share, and the reset of the next thread asserts that the table
     is enabled (`reset_cudagraph_trees`, `_remove_cached_tensor`). Creating a manager enables it.
@@ -52,33 +52,33 @@ def reset_trees() -> None:
 
 
 def manager_class() -> Any:
-    """The class whose methods `run_eager`, `record_function` and `execute_node` warm up, record and replay."""
+    """Return the class whose methods `run_eager`, `record_function` and `execute_node` warm up, record and replay."""
     return reach("torch._inductor.cudagraph_trees.CUDAGraphTreeManager")
 
 
 def manager(device: torch.device) -> Any:
-    """The manager of a device's trees in this thread, or None if there is none. Does not create one."""
+    """Return the manager of a device's trees in this thread, or None if there is none. Do not create one."""
     get = reach("torch._inductor.cudagraph_trees.get_manager")
     return get(device.index or 0, create_if_none_exists=False)
 
 
 def descendants(device: torch.device) -> list[int]:
-    """The number of recordings below each root of the device's trees; an empty list without roots."""
+    """Return the number of recordings below each root of the device's trees; an empty list without roots."""
     found = manager(device)
     return [] if found is None else [root.num_descendants() for root in found.get_roots()]
 
 
 def generation() -> int:
-    """The generation that a call would belong to now; outputs of earlier generations may be overwritten."""
+    """Return the generation to which a call would belong now. Outputs of earlier generations may be overwritten."""
     current: int = manager_class().get_curr_generation()
     return current
 
 
 def opaque_types() -> tuple[type, Callable[..., None] | None]:
-    """The base class of opaque objects, which only operators look into, and the function that registers one.
+    """Return the base class of opaque objects, whose contents only operators read, and the function that registers one.
 
-    Called when operators are defined, where a case cannot be skipped: for a torch release without them, the function is
-    None.
+    This is called when operators are defined, where a case cannot be skipped. If the torch release has no opaque
+    objects, the function is None.
     """
     try:
         base: type = importlib.import_module("torch._opaque_base").OpaqueBase
@@ -89,14 +89,14 @@ def opaque_types() -> tuple[type, Callable[..., None] | None]:
 
 
 def skips() -> int:
-    """The number of graphs skipped since the process started, from inductor's counter."""
+    """Return the number of graphs skipped since the process started, from inductor's counter."""
     found: int = reach("torch._dynamo.utils.counters")["inductor"]["cudagraph_skips"]
     return found
 
 
 @contextmanager
 def messages(level: int) -> Iterator[list[str]]:
-    """The CUDA graph log messages of the block from that level on: of the decision code, the trees and the partitioner.
+    """Yield the CUDA graph log messages of the block from that level on: of the decision code, trees and partitioner.
 
     The messages go to no other handler, and levels and handlers are restored at the end.
     """
@@ -126,7 +126,10 @@ def messages(level: int) -> Iterator[list[str]]:
 
 
 def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """A context in which `torch._inductor.config` has these settings. Skips the case if torch lacks one of them."""
+    """Return a context in which `torch._inductor.config` has these settings.
+
+    Skip the case if torch lacks one of them.
+    """
     module: Any = reach("torch._inductor.config")
     for name in settings:
         found: Any = module
@@ -139,7 +142,7 @@ def config(settings: dict[str, Any]) -> AbstractContextManager[None]:
 
 
 def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
-    """A context in which `torch._dynamo.config` has these settings. Skips the case if torch lacks one of them."""
+    """Return a context in which `torch._dynamo.config` has these settings. Skip the case if torch lacks one of them."""
     module: Any = reach("torch._dynamo.config")
     for name in settings:
         if not hasattr(module, name):
@@ -149,24 +152,24 @@ def dynamo_config(**settings: Any) -> AbstractContextManager[None]:
 
 
 def override_cudagraphs(**directions: bool) -> Any:
-    """A context manager and decorator that switches CUDA graphs on or off for the code traced in it."""
+    """Return a context manager and decorator that enables or disables CUDA graphs for the code traced in it."""
     return reach("torch._dynamo.override_cudagraphs")(**directions)
 
 
 def unsafe_tag() -> Any:
-    """The tag of operators that cannot be captured."""
+    """Return the tag of operators that cannot be captured."""
     return reach("torch._C.Tag.cudagraph_unsafe")
 
 
 def generated_code(work: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """The result of `work`, and the sources that inductor generated during it."""
+    """Return the result of `work`, and the sources that inductor generated during it."""
     result, sources = reach("torch._inductor.utils.run_and_get_code")(work)
     return result, list(sources)
 
 
 @contextmanager
 def generated_modules_stay() -> Iterator[None]:
-    """A block at whose end `sys.modules` has inductor's generated modules again as before.
+    """Restore inductor's generated modules in `sys.modules` at the end of the block.
 
     After a reset, the compiler loads the file of the same code as another module of the same name. Clearing the caches
     removes host kernels from `sys.modules`.
@@ -181,12 +184,13 @@ def generated_modules_stay() -> Iterator[None]:
 
 @contextmanager
 def fresh_cache() -> Iterator[None]:
-    """A block with empty caches of compiled graphs."""
+    """Use empty caches of compiled graphs in the block."""
     with generated_modules_stay(), reach("torch._inductor.utils.fresh_cache")():
         yield
 
 
-#: Device and pool of the graph segments that existed before the case: a graph with conditional nodes leaves its own.
+#: Device and pool of the graph segments that existed before the case, because a graph with conditional nodes keeps its
+#: own.
 _earlier: frozenset[tuple[int, tuple[int, int]]] = frozenset()
 
 
@@ -199,7 +203,7 @@ def begin_case() -> None:
 
 
 def graph_segments() -> list[dict[str, Any]]:
-    """The allocator's segments that belong to graphs of this case, on all devices."""
+    """Return the allocator's segments that belong to graphs of this case, on all devices."""
     segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()
     return [each for each in segments if tuple(each["segment_pool_id"]) != (0, 0) and _pool(each) not in _earlier]
 
@@ -210,55 +214,55 @@ def _pool(segment: dict[str, Any]) -> tuple[int, tuple[int, int]]:
 
 
 def live_blocks_of_graphs() -> list[dict[str, Any]]:
-    """The allocated blocks of the graphs' pools."""
+    """Return the allocated blocks of the graphs' pools."""
     blocks = [block for segment in graph_segments() for block in segment["blocks"]]
     return [block for block in blocks if block["state"] == "active_allocated"]
 
 
 def live_bytes_of_graphs() -> int:
-    """Bytes in allocated blocks of the graphs' pools."""
+    """Return the bytes in allocated blocks of the graphs' pools."""
     return sum(block["size"] for block in live_blocks_of_graphs())
 
 
 def storage_reference(of: torch.Tensor, **options: Any) -> Any:
-    """The weak reference by which trees watch the storage of an output."""
+    """Return the weak reference by which trees watch the storage of an output."""
     return reach("torch._inductor.cudagraph_trees.StorageWeakRefWrapper")(of, **options)
 
 
 def check_memory_pool(device: torch.device, pool: tuple[int, int], live: list[Any]) -> None:
-    """Compare what is allocated in a pool with the storages that are known to live there, as trees do."""
+    """Compare the allocations in a pool with the storages that are known to live there, as trees do."""
     reach("torch._inductor.cudagraph_trees.check_memory_pool")(device.index or 0, pool, live)
 
 
 def storage_reference_of(storage: Any, **options: Any) -> Any:
-    """The same of a storage."""
+    """Return the weak reference by which trees watch a storage."""
     return reach("torch._inductor.cudagraph_trees.StorageWeakRefWrapper")(storage, **options)
 
 
 def history_is_recorded() -> bool:
-    """Whether the allocator records where memory is allocated."""
+    """Return whether the allocator records where memory is allocated."""
     found: bool = reach("torch._C._cuda_isHistoryEnabled")()
     return found
 
 
 def described_inputs(inputs: list[Any]) -> str:
-    """What the log of a recording says about the inputs of a graph."""
+    """Return the description of the inputs of a graph in the log of a recording."""
     found: str = reach("torch._inductor.cudagraph_trees.format_inputs_log")(inputs)
     return found
 
 
 def record_history(begins: bool) -> None:
-    """Have the allocator record where memory is allocated, or no longer."""
+    """Make the allocator record where memory is allocated, or stop it."""
     reach("torch.cuda.memory._record_memory_history")("all" if begins else None, stacks="python")
 
 
 def recorded_history() -> Any:
-    """A context in which the allocator records where memory is allocated, as while a graph is recorded."""
+    """Return a context in which the allocator records where memory is allocated, as while a graph is recorded."""
     return reach("torch._inductor.cudagraph_trees.enable_history_recording")()
 
 
 def frames_of(tensor: torch.Tensor) -> list[dict[str, Any]]:
-    """The stack that allocated the memory of a tensor, as the allocator has recorded it."""
+    """Return the stack that allocated the memory of a tensor, as the allocator has recorded it."""
     for segment in torch.cuda.memory_snapshot():
         for block in segment["blocks"]:
             if block["address"] == tensor.data_ptr():
@@ -267,6 +271,6 @@ def frames_of(tensor: torch.Tensor) -> list[dict[str, Any]]:
 
 
 def block_addresses(pool: tuple[int, int], **options: bool) -> list[int]:
-    """The addresses of the blocks of a pool that are allocated, or with `live_only=False` of all."""
+    """Return the addresses of the allocated blocks of a pool, or with `live_only=False` of all blocks."""
     found: list[int] = reach("torch._inductor.cudagraph_trees.get_block_addrs")(pool, **options)
     return found

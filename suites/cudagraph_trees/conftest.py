@@ -1,4 +1,4 @@
-"""All cases of this suite compile, so torch keeps memory after each; none may leave memory in a graph's pool."""
+"""The fixtures and marks of this suite: torch keeps memory after each compilation, and graph pools must be empty."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pytest_runtest_makereport(
 def pools_are_empty_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check for leaks of trees: after a reset there must be no manager, no allocated block and no segment.
 
-    The check does not run after a failure, because pytest then holds the traceback and with it the locals of the case.
+    The check does not run after a failure, because pytest then holds the traceback, and with it the locals of the case.
     """
     from . import _torch_private, trees  # imported here, because supervisors import this file and must not import torch
 

@@ -1,4 +1,4 @@
-"""A user-defined Triton kernel. Cases that use it import it, so that only they need Triton."""
+"""A user-defined Triton kernel. Only the cases that use it import this module, so that others do not need Triton."""
 
 from __future__ import annotations
 

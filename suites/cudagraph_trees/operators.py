@@ -32,7 +32,7 @@ def _(x: Tensor) -> Tensor:
 
 @custom_op(f"{LIBRARY}::unsafe_twice", mutates_args=(), tags=UNSAFE)
 def unsafe_twice(x: Tensor) -> Tensor:
-    """Doubles `x`. The read-back to the host fails if the operator is captured after all."""
+    """Return `2 * x`. The read-back to the host fails if the operator is captured."""
     assert x.sum().item() is not None
     return x * 2
 
@@ -56,7 +56,7 @@ def unsafe_add_(x: Tensor, y: Tensor) -> None:
 
 @custom_op(f"{LIBRARY}::positive", mutates_args=())
 def positive(x: Tensor) -> Tensor:
-    """The positive elements; their number depends on the data."""
+    """Return the positive elements. Their number depends on the data."""
     return x[x > 0]
 
 
@@ -67,7 +67,7 @@ def _(x: Tensor) -> Tensor:
 
 @custom_op(f"{LIBRARY}::beside", mutates_args=())
 def beside(x: Tensor) -> Tensor:
-    """`x + 2`, computed and allocated on a side stream where the device has streams."""
+    """Return `x + 2`, computed and allocated on a side stream if the device has streams."""
     if x.device.type != "cuda":
         return x + 2
     main, side = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)
@@ -86,7 +86,7 @@ def _(x: Tensor) -> Tensor:
 
 @custom_op(f"{LIBRARY}::slow", mutates_args=())
 def slow(x: Tensor) -> Tensor:
-    """`x + 2`, some time later: the device sleeps first. For CUDA."""
+    """Return `x + 2` with a delay: the device sleeps first. For CUDA."""
     sleep_on(torch.cuda.current_stream(x.device), 20)
     return x + 2
 
@@ -119,7 +119,7 @@ if _register is not None:
 
 
 class SafeForward(torch.autograd.Function):
-    """Doubles `x`; the backward pass cannot be captured."""
+    """Doubles `x`. The backward pass cannot be captured."""
 
     @staticmethod
     def forward(_: Any, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Functions whose graphs inductor partitions for CUDA graphs, into parts that are recorded and parts that are not.
 
-Each function takes what its `make` returns for a call number. `parts` is the number of recorded parts, where it is part
-of the contract: work that cannot be captured (host work, copies to and from the host, data-dependent sizes, operators
-with the tag) is left out, and everything else is in as few parts as its order allows.
+Each function takes the result of its `make` for a call number. `parts` is the number of recorded parts, if it is part
+of the contract. Work that cannot be captured (host work, copies to and from the host, data-dependent sizes, operators
+with the tag) is left out, and all other work is in as few parts as its order allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def one(device: torch.device, number: int) -> Sequence[object]:
 
 
 def one_in_turn(device: torch.device, number: int) -> Sequence[object]:
-    """Two tensors in turn, so that a data-dependent number or size takes two values."""
+    """Return one of two tensors in turn, so that a data-dependent number or size takes two values."""
     return one(device, number % 2)
 
 
@@ -52,7 +52,7 @@ def with_index(device: torch.device, number: int) -> Sequence[object]:
     return [whole_numbers(8, 8, device=device, start=number), torch.tensor([number % 8, 3], device=device)]
 
 
-#: The number of different numbers that `with_number` makes.
+#: The number of different values that `with_number` returns.
 NUMBERS = 6
 
 
@@ -74,7 +74,7 @@ def host_and_device(x: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interleaved(x: Tensor, host: Tensor) -> tuple[Tensor, Tensor]:
-    """Two independent chains with interleaved steps."""
+    """Return the results of two independent chains with interleaved steps."""
     for _ in range(3):
         x = (x % 3) @ (x % 2)
         host = (host % 3) @ (host % 2)
@@ -120,7 +120,7 @@ def reads_item(x: Tensor) -> Tensor:
 
 
 def reads_float_item(x: Tensor) -> Tensor:
-    """Torch may leave a floating-point number on the device and compute with the tensor."""
+    """Compute with a floating-point number from `item`. Torch may leave the number on the device and use the tensor."""
     number = x.sum().item()
     return (x @ x) * number
 
@@ -171,7 +171,7 @@ def unsafe_operator(x: Tensor) -> Tensor:
 
 
 def unsafe_operator_by_itself(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The operator in the middle has no dependencies in either direction."""
+    """Run an unsafe operator between others, without dependencies in either direction."""
     z = x @ x
     free = unsafe_twice(y)
     return (z % 5) @ x, free
@@ -266,7 +266,7 @@ def number_argument(x: Tensor, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """A function, how to make its arguments, its rows in the inventory, the settings it needs, and known torch bugs."""
+    """A function, the maker of its arguments, its inventory rows, the required settings, and known torch bugs."""
 
     work: Callable[..., Any]
     make: Make

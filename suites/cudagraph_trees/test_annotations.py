@@ -1,4 +1,4 @@
-"""`torch._dynamo.override_cudagraphs`, which switches CUDA graphs off or on for parts of a program."""
+"""`torch._dynamo.override_cudagraphs`, which disables or enables CUDA graphs for parts of a program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def marked(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`plain` with the decorator."""
+    """Return `plain` with the decorator."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return plain(x)
@@ -39,7 +39,7 @@ def marked(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def nested(**directions: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The decorated function, called two levels below the compiled one."""
+    """Return a function that calls the decorated function two levels below."""
     deep = marked(**directions)
 
     def middle(x: torch.Tensor) -> torch.Tensor:
@@ -71,8 +71,10 @@ forms = pytest.mark.parametrize(
 
 
 def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, steps: int) -> None:
-    """Training steps, explicitly marked: a backward without a graph does not tell torch that the forward's outputs are
-    dead."""
+    """Run explicitly marked training steps.
+
+    Without the marks, a backward without a graph does not tell torch that the forward's outputs are dead.
+    """
     for step in range(steps):
         torch.compiler.cudagraph_mark_step_begin()
         x = whole_numbers(8, device=device, start=step).requires_grad_()
@@ -86,8 +88,7 @@ def train(fast: Callable[[torch.Tensor], torch.Tensor], device: torch.device, st
 @forms
 @cpp
 def test_override_cudagraphs_applies_at_any_depth(form: str) -> None:
-    """The annotation applies to the graph that the function is inlined into: as a decorator, on a module's forward, at
-    any depth.
+    """The annotation applies to the graph into which the function is inlined, at any depth.
 
     On the host, where nothing is recorded, the log shows that the annotation was applied, and has no such message
     without it.
@@ -107,8 +108,7 @@ def test_override_cudagraphs_applies_at_any_depth(form: str) -> None:
 @forms
 @with_triton
 def test_override_cudagraphs_fwd_false_switches_graphs_off(form: str, device: torch.device) -> None:
-    """With `fwd=False`, the graph is not recorded, is counted as skipped with the annotation as reason, and is
-    correct."""
+    """With `fwd=False`, the graph is not recorded, counts as skipped for the annotation, and is correct."""
     make, _ = FORMS[form]
     calls = repeated(lambda n: [whole_numbers(8, device=device, start=n)], 4)
     with watched() as watch:
@@ -133,7 +133,7 @@ def test_override_cudagraphs_switches_fwd_and_bwd_off_separately(
 ) -> None:
     """The backward can be excluded alone; an excluded forward excludes its backward too.
 
-    The rest is recorded and replayed, and the gradients are correct.
+    All other graphs are recorded and replayed, and the gradients are correct.
     """
     with private.fresh_cache(), watched() as watch:
         train(trees.compiled(marked(**directions), trees.INDUCTOR), device, 6)
@@ -174,8 +174,7 @@ def test_override_cudagraphs_switches_fwd_and_bwd_on(
 )
 @with_triton
 def test_override_cudagraphs_bwd_false_from_the_cache(device: torch.device) -> None:
-    """An excluded backward is also excluded if the same code was compiled before without the annotation and is in the
-    cache."""
+    """An excluded backward is also excluded if the cache has the same code, compiled before without the annotation."""
     with private.fresh_cache():
         with watched():
             train(torch.compile(marked(fwd=True, bwd=True)), device, 3)
@@ -189,8 +188,7 @@ def test_override_cudagraphs_bwd_false_from_the_cache(device: torch.device) -> N
 @pytest.mark.covers(f"{ROW}context_manager")
 @with_triton
 def test_override_cudagraphs_block_switches_graphs_off(device: torch.device) -> None:
-    """As a context manager in a compiled function, the annotation applies to the whole graph, including code after the
-    block."""
+    """As a context manager in a compiled function, the annotation applies to the whole graph, also after the block."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -207,7 +205,7 @@ def test_override_cudagraphs_block_switches_graphs_off(device: torch.device) -> 
 @pytest.mark.covers(f"{ROW}enable_context_manager")
 @with_triton
 def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> None:
-    """The context manager with `True` switches graphs on where they are off."""
+    """The context manager with `True` enables graphs where they are disabled."""
     override: Any = reach("torch._dynamo.override_cudagraphs")
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -226,8 +224,7 @@ def test_override_cudagraphs_block_switches_graphs_on(device: torch.device) -> N
 @with_triton
 @pytest.mark.keeps(BROKEN, **KEPT_BROKEN)
 def test_override_cudagraphs_after_a_graph_break_applies_to_its_graph(device: torch.device) -> None:
-    """After graph breaks, the annotation excludes only the graph with the annotated function, not those before and
-    after it."""
+    """After graph breaks, the annotation excludes only the graph with the annotated function."""
     off = marked(fwd=False)
     seen: list[Counts] = []
 

@@ -1,4 +1,4 @@
-"""What CUDA graph trees check about themselves: memory of their pools, storages, and settings for debugging."""
+"""The checks of CUDA graph trees: memory of their pools, storages, and settings for debugging."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def two_steps(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
     "setting", ["fast_path_cudagraph_asserts", "force_cudagraph_sync", "cudagraph_trees_history_recording"]
 )
 def test_settings_for_debugging_change_no_result(setting: str, device: torch.device) -> None:
-    """Checks before and after each replay, a wait after each, and a record of the allocations of graphs change nothing.
+    """Checks around each replay, a wait after each, and a record of the allocations of graphs change no result.
 
-    Results and kinds of calls are those without them (torch/_inductor/config.py, `triton`).
+    The kinds of calls are also the same (torch/_inductor/config.py, `triton`).
     """
     with watched(**{f"triton__{setting}": True}) as watch:
         calls = repeated(lambda n: [whole_numbers(3, 4, device=device, start=n)], 4)
@@ -47,7 +47,7 @@ def test_cudagraph_trees_history_recording_knows_the_origin_of_memory(
 ) -> None:
     """With `cudagraph_trees_history_recording`, the memory of a graph has the stack that allocated it.
 
-    The record ends with the recording, unless it had begun before (torch/_inductor/config.py).
+    The record ends with the recording, unless it was started before (torch/_inductor/config.py).
     """
     with watched(triton__cudagraph_trees_history_recording=setting):
         fast = trees.compiled(two_steps, CUDAGRAPHS)
@@ -72,7 +72,7 @@ class OwnError(Exception):
 @on_cuda
 @pytest.mark.parametrize("earlier", [False, True])
 def test_enable_history_recording_leaves_an_earlier_record_as_it_was(earlier: bool, device: torch.device) -> None:
-    """The record ends also with an exception, and one that had begun before goes on with its own settings."""
+    """The record also ends with an exception, and an earlier record continues with its own settings."""
     kept = torch.empty(0, device=device)
 
     def fails() -> None:
@@ -91,7 +91,7 @@ def test_enable_history_recording_leaves_an_earlier_record_as_it_was(earlier: bo
         private.record_history(False)
     files = {frame["filename"] for frame in private.frames_of(kept)}
     assert __file__ in files
-    if earlier:  # the frames of Python alone
+    if earlier:  # only Python's frames
         assert all(file.endswith((".py", ">")) for file in files)
 
 
@@ -100,7 +100,7 @@ def test_enable_history_recording_leaves_an_earlier_record_as_it_was(earlier: bo
 def test_force_cudagraph_sync_waits_for_each_replay(
     setting: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `force_cudagraph_sync` a call waits for its replay, and without it does not (torch/_inductor/config.py)."""
+    """With `force_cudagraph_sync`, a call waits for its replay; without it, it does not (torch/_inductor/config.py)."""
     waits: list[object] = []
     synchronize = torch.cuda.synchronize
 
@@ -123,7 +123,7 @@ def test_force_cudagraph_sync_waits_for_each_replay(
 
 @on_cuda
 def test_fast_path_cudagraph_asserts_hold_over_several_graphs(device: torch.device) -> None:
-    """The checks hold where a graph reads outputs of another one, which live, die and are replaced between replays."""
+    """The checks pass if a graph reads outputs of another one that live, die and are replaced between replays."""
     with watched(triton__fast_path_cudagraph_asserts=True) as watch:
         first, second = (trees.compiled(work, CUDAGRAPHS) for work in (lambda x: (x + 1, x - 1), lambda x: x * 3))
         for number in range(5):
@@ -140,10 +140,9 @@ def test_fast_path_cudagraph_asserts_hold_over_several_graphs(device: torch.devi
 
 @on_cuda
 def test_check_memory_pool_knows_what_lives_in_the_pool(device: torch.device) -> None:
-    """If the pool has exactly the storages that are known to live, there is nothing to report.
+    """If the pool has exactly the storages that are known to live, the check reports nothing.
 
-    Reported are a storage that nothing knows, with its history and a hint how to find it, and one that is known and not
-    there.
+    It reports an unknown storage, with its history and a hint how to find it, and a known storage that is missing.
     """
     pool = torch.cuda.MemPool()
     private.record_history(True)
@@ -208,9 +207,9 @@ def test_check_memory_pool_collects_dead_tensors_first(device: torch.device) -> 
 def test_cudagraph_trees_objgraph_draws_what_holds_a_stray_tensor(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `cudagraph_trees_objgraph`, the package objgraph draws what refers to a tensor that nothing knows.
+    """With `cudagraph_trees_objgraph`, the package objgraph draws the objects that refer to an unknown tensor.
 
-    The error names the file; a storage that no tensor has is left out (torch/_inductor/config.py).
+    The error names the file; a storage without a tensor is omitted (torch/_inductor/config.py).
     """
     drawn: list[tuple[int, str]] = []
     pool = torch.cuda.MemPool()
@@ -246,7 +245,7 @@ def test_cudagraph_trees_objgraph_draws_what_holds_a_stray_tensor(
 
 
 def test_storage_reference_says_whether_the_storage_lives() -> None:
-    """The reference of a storage is that of its tensor: it has the address, and says whether it is alive."""
+    """The reference of a storage equals that of its tensor: it has the address, and reports whether it is alive."""
     tensor = torch.ones(4)
     storage: Any = tensor.untyped_storage()
     reference, other = private.storage_reference(tensor), private.storage_reference_of(storage)
@@ -260,7 +259,10 @@ def test_storage_reference_says_whether_the_storage_lives() -> None:
 
 
 def test_log_of_the_inputs_of_a_graph_has_the_first_ten() -> None:
-    """Described are shape, stride, type and address of tensors, other values as they are, and how many follow."""
+    """The log describes tensors by shape, stride, type and address, other values as they are, and counts the rest.
+
+    Only the first ten inputs are described.
+    """
     tensor = torch.ones(2, 3).t()
     assert private.described_inputs([]) == "[]"
     assert private.described_inputs([tensor, None, 7]) == (

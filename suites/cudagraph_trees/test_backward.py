@@ -28,12 +28,12 @@ def cubed(x: torch.Tensor) -> torch.Tensor:
 
 
 def gradient(x: torch.Tensor) -> torch.Tensor:
-    """The gradient of the sum of `cubed`."""
+    """Return the gradient of the sum of `cubed`."""
     return 3 * x.detach() * x.detach() + 2
 
 
 def train(fast: Any, device: torch.device, steps: int, *, marked: bool = False) -> None:
-    """Training steps with a different input each, whose outputs and gradients must match the formula."""
+    """Run training steps with a different input each, and check outputs and gradients against the formula."""
     for step in range(steps):
         if marked:
             torch.compiler.cudagraph_mark_step_begin()
@@ -52,7 +52,7 @@ def test_recording_of_forward_and_backward_is_one_path(marked: bool, compiler: s
     """Forward and backward are warmed up, recorded and replayed once per step.
 
     The backward's recording is a child of the forward's, whose saved tensors it reads. The next forward starts a new
-    generation after a backward ran, or where the program marks its steps.
+    generation if a backward ran, or if the program marks its steps.
     """
     with watched() as watch:
         train(compiled(cubed, compiler), device, 6, marked=marked)
@@ -63,7 +63,7 @@ def test_recording_of_forward_and_backward_is_one_path(marked: bool, compiler: s
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_forward_backward_not_called", f"{ROW}test_warn_on_pending_backward")
 def test_recording_of_forwards_whose_backward_never_runs(compiler: str, device: torch.device) -> None:
-    """While a backward may follow, forwards do not overwrite earlier outputs: each is a warm-up and none is replayed.
+    """While a backward may follow, forwards do not overwrite earlier outputs: each is a warm-up, and none is replayed.
 
     Torch warns about this, and marking the steps ends it.
     """
@@ -112,7 +112,7 @@ def test_recording_of_two_models_one_after_the_other(compiler: str, device: torc
 def test_recording_of_a_forward_whose_backward_cannot_be_captured(partition: bool, device: torch.device) -> None:
     """If only the backward cannot be captured, the forward is recorded, and replayed in each marked step.
 
-    The gradients are correct. (A backward that is not a graph does not end a generation by itself.)
+    The gradients are correct. A backward without a graph does not end a generation by itself.
     """
     with watched(graph_partition=partition) as watch:
         fast = compiled(lambda x: operators.SafeForward.apply(x * 3), trees.INDUCTOR)
@@ -144,12 +144,12 @@ def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None
         settings = {"fx_graph_cache": True, "fx_graph_remote_cache": False}
         with watched(**settings) as watch:
             fast = compiled(cubed, trees.INDUCTOR)
-            for number in range(3):  # only the forward is called, and so compiled
+            for number in range(3):  # only the forward is called, and therefore compiled
                 x = whole_numbers(16, device=device, start=number).requires_grad_()
                 torch.compiler.cudagraph_mark_step_begin()
                 trees.assert_same(trees.values(fast(x)), [cubed(x).detach()], f"forward {number}")
             assert watch.counts() == Counts(warm_ups=1, recordings=1, replays=1)
-        for known in (1, 2):  # first only the forward is cached, then both are
+        for known in (1, 2):  # first only the forward is cached, then both
             with watched(**settings) as watch:
                 before = counter("inductor", "fxgraph_cache_hit")
                 train(compiled(cubed, trees.INDUCTOR), device, 5)
@@ -160,7 +160,7 @@ def test_recording_of_code_from_the_inductor_cache(device: torch.device) -> None
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_accumulate_grad")
 def test_recorded_backward_accumulates_in_memory_of_the_program(compiler: str, device: torch.device) -> None:
-    """A replayed backward accumulates into gradients that the program allocated, as an eager backward does."""
+    """A replayed backward accumulates into gradients that the program allocated, like an eager backward."""
     weight = whole_numbers(16, device=device).requires_grad_()
     weight.grad = own = torch.zeros_like(weight)
     memory = own.data_ptr()
@@ -206,7 +206,7 @@ def test_recorded_grad_that_was_overwritten_is_an_error(compiler: str, device: t
 
 
 class SavedIsGradient(torch.autograd.Function):
-    """The sum of two tensors. The gradient of the first is a tensor that the forward has saved."""
+    """The sum of two tensors. The gradient of the first is a tensor that the forward saved."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -215,14 +215,14 @@ class SavedIsGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The saved tensor itself, and a new one."""
+        """Return the saved tensor itself, and a new one."""
         (saved,) = ctx.saved_tensors
         return saved, gradients[0] * 3
 
 
 @both_compilers
 def test_gradient_that_is_a_saved_tensor(compiler: str, device: torch.device) -> None:
-    """A recorded backward may return a tensor that the forward has saved: each step has its own values.
+    """A recorded backward may return a tensor that the forward saved: each step has its own values.
 
     Only the inputs of the backward hold the tensor then, and the replay must keep it for its output
     (`preserved_aliased_inputs` of torch/_inductor/cudagraph_trees.py).
@@ -241,8 +241,7 @@ def test_gradient_that_is_a_saved_tensor(compiler: str, device: torch.device) ->
 @with_triton
 @pytest.mark.covers(f"{ROW}test_dynamic_backward")
 def test_recordings_of_gradients_of_any_size(device: torch.device) -> None:
-    """With varying sizes, forward and backward have one recording per size, and the gradients of every size are
-    correct."""
+    """With varying sizes, forward and backward have one recording per size, with correct gradients."""
     with watched() as watch:
         fast = compiled(cubed, trees.INDUCTOR, dynamic=True)
         for step, size in enumerate([8, 12, 16, 8, 12, 16, 8, 12, 16, 16, 8]):

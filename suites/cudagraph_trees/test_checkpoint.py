@@ -1,5 +1,4 @@
-"""Selective checkpointing in compiled training: recomputation in the backward uses the random numbers of the
-forward."""
+"""Selective checkpointing in compiled training: recomputation in the backward repeats the forward's random numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ SEED = 31
 
 
 def again(_: object, operator: object, *__: object, **___: object) -> CheckpointPolicy:
-    """Recompute random numbers in the backward and save the rest."""
+    """Recompute random numbers in the backward, and save everything else."""
     if operator in (torch.ops.aten.rand_like.default, torch.ops.aten.rand.default, torch.ops.aten.bernoulli.p):
         return CheckpointPolicy.MUST_RECOMPUTE
     return CheckpointPolicy.PREFER_RECOMPUTE
@@ -35,7 +34,7 @@ CONTEXT = functools.partial(create_selective_checkpoint_contexts, again)
 
 
 def noisy(x: torch.Tensor) -> torch.Tensor:
-    """The gradient is the noise, so a different draw in the backward is visible."""
+    """Multiply by noise. The gradient is the noise, so a different draw in the backward is visible."""
     return x * torch.rand_like(x)
 
 
@@ -48,7 +47,7 @@ def checkpointed(work: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 def noise_and_gradient(fast: Callable[..., torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The noise that the forward multiplied by (its input is ones), and the gradient."""
+    """Return the noise by which the forward multiplied (its input is ones), and the gradient."""
     leaf = x.detach().clone().requires_grad_()
     out = fast(leaf)
     noise = out.detach().clone()
@@ -122,7 +121,7 @@ def test_checkpoint_noise_is_the_same_in_backward(partition: bool, compiler: str
 @pytest.mark.requires(device="cuda", devices=2)
 @pytest.mark.covers(f"{ROW}cudagraphs_aot_eager_compat_equal_device_one")
 def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
-    """The same holds on the second of two devices, and alternating between both, in recordings too."""
+    """On a second device, or alternating between two, noise recomputed in a graph is that of its forward."""
     second = torch.device(device.type, 1)
     with watched() as watch, torch.random.fork_rng([device, second]):
         fast = trees.compiled(checkpointed(noisy), CUDAGRAPHS, dynamic=False)
@@ -142,11 +141,11 @@ def test_checkpoint_noise_on_a_second_device(device: torch.device) -> None:
     "draw, whatever device draws (run_and_save_rng_state; seen with torch 2.13 and 2.15, not reported yet)",
     strict=True,
 )
-# torch 2.11 warns here, 2.13 does not
+# torch 2.11 warns here, and 2.13 does not.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
 @pytest.mark.covers(f"{ROW}multi_device")
 def test_checkpoint_noise_on_two_devices_in_one_program(device: torch.device) -> None:
-    """The same holds with noise on two devices in one program."""
+    """In one program with noise on two devices, noise recomputed in the backward is that of its forward."""
     second = torch.device(device.type, 1)
     with watched(), torch.random.fork_rng([device, second]):
 
@@ -220,14 +219,14 @@ def test_checkpoint_noise_of_a_backward_that_runs_twice(device: torch.device) ->
 
 
 def test_checkpoint_policy_is_consulted() -> None:
-    """Control: eager checkpointing consults the policy of these cases and recomputes the draws that it selects."""
+    """Control: eager checkpointing calls the policy of these cases, and recomputes the draws that it selects."""
     asked: list[object] = []
     run: list[object] = []
 
     class Running(TorchDispatchMode):
         """Record the operators that run.
 
-        It is below checkpointing, so it does not see operators whose result was saved.
+        The mode is below checkpointing, so it does not see operators whose result was saved.
         """
 
         def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:

@@ -21,7 +21,7 @@ ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
 #: Fields of a function to record that exist since torch 2.15: what happens when an input of the trees moves.
 RECORDED_AGAIN = {"cudagraph_managed_input_rerecord_limit": 1, "cudagraph_managed_input_rerecord_action": "copy"}
 
-#: Since torch 2.14, an output of a part can be several outputs of the graph; before, it is one or none.
+#: Since torch 2.14, an output of a part can be several outputs of the graph; before, it was one or none.
 SEVERAL_OUTPUTS = torch.__version__ >= (2, 14)
 
 
@@ -30,7 +30,7 @@ def placeholder(name: str, line: str | None = None, change: str | None = None) -
 
 
 def device_nodes(*devices: str) -> dict[torch.device, torch.fx.Node]:
-    """One node per device, with a source line that names the device."""
+    """Return one node per device, with a source line that names the device."""
     graph = torch.fx.Graph()
     nodes = {}
     for number, name in enumerate(devices):
@@ -62,8 +62,8 @@ def test_check_multiple_devices_or_any_cpu_nodes(
 ) -> None:
     """A graph on one GPU can be recorded, and `meta` tensors do not prevent it.
 
-    A CPU node prevents recording of a whole graph, with its line as the reason, but not of a partitioned one; two GPUs
-    always do.
+    A CPU node prevents the recording of a whole graph, with its line as the reason, but not of a partitioned one; two
+    GPUs always prevent it.
     """
     check = private.utilities("check_multiple_devices_or_any_cpu_nodes")
     with private.config({"triton.cudagraphs": True, "graph_partition": partition}):
@@ -169,7 +169,7 @@ def test_cudagraph_dynamic_shape_warn_limit_is_one_more_than_the_limit(
 )
 @pytest.mark.covers(f"{ROW}test_cudagraph_capture_sizes", f"{ROW}test_cudagraph_capture_sizes2")
 def test_cudagraph_capture_sizes_says_which_sizes_are_recorded(listed: object, key: object, recorded: bool) -> None:
-    """Without a list of capture sizes every size is recorded; with a list, only those on it."""
+    """Without a list of capture sizes, every size is recorded; with a list, only the listed ones."""
     decide = reach("torch._inductor.cudagraph_trees.is_cudagraph_capture_sizes")
     with private.config({"triton.cudagraph_capture_sizes": listed}):
         assert decide(key) is recorded
@@ -197,8 +197,8 @@ def test_cudagraph_mark_step_begin_starts_a_generation() -> None:
     """A mark begins a generation that calls of compiled functions do not end.
 
     Until a program marks its first step, each call of a compiled function begins one. The reset of the trees, which
-    `torch.compiler.reset` performs where CUDA is present, ends the marking. The case uses an eager function, which
-    stands for any backend.
+    `torch.compiler.reset` performs where CUDA is present, ends the marking. The case uses an eager function in the
+    place of any backend.
     """
     with watched():
         fast = torch.compile(lambda x: x + 1, backend="eager")
@@ -226,7 +226,7 @@ def test_cudagraph_mark_step_begin_starts_a_generation() -> None:
 def test_storageweakrefwrapper_lives_as_long_as_the_storage() -> None:
     """The reference by which trees watch an output does not keep memory alive.
 
-    It returns the storage while any tensor on it lives, views included, and None afterwards; it keeps the address.
+    It returns the storage while any tensor on it lives, including views, and None afterwards; it keeps the address.
     """
     tensor = torch.ones(64)
     address, storage = tensor.untyped_storage().data_ptr(), tensor.untyped_storage()._cdata
@@ -247,10 +247,9 @@ def test_storageweakrefwrapper_lives_as_long_as_the_storage() -> None:
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_resets_persistent_refs")
 def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
-    """For an output that torch caches (each replay returns the same Python object), the reference expires when only
-    torch holds the tensor.
+    """For an output that torch caches, the reference expires when only torch holds the tensor.
 
-    This check is opt-in and can be removed.
+    Each replay returns the same Python object for such an output. This check is opt-in and can be removed.
     """
     cached = torch.ones(8)
     storage = cached.untyped_storage()
@@ -259,7 +258,7 @@ def test_storageweakrefwrapper_beside_a_cached_tensor() -> None:
 
     assert not reference.expired()
     only_torch = True
-    assert reference.expired()  # two belong to torch: the tensor and the storage object
+    assert reference.expired()  # torch holds two: the tensor and the storage object
     reference.remove_extra_reference()
     assert not reference.expired()
     del cached, storage
@@ -288,8 +287,7 @@ def test_tensor_with_an_access_error_raises(device: torch.device) -> None:
 @pytest.mark.requires(cuda=">=12")
 @pytest.mark.covers(f"{ROW}test_clear_storage_data_ptr_access_error")
 def test_storage_with_an_access_error_raises_until_cleared() -> None:
-    """A storage with an access error message raises it at each access to its memory, by any tensor, until it is
-    cleared."""
+    """A storage with an access error message raises it at each access by any tensor, until it is cleared."""
     tensor = torch.arange(4.0)
     view = tensor[1:]
     key = tensor.untyped_storage()._cdata
@@ -326,8 +324,8 @@ def test_staticinputidxmismatch_names_the_input() -> None:
 def test_cudagraph_metadata_of_a_partition() -> None:
     """The metadata of a partition renumbers its inputs, outputs and constants.
 
-    It keeps what the graph knows about them (static, mutated, lines, and user-visible since torch 2.14); values made
-    inside the graph have none of that.
+    It keeps the graph's information on them (static, mutated, lines, and user-visible since torch 2.14); values made
+    inside the graph have none of it.
     """
     utilities = private.utilities
     graph = private.filled(
@@ -361,7 +359,7 @@ def test_cudagraph_metadata_of_a_partition() -> None:
 @pytest.mark.requires(not_={"device": "cuda"})
 @pytest.mark.covers(f"{ROW}test_cleanup")
 def test_reset_cudagraph_trees_where_nothing_was_recorded() -> None:
-    """Without a GPU in use there is no manager, a lookup creates none, and a reset does nothing."""
+    """If no GPU is in use, there is no manager, a lookup creates none, and a reset does nothing."""
     with watched():
         pass
     assert private.manager(torch.device("cuda", 0)) is None

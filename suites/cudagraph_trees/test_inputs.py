@@ -1,6 +1,6 @@
 """Inputs that trees do not copy: parameters and marked tensors, outputs of other graphs, and mutated inputs.
 
-Trees read a static input in place. If it moves, the graph is recorded again without being compiled again.
+Trees read a static input in place. If it moves, the graph is recorded again without a new compilation.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ def batch(device: torch.device) -> Callable[[int], list[torch.Tensor]]:
 
 @with_triton
 def test_static_input_weights_are_read_in_place(device: torch.device) -> None:
-    """A replay reads parameters in place, so an optimizer's update is visible in the next replay without a new
-    recording."""
+    """A replay reads parameters in place, so the next replay sees an optimizer's update without a new recording."""
     module = Weighted(device)
     with watched() as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -83,8 +82,7 @@ def test_static_input_weights_are_read_in_place(device: torch.device) -> None:
 @with_triton
 @pytest.mark.covers(f"{ROW}test_frozen_fn")
 def test_freezing_makes_weights_constants(device: torch.device) -> None:
-    """With `freezing`, values that depend only on weights are computed once at compile time, and replays read the
-    result.
+    """With `freezing`, values that only depend on weights are computed at compile time, and replays read the result.
 
     Later updates of the weights therefore have no effect.
     """
@@ -116,7 +114,7 @@ def test_freezing_makes_weights_constants(device: torch.device) -> None:
 def test_outputs_that_alias_parameters_share_their_memory(partition: bool, device: torch.device) -> None:
     """A parameter, a view of it and a view of a view can be outputs.
 
-    Each shares the parameter's memory in all replays.
+    Each output shares the parameter's memory in all replays.
     """
     parameter = torch.nn.Parameter(whole_numbers(8, 4, device=device))
 
@@ -181,7 +179,7 @@ def test_inputs_of_opaque_objects_that_only_operators_look_into(device: torch.de
     """An opaque object can be an input of a recorded function, and is not copied like a tensor.
 
     Replays are correct for other tensors and for other objects of the same value. An object of another value is
-    compiled and recorded separately, and the first is still replayed.
+    compiled and recorded separately, and the first recording is still replayed.
     """
     scales = {factor: operators.Scale(factor) for factor in (2.0, 3.0)}
 
@@ -213,8 +211,7 @@ def test_inputs_of_opaque_objects_that_only_operators_look_into(device: torch.de
     f"{ROW}test_rerecord_if_static_input_address_changed",
 )
 def test_recordings_of_modules_of_one_class_share_the_code(name: str, device: torch.device) -> None:
-    """Two modules with the same code share one compiled graph and have one recording each, because their parameters
-    differ.
+    """Two modules with the same code share one compiled graph, and have one recording each for their parameters.
 
     Alternating calls give the correct results without further recordings.
     """
@@ -241,8 +238,7 @@ def test_recordings_of_modules_of_one_class_share_the_code(name: str, device: to
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rerecord_if_static_input_address_changed", f"{ROW}test_rerecording_logs_reason")
 def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.device) -> None:
-    """After a parameter moves to other memory, the call is recorded once more, and the debug log reports the address
-    change."""
+    """After a parameter moves, the call is recorded once more, and the debug log has the address change."""
     module = Weighted(device)
     with watched(debug=True) as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -265,8 +261,7 @@ def test_static_input_that_moved_is_recorded_again_and_logged(device: torch.devi
 @with_triton
 @pytest.mark.covers(f"{ROW}test_no_rerecord_with_mark_static_address")
 def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
-    """An input marked with `torch._dynamo.mark_static_address` is read in place, not copied, and its content may
-    change."""
+    """An input marked with `torch._dynamo.mark_static_address` is read in place; its content may change."""
     marked = whole_numbers(8, 8, device=device)
     torch._dynamo.mark_static_address(marked)
     with watched() as watch:
@@ -276,7 +271,7 @@ def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
             marked.add_(number)
             trees.assert_same(trees.values(fast(x, marked)), [x @ marked], f"call {number}")
         assert watch.counts() == Counts(warm_ups=1, recordings=1, replays=3)
-        # at another address: graphs that read it in place are recorded for the new address
+        # At another address: graphs that read it in place are recorded for the new address.
         marked.data = marked.data + 2
         for number in range(3):
             x = whole_numbers(4, 8, device=device, start=number)
@@ -290,7 +285,7 @@ def test_mark_static_address_input_is_not_copied(device: torch.device) -> None:
 def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: torch.device) -> None:
     """In a path of two graphs, the graph whose parameters moved is recorded again in its position.
 
-    The other is replayed if its inputs did not move, and results are correct in every order.
+    The other one is replayed if its inputs did not move, and results are correct in every order.
     """
     first, second = ([Weighted(device, start), Weighted(device, start + 3)] for start in (0, 7))
     with watched() as watch, torch.no_grad():
@@ -320,8 +315,7 @@ def test_static_input_that_moved_in_a_path_of_two_graphs(moving: str, device: to
 )
 @pytest.mark.requires(torch=">=2.13")
 def test_static_inputs_that_move_do_not_count_towards_the_rerecord_limit(device: torch.device) -> None:
-    """Recordings for moved parameters do not count towards the re-record limit: calls beyond it are recorded and
-    replayed."""
+    """Recordings for moved parameters do not count towards the re-record limit: later calls are recorded."""
     module = Weighted(device)
     with watched(triton__cudagraph_unexpected_rerecord_limit=1) as watch, torch.no_grad():
         fast = compiled(module, trees.INDUCTOR)
@@ -396,10 +390,9 @@ def test_mutated_buffer_is_recorded(device: torch.device) -> None:
     f"{ROW}test_mutation_cudagraph_managed_tensor_warn_only_once",
 )
 def test_mutated_output_of_another_graph(supported: bool, compiler: str, device: torch.device) -> None:
-    """A graph's output that the next graph mutates is in the trees' memory: it is recorded if supported, else skipped
-    once.
+    """A function that mutates another graph's output is recorded if supported, otherwise skipped once.
 
-    For a tensor of the program the same function is skipped, with one message however often it is called.
+    For a tensor of the program, the same function is skipped, with one message however often it is called.
     """
 
     def change(x: torch.Tensor) -> torch.Tensor:
@@ -430,8 +423,7 @@ def test_mutated_output_of_another_graph(supported: bool, compiler: str, device:
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_mutation_reinplaced")
 def test_mutated_out_argument_is_skipped(compiler: str, device: torch.device) -> None:
-    """Writing to an `out` argument mutates an input and is skipped with that reason, also if the compiler does it in
-    place."""
+    """Writing to an `out` argument mutates an input and is skipped with that reason, even if done in place."""
 
     def work(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return torch.logical_xor(x, y, out=out)

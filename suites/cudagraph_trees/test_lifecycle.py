@@ -1,4 +1,4 @@
-"""Tree managers and their memory: one per device and thread, freed by a reset, one stream, no workspaces left."""
+"""Tree managers and their memory: one manager per device and thread, which a reset frees; streams and workspaces."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_compiler_reset_drops_the_manager_and_frees_its_memory(compiler: str, de
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
 def test_output_outlives_the_manager(compiler: str, device: torch.device) -> None:
-    """An output that is held across a compiler reset keeps its values and its memory."""
+    """An output that is kept across a compiler reset keeps its values and its memory."""
     x = whole_numbers(64, device=device)
     with watched():
         fast = compiled(lambda x: x * 2 + 1, compiler)
@@ -64,12 +64,11 @@ def test_output_outlives_the_manager(compiler: str, device: torch.device) -> Non
 
 
 @with_triton
-# earlier releases let threads record concurrently: "already recording to mempool_id"
+# Earlier releases let threads record concurrently: "already recording to mempool_id".
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_multithreaded_cudagraph_trees")
 def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
-    """Each thread that calls a compiled function has its own manager, warms up and records itself, and gets correct
-    results."""
+    """Each thread that calls a compiled function has its own manager, warm-up and recording."""
     start = threading.Barrier(3)
     one_at_a_time = threading.Lock()
 
@@ -79,7 +78,7 @@ def test_tree_manager_of_each_thread_is_its_own(device: torch.device) -> None:
             x = whole_numbers(128, device=device, start=first + number)
             trees.assert_same(trees.values(fast(x)), [x * x + 3], f"call {number}")
         manager = id(private.manager(device))
-        start.wait(60)  # so that no manager is freed, and its id reused, before all threads have stored theirs
+        start.wait(60)  # no manager is freed, and its id reused, before all threads have stored their managers
         with one_at_a_time:
             private.reset_trees()
         return manager
@@ -122,7 +121,7 @@ def test_tree_manager_of_each_device_is_its_own(compiler: str, device: torch.dev
 
 @pytest.mark.requires(device="cuda", devices=2)
 def test_compiler_reset_ends_the_recordings_of_each_device(device: torch.device) -> None:
-    """A pending backward raises after a reset, since its recordings are gone, also where another device has none."""
+    """A pending backward raises after a reset, since its recordings are gone, even if another device has none."""
     with watched():
         for where in (torch.device(device.type, 1), device):
             assert private.manager(device) is None
@@ -142,10 +141,9 @@ def test_compiler_reset_ends_the_recordings_of_each_device(device: torch.device)
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_single_stream_use", f"{ROW}test_warmup_stream_sync")
 def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: str, device: torch.device) -> None:
-    """Warm-up and recording run on the trees' own stream, ordered after the caller's earlier work and before its later
-    work.
+    """Warm-up and recording run on the trees' own stream, after the caller's earlier work and before its later work.
 
-    Late writes to the input are visible, and results are ready, also where the work itself takes long.
+    Late writes to the input are visible, and results are ready, even if the work itself takes long.
     """
     with watched():
         fast = compiled(lambda x: operators.slow(x * 2) - 1, compiler)
@@ -170,8 +168,7 @@ def test_warm_ups_and_recordings_keep_the_order_of_the_callers_stream(compiler: 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_side_stream_memory_allocation")
 def test_recording_with_work_on_a_side_stream_inside(compiler: str, device: torch.device) -> None:
-    """An operator that computes and allocates on a side stream during recording, and joins it, is correct in
-    replays."""
+    """Replays are correct if an operator computes and allocates on a side stream during recording, and joins it."""
     with watched() as watch:
         fast = compiled(lambda x: operators.beside(x * 3) - 1, compiler)
         for number in range(5):
@@ -183,8 +180,7 @@ def test_recording_with_work_on_a_side_stream_inside(compiler: str, device: torc
 @pytest.mark.parametrize("compiler", [trees.CUDAGRAPHS, pytest.param(trees.INDUCTOR, marks=with_triton)])
 @pytest.mark.covers(f"{ROW}test_workspace_allocation_error")
 def test_cublas_workspaces_do_not_stay_in_the_pool(compiler: str, device: torch.device) -> None:
-    """The cuBLAS workspace is freed around warm-ups and recordings, so the pool does not grow with the number of
-    recordings.
+    """The cuBLAS workspace is freed around warm-ups and recordings, so the pool does not grow with their number.
 
     Eager products before, between and after are correct.
     """
@@ -205,8 +201,7 @@ def test_cublas_workspaces_do_not_stay_in_the_pool(compiler: str, device: torch.
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_cleanup")
 def test_compiler_reset_frees_managers_of_dropped_functions(compiler: str, device: torch.device) -> None:
-    """Many functions that are compiled, recorded and dropped with a reset leave no memory allocated from round to
-    round."""
+    """Many rounds of compiling, recording and dropping functions with a reset leave no additional memory allocated."""
     with watched():
         held = []
         for _ in range(5):

@@ -39,7 +39,7 @@ INDEXING = (
     "diagonal_scatter",
 )
 
-#: Samples per operator: enough for every kind of index, few enough to compile each.
+#: The samples per operator: enough for every kind of index, few enough to compile each.
 SAMPLES = 6
 
 
@@ -110,7 +110,7 @@ def test_cudagraphs_backend_records_indexing(name: str, device: torch.device) ->
         assert len(watch.reasons()) == skipped
 
 
-#: The gradient of `masked_scatter` selects by a mask, which no graph can have, and the backend records it all the same.
+#: The gradient of `masked_scatter` selects by a mask, which no graph can contain, but the backend records it.
 @pytest.mark.parametrize("name", [name for name in INDEXING if name != "masked_scatter"])
 @on_cuda
 def test_cudagraphs_backend_gives_the_gradients_of_indexing(name: str, device: torch.device) -> None:
@@ -133,11 +133,11 @@ def test_cudagraphs_backend_gives_the_gradients_of_indexing(name: str, device: t
 
 
 def gradients(function: Callable[..., Any], arguments: list[Any]) -> list[Any]:
-    """The gradients of a weighted sum of the results, for the floating-point arguments."""
+    """Return the gradients of a weighted sum of the results, for the floating-point arguments."""
     leaves = [one for one in torch.utils._pytree.tree_leaves(arguments) if is_real(one)]
     for leaf in leaves:
         leaf.requires_grad_()
-    # An operator that works in place needs what is no leaf.
+    # An operator that works in place needs non-leaf tensors.
     results = function(*torch.utils._pytree.tree_map(lambda one: one * 1 if is_real(one) else one, arguments))
     total = sum(
         (result * torch.arange(1.0, result.numel() + 1, device=result.device).reshape(result.shape)).sum()
@@ -152,7 +152,7 @@ def is_real(value: Any) -> bool:
 
 
 def masked(arguments: list[Any], keywords: dict[str, Any]) -> bool:
-    """Whether the arguments include a mask."""
+    """Return whether the arguments include a mask."""
     leaves = torch.utils._pytree.tree_leaves((arguments, keywords))
     return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in leaves)
 

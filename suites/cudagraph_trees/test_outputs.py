@@ -1,4 +1,4 @@
-"""Outputs of trees: their values while alive, how they alias, and the error for an overwritten one."""
+"""Outputs of trees: their values while alive, their aliasing, and the error for an overwritten one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OVERWRITTEN = r"(?i)overwritten by a subsequent run"
 pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 
 
-# How outputs may share storage with each other and with inputs.
+# Sharing of storage by outputs with each other and with inputs.
 
 
 def two_views(x: torch.Tensor) -> object:
@@ -74,8 +74,7 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], object]] = {
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_output_alias", f"{ROW}test_empty_storage")
 def test_outputs_of_every_kind_are_replayed(name: str, compiler: str, device: torch.device) -> None:
-    """Views of one tensor, views of inputs, empty tensors and plain values are replayed like eager runs, with equal
-    aliasing."""
+    """Views of outputs and inputs, empty tensors and plain values are replayed with the eager values and aliasing."""
     work = OUTPUTS[name]
 
     def shared(found: object) -> list[tuple[int, int]]:
@@ -104,8 +103,7 @@ def test_outputs_of_every_kind_are_replayed(name: str, compiler: str, device: to
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_live_outputs_multiple_graphs", f"{ROW}test_peristed_output_livenes")
 def test_outputs_live_until_the_next_step(compiler: str, device: torch.device) -> None:
-    """Outputs of all functions called in one step keep their values until the next step, in whatever order they are
-    dropped."""
+    """Outputs of all functions called in one step keep their values until the next step, in any order of deletion."""
     with watched():
         functions = [
             compiled(lambda x: x + 1, compiler),
@@ -188,7 +186,7 @@ def test_outputs_that_share_memory_are_freed_once(compiler: str, device: torch.d
     f"{ROW}test_clear_storage_data_ptr_access_error",
 )
 def test_overwritten_output_is_an_error(in_recording: bool, compiler: str, device: torch.device) -> None:
-    """An output of a warm-up or a recording is invalid in the next generation: each use raises and says what to do.
+    """An output of a warm-up or a recording is invalid in the next generation: each use raises and names the remedy.
 
     A clone keeps its values.
     """
@@ -228,9 +226,9 @@ def test_overwritten_output_is_an_error(in_recording: bool, compiler: str, devic
 def test_overwritten_output_error_names_the_line_that_made_it(
     training: bool, compiler: str, device: torch.device
 ) -> None:
-    """The error for an overwritten output of a warm-up or a recording names its source line and no other.
+    """The error for an overwritten output of a warm-up or a recording names its source line and no other line.
 
-    In inference and in training, also behind an output without memory, which is never overwritten.
+    This holds in inference and in training, also after an output without memory, which is never overwritten.
     """
 
     def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -258,7 +256,7 @@ def test_overwritten_output_error_names_the_line_that_made_it(
 
 
 def test_cudagraph_mark_step_begin_begins_a_generation_however_often_it_is_called(device: torch.device) -> None:
-    """After any number of marks a new generation begins, also after as many as there were generations before."""
+    """After any number of marks a new generation begins, also if there were as many generations before."""
     with watched():
         fast = compiled(lambda x: x * x + 1, CUDAGRAPHS)
         x = whole_numbers(64, device=device)
@@ -297,7 +295,7 @@ def test_register_hook_on_an_output_is_not_on_the_next_one(compiler: str, device
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_multiple_insert_removal_caching")
 def test_output_of_a_replay_may_be_dropped_or_kept(compiler: str, device: torch.device) -> None:
-    """Between replays an output's Python object may die or survive.
+    """Between replays, an output's Python object may die or survive.
 
     Its values are those of the last replay, without leaks.
     """
@@ -406,7 +404,7 @@ def test_inputs_of_unusual_strides_are_copied_for_a_replay(compiler: str, device
     [
         pytest.param(CUDAGRAPHS, Counts(1, 1, 3), id=CUDAGRAPHS),
         pytest.param(INDUCTOR, Counts(1, 1, 3), id=INDUCTOR, marks=[with_triton, pytest.mark.requires(torch=">=2.13")]),
-        # 2.11 logs "complex memory overlap" and does not count it
+        # 2.11 logs "complex memory overlap" and does not count it.
         pytest.param(
             INDUCTOR, Counts(), id="inductor_before_2.13", marks=[with_triton, pytest.mark.requires(torch="<2.13")]
         ),
@@ -427,7 +425,7 @@ def test_input_whose_elements_overlap_is_copied_for_a_replay(
 
 
 def call_five_times(compiler: str, make: Callable[[int], torch.Tensor]) -> None:
-    """Compile the function anew, call it with a different input each time, and check its results."""
+    """Compile the function again, call it with a different input each time, and check its results."""
     fast = compiled(lambda x: x * 2 + 1, compiler, dynamic=False)
     for number in range(5):
         x = make(number)

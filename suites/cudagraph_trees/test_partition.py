@@ -1,4 +1,4 @@
-"""Graph partition: inductor splits graphs, so that capturable parts are recorded and the rest runs in between."""
+"""Graph partition: inductor splits graphs, so that capturable parts are recorded and the other work runs in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = 6
 
 @contextmanager
 def splitting(split: Split, **settings: Any) -> Iterator[trees.Watch]:
-    """A block with graph partition on and the settings that the function needs."""
+    """Enable graph partition in the block, with the settings that the function needs."""
     capture = {"capture_scalar_outputs": split.capture, "capture_dynamic_output_shape_ops": split.capture}
     with private.dynamo_config(**capture), watched(graph_partition=True, **settings) as watch:
         yield watch
@@ -99,7 +99,7 @@ def test_cudagraph_min_partition_size_leaves_small_parts_out(size: int, recorded
 def test_custom_should_partition_ops_names_operators_to_split_at(name: str, device: torch.device) -> None:
     """An operator in `custom_should_partition_ops`, with or without the overload name, splits the graph.
 
-    Others do not.
+    Other operators do not.
     """
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_custom_should_partition_ops_names_operators_to_split_at(name: str, devi
 def test_cudagraph_unsafe_unbacked_ops_leaves_sizes_of_operators_out(device: torch.device) -> None:
     """Work with sizes from an operator in `cudagraph_unsafe_unbacked_ops` is not recorded.
 
-    Otherwise it is recorded once per size. Results are correct either way.
+    Work with other sizes is recorded once per size. Results are correct either way.
     """
 
     def work(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,7 +137,7 @@ def test_cudagraph_unsafe_unbacked_ops_leaves_sizes_of_operators_out(device: tor
 @pytest.mark.covers(*row("graph_partition_log_message"))
 @with_triton
 def test_graph_partition_log_says_why_a_graph_is_split(device: torch.device) -> None:
-    """The debug log has the number of parts, the number that can be recorded, and the reason for each other one.
+    """The debug log has the number of parts, the number that can be recorded, and the reason for each other part.
 
     It is written during code generation, so cached code does not produce it.
     """
@@ -193,7 +193,7 @@ def test_reduce_overhead_launches_fewer_kernels(device: torch.device) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "any_size"])
 @with_triton
 def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.device) -> None:
-    """Forward and backward are partitioned alike, saved tensors cross the parts.
+    """Forward and backward are partitioned alike, and saved tensors cross the parts.
 
     Gradients are correct for all sizes.
     """
@@ -224,7 +224,7 @@ def test_graph_partition_of_forward_and_backward(dynamic: bool, device: torch.de
 def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.device) -> None:
     """Outputs of partitioned forwards keep their values while a backward may follow.
 
-    Are correct in marked steps.
+    They are correct in marked steps.
     """
     with watched(graph_partition=True):
         fast = compiled(lambda x: operators.unsafe_twice((x * x).detach()) + x * 3, trees.INDUCTOR)
@@ -242,8 +242,7 @@ def test_graph_partition_of_forwards_whose_backward_never_runs(device: torch.dev
 @pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 @with_triton
 def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.device) -> None:
-    """In a partitioned forward, an operator that is not recorded may return a saved tensor at a new address in each
-    step.
+    """In a partitioned forward, an unrecorded operator may return a saved tensor at a new address in each step.
 
     The backward then copies it and is not recorded again; without partition, it reads saved tensors in place.
     """
@@ -257,7 +256,7 @@ def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.devic
         kept = []
         for step in range(10):
             x = (whole_numbers(4, 4, device=device, start=step) % 3).requires_grad_()
-            kept.append(torch.empty(64 * (step + 1), device=device))  # so that new allocations get other addresses
+            kept.append(torch.empty(64 * (step + 1), device=device))  # new allocations get other addresses
             y = (2 * (x + 1)).detach()
             fast(x).sum().backward()
             assert x.grad is not None
@@ -272,7 +271,7 @@ def test_graph_partition_saved_tensors_may_move(split: bool, device: torch.devic
 @pytest.mark.covers(*row("graph_partition_gc"))
 @with_triton
 def test_graph_partition_memory_is_freed(device: torch.device) -> None:
-    """A compiler reset, once the function is gone, frees what its parts held in the pools."""
+    """A compiler reset, once the function is deleted, frees the memory of its parts in the pools."""
     with watched(graph_partition=True):
         fast = compiled(copied_to_the_host, trees.INDUCTOR)
         for number in range(3):

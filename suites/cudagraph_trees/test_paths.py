@@ -1,4 +1,4 @@
-"""What decides whether a call replays a recording of its path: where inputs lie, what died, how often it differed."""
+"""Conditions for replaying the recording of a path: addresses of inputs, dead outputs, the number of differences."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = [on_cuda, pytest.mark.timeout(trees.LIMIT)]
 @pytest.mark.requires(torch=">=2.13")  # earlier releases record once more
 @pytest.mark.covers(f"{ROW}test_fallback_to_eager_if_recompiling_too_many_times")
 def test_cudagraph_unexpected_rerecord_limit_ends_recordings(compiler: str, device: torch.device) -> None:
-    """A function whose input moves among the trees' outputs is recorded again up to the limit, and eager from then on.
+    """A function whose input moves among the trees' outputs is recorded again up to the limit, and then is eager.
 
-    The message has the limit and why the recordings did not fit.
+    The message has the limit, and why the recordings did not fit.
     """
     with watched(triton__cudagraph_unexpected_rerecord_limit=2) as watch, torch.no_grad():
         first = compiled(lambda x: (x + 1, x * 2, x - 3, -x, x * 4), compiler)
@@ -49,7 +49,7 @@ def test_cudagraph_unexpected_rerecord_limit_ends_recordings(compiler: str, devi
 
 @both_compilers
 def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: str, device: torch.device) -> None:
-    """A recording is replayed where the same outputs have died as when it was made, and made again where one lives."""
+    """A recording is replayed if the same outputs have died as before, and is recorded again if one is alive."""
     with watched() as watch, torch.no_grad():
         pair = compiled(lambda x: (x + 1, x * 2), compiler)
         later = compiled(lambda y: torch.cat([y, y]) - 5, compiler)
@@ -79,9 +79,9 @@ def test_outputs_that_died_before_a_recording_die_before_its_replays(compiler: s
 )
 @both_compilers
 def test_output_that_autograd_saved_is_alive(compiler: str, device: torch.device) -> None:
-    """An output that code between two graphs has saved for its backward keeps its values until then.
+    """An output that code between two graphs saved for its backward keeps its values until then.
 
-    No name of the program holds the output then, as none did when the second graph was recorded into its memory.
+    Only the autograd graph refers to the output. When the second graph was recorded into its memory, nothing did.
     """
     weight = torch.ones(64, device=device, requires_grad=True)
     with watched() as watch:
@@ -102,7 +102,7 @@ def test_output_that_autograd_saved_is_alive(compiler: str, device: torch.device
 
 @both_compilers
 def test_mutated_output_behind_an_empty_one_is_recorded(compiler: str, device: torch.device) -> None:
-    """An output of the trees is recognised as one, also if an output before it has no memory."""
+    """An output of the trees is recognized as such, even if an output before it has no memory."""
 
     def change(x: torch.Tensor) -> torch.Tensor:
         x.add_(2)
@@ -150,7 +150,7 @@ def test_mutated_input_of_the_program_after_an_output_of_the_trees(compiler: str
 
 @both_compilers
 def test_pending_backward_is_warned_of_at_the_third_forward(compiler: str, device: torch.device) -> None:
-    """The warning comes when two forwards wait for their backward already, once, and not before."""
+    """torch warns of pending backwards once, at the third forward, when two forwards wait for their backward."""
     with watched():
         fast = compiled(cubed, compiler)
         inputs = [whole_numbers(16, device=device, start=n).requires_grad_() for n in range(5)]

@@ -28,9 +28,9 @@ def in_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def recording_policy(wraps: bool = True) -> Any:
-    """A policy that follows torch's default and records its calls in `asked`.
+    """Return a policy that follows torch's default and records its calls in `asked`.
 
-    With `wraps=False` it declines to wrap.
+    With `wraps=False`, it declines to wrap.
     """
     base: Any = private.utilities("CUDAGraphPolicy")
 
@@ -109,7 +109,7 @@ def test_cudagraph_policy_wrap_output_may_replace_what_is_called() -> None:
 def test_cudagraph_policy_cudagraphify_is_called_once_per_graph(partition: bool, device: torch.device) -> None:
     """`cudagraphify` is called once per graph, and its result runs.
 
-    With torch's default, warm-up, recording and replay.
+    With torch's default, the result warms up, records and replays.
     """
     policy = recording_policy()
     counts, _ = run(in_one, device, policy, graph_partition=partition)

@@ -1,4 +1,4 @@
-"""CUDA graph trees: what is warmed up, recorded and replayed, with the results of eager runs.
+"""CUDA graph trees: the calls that are warmed up, recorded and replayed, with the results of eager runs.
 
 All values are whole numbers in float32, for which sums and products are exact, so results are compared bit by bit.
 """
@@ -58,7 +58,7 @@ WORK: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", WORK)
 @pytest.mark.covers(f"{ROW}test_run_simple", f"{ROW}test_index_put", "test_cudagraph_trees::CudaGraphTreeTests::*")
 def test_function_is_warmed_up_recorded_and_replayed(name: str, compiler: str, device: torch.device) -> None:
-    """If outputs are dropped, the first call warms up, the second is recorded.
+    """If outputs are dropped, the first call is a warm-up, and the second is recorded.
 
     All others are replays with eager results.
     """
@@ -89,11 +89,9 @@ def test_recording_of_each_shape_is_its_own(compiler: str, device: torch.device)
 def test_recording_of_conv2d_with_cudnn_benchmark(benchmark: bool, compiler: str, device: torch.device) -> None:
     """With `cudnn.benchmark`, the choice of an algorithm is complete before a convolution is recorded.
 
-    Replays are correct.
-
-    Sums of four products below 64 are exact, unless an algorithm uses a Fourier transform: the tolerance of a
-    thousandth is about thirty times its rounding error, and far below the difference of 1 that a stale input would
-    cause.
+    Replays are correct. Sums of four products below 64 are exact, unless an algorithm uses a Fourier transform: the
+    tolerance of a thousandth is about thirty times its rounding error, and far below the difference of 1 that a stale
+    input would cause.
     """
     with watched() as watch, torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False):
         calls = repeated(
@@ -108,7 +106,7 @@ def test_recording_of_conv2d_with_cudnn_benchmark(benchmark: bool, compiler: str
 @with_triton
 @pytest.mark.covers(f"{ROW}test_rng_trees", f"{ROW}test_rng_non_trees", f"{ROW}test_multinomial")
 def test_random_numbers_of_replays_with_fallback_random(with_trees: bool, device: torch.device) -> None:
-    """With `fallback_random`, warm-up, recording and replays draw consecutive numbers, as eager calls do.
+    """With `fallback_random`, warm-up, recording and replays draw consecutive numbers, like eager calls.
 
     No two draws are the same, and each equals the eager draw from the same seed.
     """
@@ -197,8 +195,7 @@ def test_recorded_path_with_dead_outputs_is_not_extended(compiler: str, device: 
 @both_compilers
 @pytest.mark.covers(f"{ROW}test_execution_into_recording", f"{ROW}test_live_outputs_multiple_graphs")
 def test_replayed_path_is_extended_by_a_recording(compiler: str, device: torch.device) -> None:
-    """A new function after a replay whose output is alive is recorded as its child and does not use the output's
-    memory.
+    """A new function after a replay whose output is alive is recorded as its child, without using the output's memory.
 
     Results of both are correct, then and in later replays.
     """
@@ -278,13 +275,13 @@ def test_cudagraph_mark_step_begin_keeps_outputs_of_a_step(compiler: str, device
 def test_recording_of_views_alone_does_not_warn(compiler: str, device: torch.device) -> None:
     """A function that only creates a view records no graph under inductor, without a warning about an empty graph.
 
-    The other compiler records one. The results are correct.
+    The other compiler records a graph. The results are correct.
     """
     with watched() as watch:
         fast = compiled(lambda x: (x.t(), x.reshape(-1)), compiler)
         with warnings.catch_warnings():
             for number in range(4):
-                # The first call creates the manager, which records such an empty graph itself.
+                # The first call creates the manager, which itself records such an empty graph.
                 if number > 0 and compiler == trees.INDUCTOR:
                     warnings.filterwarnings("error", ".*CUDA Graph is empty")
                 x = whole_numbers(4, 4, device=device, start=number)
@@ -316,9 +313,9 @@ def test_recording_of_an_output_that_no_kernel_writes(device: torch.device) -> N
 @pytest.mark.requires(silicon=True)  # the C++ wrapper passes Triton kernels to the driver
 @pytest.mark.covers(f"{ROW}test_cpp_wrapper", f"{ROW}test_skip_cpp_wrapper")
 def test_cpp_wrapper_gives_the_same_results(device: torch.device) -> None:
-    """Code with a C++ wrapper gives the same results. It is recorded whole, or skipped with the wrapper as the reason.
+    """Code with a C++ wrapper gives the same results, and is recorded whole, or skipped with the wrapper as the reason.
 
-    torch 2.11 to 2.13 skip it (`get_cpp_wrapper_config` turns recording off).
+    torch 2.11 to 2.13 skip it (`get_cpp_wrapper_config` disables recording).
     """
     calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
     for partition in (False, True):

@@ -49,7 +49,7 @@ def test_dynamic_sizes_have_one_recording_per_size(device: torch.device) -> None
     ],
 )
 def test_dynamic_int_argument_has_one_recording_per_value(compiler: str, device: torch.device) -> None:
-    """Code for any int has one recording per value, and replays the one of the value that it is called with."""
+    """Code for any int has one recording per value, and replays the recording of the value in the call."""
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(5, device=device, start=n), 2 + n % 3], 12)
         counts = trees.compare(lambda x, number: x * number + 1, calls, compiler, watch, dynamic=True)
@@ -65,7 +65,7 @@ def test_dynamic_int_argument_has_one_recording_per_value(compiler: str, device:
         # unspecified.
         pytest.param(
             [(4, 3), (6, 3), (4, 7), (6, 7)],
-            # three of the four sizes, so that listed and unlisted sizes differ in number
+            # Three of the four sizes, so that listed and unlisted sizes differ in number.
             ((4, 3), (3, 4), (6, 7), (7, 6), (4, 7), (7, 4)),
             3,
             id="two_dimensions",
@@ -110,7 +110,7 @@ def test_cudagraph_dynamic_shape_warn_limit_warns_once(
 ) -> None:
     """More distinct sizes than the limit are logged as a warning, once per function; all are recorded and correct.
 
-    (Releases before 2.9 skipped sizes above the limit.)
+    Releases before 2.9 skipped sizes above the limit.
     """
     with watched(triton__cudagraph_dynamic_shape_warn_limit=limit) as watch:
         calls = repeated(lambda n: [whole_numbers(3 + n % sizes, 5, device=device, start=n)], 3 * sizes)
@@ -126,7 +126,7 @@ def test_cudagraph_dynamic_shape_warn_limit_warns_once(
 def test_cudagraph_skip_dynamic_graphs_leaves_varying_sizes_out(partition: bool, device: torch.device) -> None:
     """With `cudagraph_skip_dynamic_graphs`, nothing with dynamic sizes is recorded.
 
-    A whole graph is skipped with the reason and the line; a partitioned one excludes those operations.
+    A whole graph is skipped with the reason and the line; a partitioned graph excludes those operations.
     """
     with watched(triton__cudagraph_skip_dynamic_graphs=True, graph_partition=partition) as watch:
         calls = repeated(lambda n: [whole_numbers(4 + n, device=device, start=n)], 4)

@@ -17,12 +17,12 @@ ROW = "test_cudagraph_trees::CudaGraphTreeTests::"
 
 pytestmark = pytest.mark.timeout(trees.LIMIT)
 
-#: `requires` of a case that runs on the host.
+#: The `requires` mark of a case that runs on the host.
 cpp = pytest.mark.requires(cpp_compiler=True)
 
 
 def item(x: torch.Tensor) -> torch.Tensor:
-    # An integer: torch may leave a floating-point number on the device, and then nothing is skipped.
+    # An integer, because torch may leave a floating-point number on the device, and then nothing is skipped.
     return x * x.to(torch.int64).sum().item()
 
 
@@ -133,7 +133,7 @@ def test_graph_break_leaves_two_recorded_graphs(compiler: str, device: torch.dev
 @pytest.mark.covers(f"{ROW}test_sparsity")
 @pytest.mark.keeps(BROKEN, **KEPT_BROKEN)  # the sparse operation breaks it
 def test_sparse_tensors_inside_a_recording(device: torch.device) -> None:
-    """Work that creates a sparse tensor, whose size depends on values, is correct, whatever is recorded."""
+    """Work that creates a sparse tensor, whose size depends on values, is correct, whether or not it is recorded."""
     with watched() as watch:
         calls = repeated(lambda n: [whole_numbers(8, 8, device=device, start=n)], 4)
         trees.compare(sparse, calls, INDUCTOR, watch)
@@ -212,7 +212,7 @@ def test_cudagraph_skip_names_two_gpus(compiler: str, device: torch.device) -> N
 @cpp
 @pytest.mark.covers(f"{ROW}test_cudagraph_or_error")
 def test_cudagraph_or_error_raises_for_a_skip() -> None:
-    """With `cudagraph_or_error`, a skip raises with its reason; without it the same function runs."""
+    """With `cudagraph_or_error`, a skip raises with its reason; without it, the same function runs."""
 
     def work(x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1

@@ -1,8 +1,8 @@
-"""Functions run as CUDA graphs by `torch.compile` and compared with eager runs, with a count of each kind of call.
+"""Functions that `torch.compile` runs as CUDA graphs, compared with eager runs, with a count of each kind of call.
 
 A call of a compiled graph is a *warm-up* (a plain run in the pool of the trees), a *recording* (captured, then replayed
-once) or a *replay*. A call whose graph was *skipped* is none of these and runs as if there were no CUDA graphs. Without
-a GPU everything is skipped.
+once) or a *replay*. A call whose graph was *skipped* is none of these, and runs as if there were no CUDA graphs.
+Without a GPU, all graphs are skipped.
 
 Two compilers use trees: "cudagraphs" records torch's own operators and needs only the device; "inductor" is
 `mode="reduce-overhead"`, which generates kernels first.
@@ -62,7 +62,7 @@ class Watch:
             setattr(self, kind, getattr(self, kind) + 1)
 
     def counts(self) -> Counts:
-        """The counts since the last call of this method."""
+        """Return the counts since the last call of this method."""
         skips = private.skips()
         found = Counts(self._warm_ups, self._recordings, self._replays, skips - self._skips)
         self._warm_ups = self._recordings = self._replays = 0
@@ -70,17 +70,17 @@ class Watch:
         return found
 
     def reasons(self) -> list[str]:
-        """The reasons of the graphs skipped so far."""
+        """Return the reasons of the graphs skipped so far."""
         return [message for message in self._messages if "cudagraph" in message.lower() and "due to" in message]
 
     def messages(self) -> list[str]:
-        """All CUDA graph log messages so far."""
+        """Return all CUDA graph log messages so far."""
         return list(self._messages)
 
 
 @contextmanager
 def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
-    """A block whose compiled functions are watched; the compiler is reset before and after it.
+    """Watch the compiled functions of the block; the compiler is reset before and after it.
 
     `settings` are inductor's, with `__` for the dot (`triton__cudagraph_trees=False`). With `debug`, the messages
     include torch's debug log.
@@ -101,7 +101,7 @@ def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
 
 @contextmanager
 def _counted(watch: Watch) -> Iterator[None]:
-    """A block in which the manager's methods report their calls to the watch."""
+    """Make the manager's methods report their calls to the watch in the block."""
     manager = private.manager_class()
     kinds = {"run_eager": "_warm_ups", "record_function": "_recordings", "execute_node": "_replays"}
 
@@ -119,14 +119,14 @@ def _counted(watch: Watch) -> Iterator[None]:
 
 
 def compiled(work: Any, compiler: str, **options: Any) -> Any:
-    """The function or module compiled by `torch.compile`."""
+    """Return the function or module compiled by `torch.compile`."""
     if compiler == CUDAGRAPHS:
         return torch.compile(work, backend="cudagraphs", **options)
     return torch.compile(work, mode="reduce-overhead", **options)
 
 
 def values(found: object) -> list[object]:
-    """The tensors and plain values of a function's result, flattened, with tensors copied."""
+    """Return the tensors and plain values of a function's result, flattened, with tensors copied."""
     if isinstance(found, torch.Tensor):
         return [found.detach().clone()]
     if isinstance(found, list | tuple):
@@ -165,7 +165,7 @@ def compare(
     """Call `work` compiled with each of the argument lists, in order, and compare with `eager` (or itself).
 
     The outputs of a call are dropped before the next one, as in a typical program. Tensor arguments are copied for each
-    run, so that either run may mutate them, and must be equal afterwards. Returns the counts.
+    run, so that either run may mutate them, and must be equal afterwards. Return the counts.
     """
     fast = compiled(work, compiler, **options)
     watch.counts()
@@ -179,18 +179,18 @@ def compare(
 
 
 def copied(arguments: Sequence[object]) -> list[object]:
-    """The same arguments, with tensors cloned."""
+    """Return the same arguments, with tensors cloned."""
     return [one.detach().clone() if isinstance(one, torch.Tensor) else one for one in arguments]
 
 
 def whole_numbers(*shape: int, device: torch.device, start: int = 0) -> torch.Tensor:
-    """Float32 tensors of small whole numbers, for which sums and products are exact in any order."""
+    """Return float32 tensors of small whole numbers, for which sums and products are exact in any order."""
     count = int(torch.Size(shape).numel())
     return ((torch.arange(count, dtype=torch.float32) + start) % 17 - 8).reshape(shape).to(device)
 
 
 def repeated(make: Callable[[int], Sequence[object]], times: int) -> list[Sequence[object]]:
-    """One argument list per call number, so that a stale input or output is visible."""
+    """Return one argument list per call number, so that a stale input or output is visible."""
     return [make(number) for number in range(times)]
 
 

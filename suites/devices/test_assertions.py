@@ -1,7 +1,7 @@
-"""Device-side assertions: a sticky error in the process, and in no other.
+"""Device-side assertions: the error is sticky in its process, and does not affect other processes.
 
-A failed assertion makes the device unusable for its process, so each case uses a child process, beside another one that
-uses the device before and afterwards.
+A failed assertion makes the device unusable for its process. Each case therefore uses a child process, and a second
+process that uses the device before and afterwards.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 
 from .. import children
 
-# A device that works at once may raise the error itself, and stay usable.
+# A synchronous device may raise the error itself, and remain usable.
 pytestmark = [
     pytest.mark.requires(accelerator=True, asynchronous=True),
     pytest.mark.own_process,
     pytest.mark.timeout(300),
 ]
 
-#: Starts a process beside this one, which uses the device first, and computes once this one has ended, however it does.
-#: It prints "unharmed", and takes over the exit status.
+#: Starts a process that first uses the device, and computes again once this process has ended in any way. It prints
+#: "unharmed", and exits with this process's status.
 BYSTANDER = """
 import os, signal, torch
 waiting, begun = os.pipe()
@@ -42,11 +42,11 @@ os.close(begun)
 assert os.read(waiting, 1), "the other process cannot use the device"
 """
 
-#: The error on a GPU or another accelerator, or on standard error; with ROCm, at the death of the process.
+#: The error on a GPU or another accelerator, or on standard error; with ROCm, the output of the process that dies.
 TOLD = re.compile(r"(?i)device-side assert|assertion .*failed|HSA_STATUS_ERROR_EXCEPTION")
 
-#: Runs `attempt`, synchronizes the device, and prints the result: "launched" when the call itself returned, "raised
-#: CLASS" or "nothing" after the synchronize; then whether the device works.
+#: Runs `attempt`, synchronizes the device, and prints the result: "launched" if the call itself returned, then "raised
+#: CLASS" or "nothing" after the synchronize, and whether the device works.
 HARNESS = """
 import torch
 def tell(attempt):
@@ -94,7 +94,7 @@ for use in (torch.accelerator.synchronize, lambda: kept.cpu(), lambda: kept.add_
 
 
 def attempt(script: str, device: torch.device, environ: Mapping[str, str] | None = None) -> children.Ended:
-    """Run a script beside another process, and check that the other one is not affected."""
+    """Run a script beside a second process, and check that the second one is not affected."""
     ended = children.fork(BYSTANDER + HARNESS + script, device, environ=environ)
     *said, last = ended.out.splitlines() or [""]
     assert last == "unharmed", ended.text()[-2000:]
@@ -120,9 +120,8 @@ def failed(device: torch.device, expression: str, further: str = "") -> children
 def test_device_assert_for_an_index_past_the_end_fails_the_device(device: torch.device, expression: str) -> None:
     """An out-of-bounds index fails an assertion in the kernel.
 
-    The error is raised at the latest at the synchronize.
-
-    Alternatively the process ends with the message on standard error. A process beside it is not affected.
+    The error is raised at the synchronize at the latest, or the process ends with the message on standard error.
+    Another process on the device is not affected.
     """
     failed(device, expression)
 
@@ -176,7 +175,7 @@ tell(attempt)
 def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: torch.device, probabilities: str) -> None:
     """`multinomial` with a negative, infinite or NaN probability raises, or fails an assertion.
 
-    It returns no sample.
+    It never returns a sample.
     """
     drawn = f"torch.multinomial(torch.tensor({probabilities}, device=DEVICE), 2, True)"
     ended = attempt(f"tell(lambda: print({drawn}.tolist()))", device)
@@ -189,7 +188,7 @@ def test_multinomial_refuses_negative_infinite_and_nan_probabilities(device: tor
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize("zero", ZEROS.values(), ids=ZEROS.keys())
 def test_assert_async_of_zero_fails(device: torch.device, zero: str) -> None:
-    """`torch._assert_async` of zero, of any dtype, fails at the latest at the synchronize."""
+    """`torch._assert_async` of zero, of any dtype, fails at the synchronize at the latest."""
     ended = attempt(f"tell(lambda: torch._assert_async(torch.tensor({zero}, device=DEVICE)))", device)
 
     assert TOLD.search(ended.text()) or "nonzero value" in ended.text(), ended.text()[-2000:]
@@ -207,9 +206,9 @@ def test_assert_async_of_anything_else_holds(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_fixed_cuda_assert_async")
 @pytest.mark.parametrize(("values", "said"), [([], "no values"), ([0, 0], "more than one value")])
 def test_assert_async_needs_one_value(device: torch.device, values: list[int], said: str) -> None:
-    """`torch._assert_async` of an empty tensor or several values raises.
+    """`torch._assert_async` of an empty tensor or of several values raises.
 
-    On CUDA the call raises, and the device works.
+    On CUDA the call itself raises, and the device works.
     """
     ended = attempt(f"tell(lambda: torch._assert_async(torch.tensor({values}, device=DEVICE)))", device)
 
@@ -222,9 +221,9 @@ def test_assert_async_needs_one_value(device: torch.device, values: list[int], s
 @pytest.mark.requires(device="cuda", torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_embedding_renorm_negative_indices")
 def test_embedding_max_norm_at_a_negative_index_is_an_error(device: torch.device) -> None:
-    """`embedding` with `max_norm` and a negative index raises, at the latest at the synchronize.
+    """`embedding` with `max_norm` and a negative index raises, at the synchronize at the latest.
 
-    It would write to memory before the table. (The CPU does so, therefore the case is for CUDA only.)
+    Otherwise it would write to memory before the table. The CPU does so, and the case is therefore for CUDA only.
     """
     ended = attempt(
         """

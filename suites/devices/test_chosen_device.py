@@ -1,4 +1,4 @@
-"""Functions that are given a device act on it, whichever device is current, and leave the current one as it is."""
+"""Functions with a device argument act on that device, and do not change the current device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_me
 @WAY
 @pytest.mark.parametrize("api", ["accelerator", "device_module"])
 def test_memory_functions_tell_of_the_device_they_are_given(device: torch.device, api: str, way: str) -> None:
-    """Each function of memory tells of the chosen device, and of the current one without an argument."""
+    """Each memory function reports the chosen device, and without an argument the current one."""
     module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
     names = [name for name in MEMORY if hasattr(module, name)]
     held = [torch.empty((index + 1) * 32 * MIB, dtype=torch.uint8, device=f"{device.type}:{index}") for index in (0, 1)]
@@ -57,7 +57,7 @@ def test_memory_functions_tell_of_the_device_they_are_given(device: torch.device
 
 @WAY
 def test_reset_peak_memory_stats_resets_the_device_it_is_given(device: torch.device, way: str) -> None:
-    """Only the peak of the chosen device is reset, and that of the current one without an argument."""
+    """Only the peak of the chosen device is reset; without an argument, that of the current one."""
     kept = [torch.empty(1, device=f"{device.type}:{index}") for index in (0, 1)]
     for given in (True, False):
         for current, chosen in pairs(device):
@@ -77,7 +77,7 @@ def test_reset_peak_memory_stats_resets_the_device_it_is_given(device: torch.dev
 @WAY
 @pytest.mark.parametrize("api", ["accelerator", "device_module"])
 def test_current_stream_is_that_of_the_device_it_is_given(device: torch.device, api: str, way: str) -> None:
-    """`current_stream` returns the stream of the chosen device, and of the current one without an argument."""
+    """`current_stream` returns the stream of the chosen device, and without an argument that of the current one."""
     module = torch.accelerator if api == "accelerator" else torch.get_device_module(device)
     if not hasattr(module, "current_stream"):
         pytest.skip(f"{module.__name__} has no current_stream")
@@ -99,7 +99,7 @@ def test_current_stream_is_that_of_the_device_it_is_given(device: torch.device, 
 
 @WAY
 def test_stream_is_made_on_the_device_it_is_given(device: torch.device, way: str) -> None:
-    """A new stream is on the chosen device, and on the current one without an argument."""
+    """A new stream is on the chosen device, and without an argument on the current one."""
     for current, chosen in pairs(device):
         given = WAYS[way](chosen)
         assert torch.Stream(given).device == chosen
@@ -108,7 +108,7 @@ def test_stream_is_made_on_the_device_it_is_given(device: torch.device, way: str
 
 @WAY
 def test_tensors_are_made_and_moved_to_the_device_they_are_given(device: torch.device, way: str) -> None:
-    """Factories and copies use the chosen device, and the type without an index means the current one."""
+    """Factories and copies use the chosen device. A type without an index means the current device."""
     host = torch.arange(4.0)
     for current, chosen in pairs(device):
         given = WAYS[way](chosen)
@@ -127,7 +127,7 @@ def test_tensors_are_made_and_moved_to_the_device_they_are_given(device: torch.d
 
 @WAY
 def test_rng_state_is_that_of_the_device_it_is_given(device: torch.device, way: str) -> None:
-    """`get_rng_state` and `set_rng_state` concern the chosen device, and the other's numbers stay the same."""
+    """`get_rng_state` and `set_rng_state` affect the chosen device; the numbers of the other device do not change."""
     module = torch.get_device_module(device)
     if not hasattr(module, "get_rng_state"):
         pytest.skip(f"{module.__name__} has no get_rng_state")
@@ -149,7 +149,7 @@ def test_rng_state_is_that_of_the_device_it_is_given(device: torch.device, way: 
 
 @CUDA
 def test_device_of_selects_the_device_of_a_tensor_and_nothing_for_a_host_tensor(device: torch.device) -> None:
-    """`torch.cuda.device_of` selects the device of a tensor or storage in the block; a host tensor changes nothing."""
+    """`torch.cuda.device_of` selects the device of a tensor or storage in the block; a host tensor has no effect."""
     for current, chosen in pairs(device):
         tensor = torch.ones(2, device=chosen)
         for each in (tensor, tensor.untyped_storage()):
@@ -167,7 +167,7 @@ def test_device_of_selects_the_device_of_a_tensor_and_nothing_for_a_host_tensor(
 @CUDA
 @WAY
 def test_cuda_default_stream_and_properties_are_of_the_device_they_are_given(device: torch.device, way: str) -> None:
-    """`default_stream`, `get_device_properties`, `mem_get_info` and the rest tell of the chosen device."""
+    """`default_stream`, `get_device_properties`, `mem_get_info` and the like report the chosen device."""
     for current, chosen in pairs(device):
         given = WAYS[way](chosen)
         assert torch.cuda.default_stream(given).device == chosen
@@ -207,7 +207,7 @@ def test_cuda_external_stream_is_on_the_device_it_is_given(device: torch.device,
 @CUDA
 @WAY
 def test_cuda_memory_fraction_is_that_of_the_device_it_is_given(device: torch.device, way: str) -> None:
-    """`set_per_process_memory_fraction` limits the chosen device, and the other one stays as it is."""
+    """`set_per_process_memory_fraction` limits the chosen device, and does not change the other one."""
     before = [torch.cuda.get_per_process_memory_fraction(index) for index in (0, 1)]
     try:
         for number, (current, chosen) in enumerate(pairs(device)):

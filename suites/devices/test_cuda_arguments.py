@@ -1,4 +1,4 @@
-"""Arguments of functions of `torch.cuda`: a device without an index, no device, wrong numbers, defaults."""
+"""Device arguments of `torch.cuda` functions: a device without an index, no device, wrong numbers, defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import _torch_private as private
 pytestmark = pytest.mark.requires(device="cuda")
 MIB = 1 << 20
 
-#: Functions that read what each device has of its own, and take the type without an index as the current device.
+#: Functions that read a value specific to each device. A type without an index means the current device.
 READERS: dict[str, Callable[[Any], Any]] = {
     "memory_allocated": torch.cuda.memory_allocated,
     "memory_reserved": torch.cuda.memory_reserved,
@@ -37,7 +37,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.requires(devices=2)
 @pytest.mark.parametrize("name", READERS)
 def test_cuda_functions_take_the_type_without_an_index_as_the_current_device(name: str) -> None:
-    """None, "cuda" and `torch.device("cuda")` mean the current device; a number and a device with an index do not."""
+    """None, "cuda" and `torch.device("cuda")` mean the current device; a number or an index means that device."""
     read = READERS[name]
     held = [torch.empty((index + 1) * 32 * MIB, dtype=torch.uint8, device=f"cuda:{index}") for index in (0, 1)]
     torch.cuda.synchronize(0)
@@ -54,7 +54,7 @@ def test_cuda_functions_take_the_type_without_an_index_as_the_current_device(nam
     del held
 
 
-#: Each resets what a function reads.
+#: Functions that each reset a value that a function reads.
 RESETS: dict[str, tuple[Callable[..., Any], str]] = {
     "reset_peak_memory_stats": (torch.cuda.reset_peak_memory_stats, "allocated_bytes.all.peak"),
     "reset_max_memory_allocated": (torch.cuda.reset_max_memory_allocated, "allocated_bytes.all.peak"),
@@ -67,7 +67,7 @@ RESETS: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.filterwarnings("ignore:.*reset_peak_memory_stats:FutureWarning")
 @pytest.mark.parametrize("name", RESETS)
 def test_cuda_resets_concern_the_device_they_are_given(name: str) -> None:
-    """A reset concerns the chosen device; None and the type without an index mean the current one."""
+    """A reset affects the chosen device; None and a type without an index mean the current one."""
     reset, key = RESETS[name]
     for current in (0, 1):
         with torch.cuda.device(current):
@@ -83,7 +83,7 @@ def test_cuda_resets_concern_the_device_they_are_given(name: str) -> None:
 
 @pytest.mark.parametrize("number", [-1, "count", 99])
 def test_get_device_properties_refuses_a_number_that_is_no_device(number: int | str) -> None:
-    """A number below zero, the number of devices and those above raise."""
+    """A negative number raises, as do the number of devices and any number above it."""
     index = torch.cuda.device_count() if number == "count" else number
     with pytest.raises(AssertionError, match="Invalid device id"):
         torch.cuda.get_device_properties(index)
@@ -107,7 +107,10 @@ def test_can_device_access_peer_takes_none_and_a_type_as_the_current_device() ->
 
 
 def test_set_device_takes_every_way_to_name_a_device_and_ignores_negative_numbers() -> None:
-    """`set_device` selects a number, a text or a device; a negative number changes nothing, one too large raises."""
+    """`set_device` selects a number, a text or a device.
+
+    A negative number changes nothing; a number too large raises.
+    """
     count = torch.cuda.device_count()
     before = torch.cuda.current_device()
     try:
@@ -128,7 +131,7 @@ def test_set_device_takes_every_way_to_name_a_device_and_ignores_negative_number
 
 @pytest.mark.requires(devices=2)
 def test_caching_allocator_alloc_is_on_the_device_it_is_given() -> None:
-    """Memory is of the chosen device, and of the current one without an argument, whichever device is current."""
+    """Memory is on the chosen device, and without an argument on the current one, whichever device is current."""
     size = 4 * MIB
     for current in (0, 1):
         with torch.cuda.device(current):
@@ -145,7 +148,7 @@ def test_caching_allocator_alloc_is_on_the_device_it_is_given() -> None:
 
 @pytest.mark.requires(devices=2)
 def test_cuda_synchronize_waits_for_the_device_it_is_given(device: torch.device) -> None:
-    """`synchronize` waits for the chosen device, and for the current one without an argument."""
+    """`synchronize` waits for the chosen device, and without an argument for the current one."""
     streams = [torch.cuda.Stream(index) for index in (0, 1)]
     calibrate(device)
     calibrate(torch.device("cuda", 1))
@@ -160,7 +163,7 @@ def test_cuda_synchronize_waits_for_the_device_it_is_given(device: torch.device)
 
 @pytest.mark.requires(devices=2)
 def test_cuda_default_stream_is_the_null_stream_of_its_device() -> None:
-    """The default stream has the number and the handle 0, on the device that is asked for."""
+    """The default stream has the number 0 and the handle 0, on the requested device."""
     for index in (0, 1):
         stream = torch.cuda.default_stream(index)
         assert (stream.stream_id, stream.cuda_stream, stream.device_index) == (0, 0, index)
@@ -170,8 +173,8 @@ def test_cuda_default_stream_is_the_null_stream_of_its_device() -> None:
 
 @pytest.mark.parametrize("name", ["set_device_index", "current_stream", "synchronize", "memory_allocated"])
 def test_accelerator_refuses_a_device_of_another_type(name: str) -> None:
-    """A function of `torch.accelerator` that is given a device of another type raises ValueError."""
-    torch.empty(1, device="cuda")  # the functions of memory do nothing before the first use
+    """A function of `torch.accelerator` raises ValueError for a device of another type."""
+    torch.empty(1, device="cuda")  # memory functions do nothing before the first use
     with pytest.raises(ValueError, match="cpu"):
         getattr(torch.accelerator, name)(torch.device("cpu"))
 
@@ -187,9 +190,9 @@ def test_accelerator_set_device_index_needs_an_index() -> None:
 def test_is_bf16_supported_and_is_tf32_supported_follow_the_capability(
     monkeypatch: pytest.MonkeyPatch, major: int, native: bool
 ) -> None:
-    """From capability 8.0 on both are True. Before, bfloat16 is emulated, and TF32 is not supported.
+    """Both are True from capability 8.0 on. Below, bfloat16 is emulated, and TF32 is not supported.
 
-    Without a device, neither is.
+    Without a device, neither is supported.
     """
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=major))
@@ -202,7 +205,7 @@ def test_is_bf16_supported_and_is_tf32_supported_follow_the_capability(
 
 
 def test_cuda_stream_equals_streams_only(device: torch.device) -> None:
-    """A stream equals the current stream that it is; neither another stream nor anything else."""
+    """A stream equals the current stream if it is that stream, and no other stream or object."""
     one, two = torch.cuda.Stream(device), torch.cuda.Stream(device)
     with torch.cuda.stream(one):
         again = torch.cuda.current_stream(device)
@@ -223,14 +226,14 @@ def test_cuda_stream_equals_streams_only(device: torch.device) -> None:
 def test_stream_is_unequal_to_none(device: torch.device, kind: type[torch.Stream]) -> None:
     """A stream is unequal to None: `stream != None` is True, as `stream == None` is False."""
     stream = kind(device)
-    equal, unequal = stream == None, stream != None  # noqa: E711 - the operators are what the case is about
+    equal, unequal = stream == None, stream != None  # noqa: E711 - the case checks the operators
     assert (equal, unequal) == (False, True)
 
 
 def test_cuda_event_keeps_its_options(device: torch.device) -> None:
-    """An event for other processes has a handle of 64 bytes, one without `interprocess` has none.
+    """An event for other processes has a handle of 64 bytes, and an event without `interprocess` has none.
 
-    Only one with `enable_timing` tells a time.
+    Only an event with `enable_timing` measures time.
     """
     shared = torch.cuda.Event(interprocess=True)
     shared.record()
@@ -250,13 +253,13 @@ def test_cuda_event_keeps_its_options(device: torch.device) -> None:
 
 @pytest.mark.parametrize("priority", [-1, 0])
 def test_cuda_stream_keeps_its_priority_with_and_without_a_device(device: torch.device, priority: int) -> None:
-    """`priority` is that of the new stream: on the current device, and on a given one."""
+    """`priority` is the priority of the new stream, on the current device and on a given one."""
     assert torch.cuda.Stream(priority=priority).priority == priority
     assert torch.cuda.Stream(device, priority=priority).priority == priority
     assert torch.cuda.Stream().priority == 0
 
 
-#: Architectures of a build, the capability of a device, and whether the build has code that runs there.
+#: The architectures of a build, the capability of a device, and whether the build has code that runs there.
 BUILDS = [
     (["sm_90"], (9, 0), True),
     (["sm_80"], (8, 6), True),
@@ -272,7 +275,7 @@ BUILDS = [
     (["sm_89"], (8, 6), False),
     (["sm_103"], (10, 0), False),
     (["sm_75", "sm_86"], (8, 9), True),
-    # Devices of the boards with CPU and GPU in one chip run only what is built for them.
+    # Boards that have CPU and GPU in one chip only run code that is built for them.
     (["sm_80", "sm_86"], (8, 7), False),
     (["sm_80", "sm_87"], (8, 7), True),
     (["sm_70"], (7, 2), False),
@@ -284,8 +287,10 @@ BUILDS = [
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, built: list[str], capability: tuple[int, int]) -> None:
-    """Have torch find a build with code for these architectures, and devices of this capability, after its own first
-    use, which warns too."""
+    """Make torch find a build with code for `built`, and devices of this capability.
+
+    torch's own first use comes before, since it warns too.
+    """
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
@@ -300,7 +305,7 @@ def test_cuda_first_use_warns_of_a_device_without_code(
     capability: tuple[int, int],
     served: bool,
 ) -> None:
-    """The first use of CUDA warns of each device that the build has no code for.
+    """The first use of CUDA warns of each device for which the build has no code.
 
     Code runs on devices of its major capability with the same or a higher minor one (CUDA C++ Programming Guide,
     "Binary Compatibility").
@@ -312,7 +317,8 @@ def test_cuda_first_use_warns_of_a_device_without_code(
     assert len(reported) == (0 if served else torch.cuda.device_count())
 
 
-#: Architectures of a build, the capability of a device, and whether one of the binaries is for its major capability.
+#: The architectures of a build, the capability of a device, and whether one of the binaries is for its major
+#: capability.
 BINARIES = [
     (["sm_80"], (8, 6), True),
     (["sm_75", "sm_80"], (8, 0), True),
@@ -337,7 +343,7 @@ def test_cuda_first_use_warns_of_a_device_without_a_binary(
 ) -> None:
     """The first use also warns of a device for whose major capability the build has no binary, and names both."""
     _pretend(monkeypatch, built, capability)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # devices of one name would have one warning
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # several devices of one name share one warning
     private.check_cubins()()
     reported = [str(each.message) for each in recwarn]
     assert len(reported) == (0 if served else 1)
@@ -351,7 +357,7 @@ def test_cuda_first_use_warns_of_a_device_without_a_binary(
 def test_cuda_first_use_warns_of_code_for_an_unknown_architecture(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
-    """Code for an architecture that torch does not know is named, and runs on devices of its major capability."""
+    """The first use names code for an unknown architecture, which runs on devices of its major capability."""
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_130"])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -360,7 +366,7 @@ def test_cuda_first_use_warns_of_code_for_an_unknown_architecture(
         private.check_capability()()
 
 
-#: The processor, the capability of a device, and the releases of CUDA whose builds of torch 2.13 have code for it.
+#: The processor, the capability of a device, and the CUDA releases whose builds of torch 2.13 have code for it.
 RELEASES = [
     ("x86_64", (5, 0), ["12.6"]),
     ("aarch64", (5, 0), []),
@@ -377,7 +383,7 @@ RELEASES = [
 def test_cuda_first_use_names_the_builds_that_have_code_for_a_device(
     monkeypatch: pytest.MonkeyPatch, machine: str, capability: tuple[int, int], releases: list[str]
 ) -> None:
-    """The warning of a device without code names the releases of CUDA whose builds of torch serve it, or says none."""
+    """The warning of a device without code names the CUDA releases whose builds support it, or says that none do."""
     torch.cuda.init()
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
@@ -395,7 +401,10 @@ def test_cuda_first_use_names_the_builds_that_have_code_for_a_device(
 
 @pytest.mark.requires(devices=2)
 def test_deviceguard_selects_a_device_and_restores_the_one_before() -> None:
-    """What compiled code selects a device with restores, also by an exception; a negative number changes nothing."""
+    """The guard of compiled code selects a device and restores the previous one, also after an exception.
+
+    A negative number changes nothing.
+    """
     for current in (0, 1):
         with torch.cuda.device(current):
             for index in (0, 1, -1):

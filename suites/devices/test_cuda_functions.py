@@ -1,4 +1,4 @@
-"""Functions of `torch.cuda` that few programs call: each once, for what its page promises."""
+"""Rarely used functions of `torch.cuda`, each with the contract of its documentation page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MIB = 1 << 20
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_set_sync_debug_mode_warns_or_raises_at_a_synchronization(device: torch.device) -> None:
-    """With "warn" a synchronizing call warns, with "error" it raises, with "default" neither; the mode reads back."""
+    """A synchronizing call warns with "warn", raises with "error", and does neither with "default".
+
+    The mode can be read.
+    """
     x = torch.ones(4, device=device)
     assert torch.cuda.get_sync_debug_mode() == 0
     try:
@@ -37,7 +40,7 @@ def test_set_sync_debug_mode_warns_or_raises_at_a_synchronization(device: torch.
 def test_memory_summary_has_the_counters_of_memory_stats(device: torch.device) -> None:
     """`memory_summary` shows current, peak and total values; the abbreviated one has no pools.
 
-    The names of `memory_stats` are in order.
+    The names of `memory_stats` are sorted.
     """
     kept = torch.empty(40 * MIB, dtype=torch.uint8, device=device)
     stats = torch.cuda.memory_stats(device)
@@ -74,7 +77,7 @@ def test_reset_of_a_peak_by_its_old_names(device: torch.device, reset: str, whic
 
 @pytest.mark.filterwarnings("ignore:.*memory_reserved:FutureWarning")
 def test_memory_cached_is_the_old_name_of_memory_reserved(device: torch.device) -> None:
-    """`memory_cached` and `max_memory_cached` return what `memory_reserved` and `max_memory_reserved` do."""
+    """`memory_cached` and `max_memory_cached` return the values of `memory_reserved` and `max_memory_reserved`."""
     kept = torch.empty(24 * MIB, dtype=torch.uint8, device=device)
     assert torch.cuda.memory_cached(device) == torch.cuda.memory_reserved(device) >= 24 * MIB
     assert torch.cuda.max_memory_cached(device) == torch.cuda.max_memory_reserved(device)
@@ -82,7 +85,7 @@ def test_memory_cached_is_the_old_name_of_memory_reserved(device: torch.device) 
 
 
 def test_cuda_reset_accumulated_memory_stats_resets_totals(device: torch.device) -> None:
-    """`reset_accumulated_memory_stats` of `torch.cuda` sets totals to zero, and leaves values and peaks."""
+    """`reset_accumulated_memory_stats` of `torch.cuda` sets totals to zero, and keeps current values and peaks."""
     torch.cuda.empty_cache()
     kept = torch.empty(8 * MIB, dtype=torch.uint8, device=device)
     torch.empty(40 * MIB, dtype=torch.uint8, device=device)
@@ -100,7 +103,7 @@ def test_cuda_reset_accumulated_memory_stats_resets_totals(device: torch.device)
 
 
 def test_host_memory_stats_follow_pinned_memory() -> None:
-    """`host_memory_stats` counts pinned memory, flat and nested alike, with peaks and totals that can be reset."""
+    """`host_memory_stats` counts pinned memory, in flat and nested form, with peaks and totals that can be reset."""
     torch.cuda.init()  # without it there are no statistics
     torch.cuda.reset_peak_host_memory_stats()
     torch.cuda.reset_accumulated_host_memory_stats()
@@ -117,7 +120,7 @@ def test_host_memory_stats_follow_pinned_memory() -> None:
 
 
 def test_nvtx_ranges_nest_and_are_refused_without_a_text() -> None:
-    """`range_push` and `range_pop` return the depth, `range` pops also by an exception, `range_end` takes a start.
+    """`range_push` and `range_pop` return the depth, `range` pops also after an exception, `range_end` takes a start.
 
     Without a tool that listens, nothing is counted, and the depth is NVTX_NO_PUSH_POP_TRACKING.
     """
@@ -139,7 +142,7 @@ def test_nvtx_ranges_nest_and_are_refused_without_a_text() -> None:
 
 
 def test_get_allocator_backend_names_the_allocator() -> None:
-    """The allocator is PyTorch's own or CUDA's."""
+    """`get_allocator_backend` names PyTorch's own allocator or CUDA's."""
     assert torch.cuda.get_allocator_backend() in ("native", "cudaMallocAsync")
 
 
@@ -158,7 +161,7 @@ def test_seed_is_a_new_seed_for_the_device(device: torch.device) -> None:
 
 
 def test_init_and_ipc_collect_may_be_called_at_any_time(device: torch.device) -> None:
-    """`init` of an initialized process does nothing, nor does `ipc_collect` without shared memory."""
+    """`init` of an initialized process does nothing, and neither does `ipc_collect` without shared memory."""
     x = torch.arange(4, device=device)
     torch.cuda.init()
     torch.cuda.ipc_collect()
@@ -167,7 +170,7 @@ def test_init_and_ipc_collect_may_be_called_at_any_time(device: torch.device) ->
 
 
 def test_is_bf16_supported_follows_the_device(device: torch.device) -> None:
-    """`is_bf16_supported` is true from compute capability 8.0 on; emulation counts unless it is left out."""
+    """`is_bf16_supported` is True from compute capability 8.0 on. Emulation counts unless it is excluded."""
     native = torch.cuda.get_device_capability(device) >= (8, 0)
     assert torch.cuda.is_bf16_supported(including_emulation=False) is native
     assert torch.cuda.is_bf16_supported() is True

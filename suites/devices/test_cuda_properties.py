@@ -65,8 +65,8 @@ def test_get_device_properties_repr_names_device_and_capability(device: torch.de
 def test_get_arch_list_has_kernels_for_the_device(device: torch.device) -> None:
     """The architecture list has code for the device.
 
-    This is an architecture with its major and no newer minor version, or code of an older one that is compiled at first
-    use.
+    The code is for an architecture with the device's major and no newer minor version, or for an older one and compiled
+    at first use.
     """
     major, minor = torch.cuda.get_device_capability(device)
     if torch.version.hip:
@@ -109,7 +109,7 @@ def test_can_device_access_peer_is_the_same_both_ways(device: torch.device) -> N
 @pytest.mark.covers("test_cuda::TestCuda::test_hip_device_count")
 @pytest.mark.own_process
 def test_device_count_honours_cuda_visible_devices() -> None:
-    """`device_count` follows the environment variable: unchanged, all devices that this process sees, or none."""
+    """`device_count` follows the environment variable: all devices of this process if it is unchanged, or none."""
     from .. import children
 
     script = "import torch\nprint(torch.cuda.device_count())"

@@ -56,7 +56,7 @@ def test_indexing_a_device_tensor_with_cpu_indices(device: torch.device) -> None
     assert x.tolist() == [-1, 1, 2, 3, 4, 5, 6, 7, 8, -1]
 
 
-@pytest.mark.requires(device="cuda")  # other devices are not asked
+@pytest.mark.requires(device="cuda")  # the contract is CUDA's only
 def test_indexing_a_cpu_tensor_with_device_indices_is_refused(device: torch.device) -> None:
     """A CPU tensor cannot be indexed with device indices; the error names the permitted devices."""
     with pytest.raises(RuntimeError, match=r"indices should be either on .*cpu"):
@@ -123,7 +123,7 @@ def test_empty_refuses_a_size_beyond_all_memory(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_check_error")
 def test_check_error_raises_cudaerror_with_text_and_number() -> None:
-    """`check_error` of success has no effect; of an error it raises torch.cuda.CudaError with its text and number.
+    """`check_error` of success has no effect; for an error it raises torch.cuda.CudaError with text and number.
 
     2 is out of memory, 1 an invalid value, 801 not supported.
     """
@@ -143,11 +143,11 @@ def test_check_error_raises_cudaerror_with_text_and_number() -> None:
     [
         pytest.param(torch.cuda.Stream, id="cuda"),
         pytest.param(torch.cuda.ExternalStream, id="external"),
-        pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # it crashed the process
+        pytest.param(torch.Stream, id="generic", marks=pytest.mark.requires(torch=">=2.13")),  # older: a crash
     ],
 )
 def test_stream_on_a_missing_device_is_refused(make: Callable[..., object]) -> None:
-    """A stream on a missing device raises, and the current device stays."""
+    """A stream on a missing device raises, and the current device does not change."""
     before = torch.cuda.current_device()
     beyond = torch.device("cuda", torch.cuda.device_count())
     arguments = (0,) if make is torch.cuda.ExternalStream else ()

@@ -1,6 +1,6 @@
 """The first use of a device: what triggers it, and what a forked process may do.
 
-Each case uses a new process, which has not used its device yet: a fork of its own where torch may be imported already.
+Each case uses a new process, which has not used its device yet. It is a fork if torch may already be imported.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def test_is_initialized_stays_false_until_the_first_tensor(device: torch.device,
     assert ended.lines() == ["False", "False", "True"]
 
 
-#: CUDA's behavior; the software device has another allocator.
+#: CUDA's behavior. The software device has another allocator.
 RAISES = pytest.mark.xfail(
     torch.__version__ < (2, 13),
     reason="torch up to 2.12 does not check whether the device was used, and raises: Invalid device argument",
 )
 
-#: Queries of a device's memory, as expressions, and the results before its first use.
+#: Queries of a device's memory, as expressions, and their results before its first use.
 OF_MEMORY = {
     "memory_stats": ("dict(torch.accelerator.memory_stats())", "{}"),
     "memory_allocated": ("torch.accelerator.memory_allocated()", "0"),
@@ -65,8 +65,8 @@ OF_MEMORY = {
 def test_memory_before_the_first_use_is_none(device: torch.device, name: str, request: pytest.FixtureRequest) -> None:
     """Before the first use of a device, memory statistics are empty, and emptying the cache or resetting has no effect.
 
-    None of this initializes the device, which works afterwards. Source: the documentation of `torch.accelerator` ("a
-    no-op if the memory allocator … has not been initialized").
+    None of these calls initializes the device, which works afterwards. Source: the documentation of `torch.accelerator`
+    ("a no-op if the memory allocator … has not been initialized").
     """
     if name.startswith("reset") and device.type == "cuda":
         request.applymarker(RAISES)
@@ -82,7 +82,7 @@ def test_memory_before_the_first_use_is_none(device: torch.device, name: str, re
 
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
 def test_manual_seed_before_the_first_use_counts(device: torch.device) -> None:
-    """A seed set before the first use applies as one set afterwards does."""
+    """A seed set before the first use has the same effect as a seed set afterwards."""
     script = f"""{MODULE}
 torch.manual_seed(11)
 before = torch.rand(5, device=DEVICE).tolist()
@@ -97,7 +97,7 @@ print(before == torch.rand(5, device=DEVICE).tolist(), module.initial_seed())
 def test_fork_before_the_first_use_is_allowed(device: torch.device) -> None:
     """A process that has imported torch but not used its device can fork, and parent and child can use the device.
 
-    Each prints its result, and the parent the child's exit status.
+    Each prints its result, and the parent prints the child's exit status.
     """
     script = """
 import os, torch
@@ -126,7 +126,7 @@ else:
     ids=["make", "compute", "copy", "synchronize", "stream"],
 )
 def test_fork_after_the_first_use_is_an_error_in_the_child(device: torch.device, use: str) -> None:
-    """In a process forked after the first use, using the device raises, without a hang or crash; the parent continues.
+    """Using the device raises in a process forked after the first use, without a hang or crash; the parent continues.
 
     Creating a tensor, the usual first use, raises an error that mentions forking.
     """
@@ -175,7 +175,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_lazy_init", "test_cuda::TestCuda::test_device_count_not_cached_pre_init")
 def test_cuda_visible_devices_set_after_the_import_counts() -> None:
-    """CUDA_VISIBLE_DEVICES is read at the first use, not at the import, and the count is not cached from before."""
+    """CUDA_VISIBLE_DEVICES is read at the first use and not at the import, and no earlier count is cached."""
     script = """
 import os, torch
 name = "HIP_VISIBLE_DEVICES" if torch.version.hip else "CUDA_VISIBLE_DEVICES"
@@ -201,7 +201,7 @@ print(*counts)
 @pytest.mark.requires(device="cuda")
 @pytest.mark.covers("test_cuda::TestCuda::test_device_count_not_cached_pre_init")
 def test_device_count_is_kept_after_the_first_use(device: torch.device) -> None:
-    """After the first use, changes of the variable do not change the count, and the device still works."""
+    """After the first use, changes to the variable do not change the count, and the device still works."""
     script = """
 import os, torch
 x = torch.ones(4, device="cuda")

@@ -1,4 +1,4 @@
-"""`torch.cuda.memory_summary`: every cell of the table, for chosen statistics and for those of a device."""
+"""`torch.cuda.memory_summary`: every cell of the table, for chosen statistics and for a device's own."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ POOLS = (("from large pool", "large_pool"), ("from small pool", "small_pool"))
 OVERSIZE = (("Oversize allocations", "oversize_allocations"), ("Oversize GPU segments", "oversize_segments"))
 COLUMNS = ("current", "peak", "allocated", "freed")
 ORDER = ("small_pool", "large_pool", "all")
-MOST = 750 * 10**6  # of counts: beyond millions there is no unit
+MOST = 750 * 10**6  # for counts: there is no unit beyond millions
 
 
 def cell(value: int, deciding: int, in_bytes: bool) -> str:
-    """A number with its unit, which the row of all pools decides: the next one from 768 KiB or 750,000 of it on."""
+    """Return a number in the unit of the row of all pools: the next unit starts at 768 KiB or 750,000."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB") if in_bytes else ("", "K", "M")
     step, limit = (1024, 768 * 1024) if in_bytes else (1000, 750 * 1000)
     place = 0
@@ -54,7 +54,7 @@ def expected(stats: Mapping[str, int], abbreviated: bool) -> Iterator[tuple[str,
 
 
 def table(text: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the lines without cells, and the rows with theirs. All lines must have the same width."""
+    """Return the lines without cells, and the rows with their cells. All lines must have the same width."""
     lines = text.splitlines()
     assert text.endswith("|\n")
     assert {len(line) for line in lines} == {77}
@@ -66,7 +66,7 @@ def table(text: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
 
 
 def statistics(start: int) -> dict[str, int]:
-    """Statistics that all differ, from a few bytes up to PiB: those of all pools are the largest of their kind."""
+    """Return statistics that all differ, from bytes to PiB. Those of all pools are the largest of their kind."""
     in_bytes = [f"{key}.{pool}.{each}" for _, key, is_bytes in ROWS if is_bytes for pool in ORDER for each in COLUMNS]
     counts = [f"{key}.{pool}.{each}" for _, key, is_bytes in ROWS if not is_bytes for pool in ORDER for each in COLUMNS]
     counts += [f"{key}.{each}" for _, key in OVERSIZE for each in COLUMNS]
@@ -87,7 +87,7 @@ STARTS = [0, 5, 10_000, 700 << 10, 768 << 10, 750_000, 749_999, 768 << 20, MOST,
 def test_memory_summary_prints_each_statistic_in_its_unit(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, start: int, abbreviated: bool
 ) -> None:
-    """The table has a row for each statistic, and one for each pool unless it is abbreviated.
+    """The table has one row per statistic, and one per pool unless it is abbreviated.
 
     A number is shown in B, KiB, MiB and so on, or in units, thousands and millions, so that it has six digits at most.
     """
@@ -117,7 +117,7 @@ LIMITS = [768 << 10, 768 << 20, 768 << 30, 750 * 10**3, 750 * 10**6]
 def test_memory_summary_changes_units_at_768_and_750_thousand(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, limit: int, offset: int
 ) -> None:
-    """The last number below 768 KiB, MiB and so on, or below 750 thousand and million, is in the unit before."""
+    """Numbers below 768 KiB, MiB and so on, or below 750 thousand and million, are shown in the smaller unit."""
     stats = dict.fromkeys(statistics(1), min(limit + offset, MOST + 1))
     stats.update({key: limit + offset for key in stats if "_bytes." in key}, num_ooms=1, num_alloc_retries=2)
     monkeypatch.setattr(torch.cuda.memory, "memory_stats", lambda device=None: stats)  # noqa: ARG005
@@ -129,7 +129,7 @@ def test_memory_summary_changes_units_at_768_and_750_thousand(
 
 @pytest.mark.requires(devices=2)
 def test_memory_summary_is_of_the_device_it_is_given() -> None:
-    """The table shows the statistics of the chosen device, and of the current one without an argument."""
+    """The table shows the statistics of the chosen device, and without an argument those of the current one."""
     held = [torch.empty((index + 1) * 32 * MIB, dtype=torch.uint8, device=f"cuda:{index}") for index in (0, 1)]
     for current in (0, 1):
         with torch.cuda.device(current):

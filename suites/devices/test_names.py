@@ -1,4 +1,4 @@
-"""Device names and the errors for invalid ones. No device is needed, because names are parsed first."""
+"""Device names, and the errors for invalid ones. Names are parsed first, so no device is needed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_torch_device_of_another_type_is_a_typeerror(value: object) -> None:
 )
 @pytest.mark.parametrize("index", [128, 200, 99_999])
 def test_torch_device_refuses_an_index_that_is_too_large(index: int) -> None:
-    """An index that torch cannot represent raises with the index instead of giving another device."""
+    """An index that torch cannot represent raises with the index, and never gives another device."""
     try:
         kept = torch.device(f"cuda:{index}").index
     except (RuntimeError, OverflowError) as refusal:
@@ -163,7 +163,7 @@ def test_set_default_device_holds_until_it_is_reset() -> None:
     ("given", "index"), [("cuda:3", 3), (5, 5), (torch.device("cuda", 2), 2), ("cuda:0", 0), (0, 0)], ids=str
 )
 def test_get_device_index_reads_text_number_and_device(given: object, index: int) -> None:
-    """torch.cuda accepts a string, a number or a device, and gets the same index from each."""
+    """torch.cuda accepts a string, a number or a device, and returns the same index for each."""
     assert get_device_index()(given) == index
 
 
@@ -221,5 +221,5 @@ def test_get_arch_list_needs_no_device() -> None:
     ],
 )
 def test_storage_classes_of_cuda_have_their_type(name: str, dtype: torch.dtype) -> None:
-    """Each of the classes of storages on CUDA names the type of its elements, also without CUDA; it is deprecated."""
+    """Each storage class for CUDA names the type of its elements, also without CUDA, and is deprecated."""
     assert getattr(torch.cuda, f"{name}Storage").dtype is dtype

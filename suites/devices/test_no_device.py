@@ -1,4 +1,4 @@
-"""Behavior without an accelerator: errors name what is missing, and nothing appears to work.
+"""Behavior without an accelerator: errors name what is missing, and no call appears to work.
 
 Each case uses a process without visible devices, so that it applies to every machine.
 """
@@ -27,7 +27,7 @@ for expression in {expressions!r}:
 
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
-    """The result of each expression in such a process: ("value", repr) or (exception class, message)."""
+    """Return the result of each expression in such a process: ("value", repr) or (exception class, message)."""
     ended = children.run(ANSWER.format(expressions=expressions), environ=HIDDEN)
     return {expression: (kind, text) for expression, kind, text in map(json.loads, ended.lines())}
 
@@ -65,8 +65,7 @@ def test_using_a_missing_accelerator_is_refused_and_named() -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_manual_seed", "test_cuda::TestCuda::test_lazy_init")
 def test_is_available_manual_seed_and_empty_cache_work_without_a_device() -> None:
-    """Availability queries, seeding and emptying the cache do not raise, return neutral values and initialize
-    nothing."""
+    """Availability queries, seeding and emptying the cache do not raise, and initialize nothing."""
     answers = ask(
         "torch.cuda.is_available()",
         "torch.cuda.device_count()",
@@ -102,7 +101,7 @@ def test_is_available_manual_seed_and_empty_cache_work_without_a_device() -> Non
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCudaArchList::test_get_arch_list_does_not_require_cuda_is_available")
 def test_get_arch_list_without_a_visible_device() -> None:
-    """The architecture list is a property of the build, and the same without a visible device."""
+    """The architecture list is a property of the build, and is the same without a visible device."""
     import torch
 
     answers = ask("torch.cuda.get_arch_list()")
@@ -112,7 +111,7 @@ def test_get_arch_list_without_a_visible_device() -> None:
 
 @pytest.mark.requires(cuda=False, rocm=False)
 def test_build_without_cuda_has_no_architectures_and_statistics() -> None:
-    """A build without CUDA was compiled for no architecture, and has no statistics of pinned memory."""
+    """A build without CUDA has an empty architecture list, and no statistics of pinned memory."""
     assert torch.cuda.get_arch_list() == []
     assert torch.cuda.host_memory_stats_as_nested_dict() == {}
     assert torch.cuda.host_memory_stats() == {}

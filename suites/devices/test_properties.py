@@ -12,7 +12,7 @@ pytestmark = pytest.mark.requires(accelerator=True)
 
 
 def module(device: torch.device) -> Any:
-    """The module of the device's type, such as torch.cuda."""
+    """Return the module of the device's type, such as torch.cuda."""
     return torch.get_device_module(device)
 
 
@@ -124,7 +124,7 @@ def test_get_device_properties_changes_neither_current_device_nor_stream(device:
     assert (torch.accelerator.current_device_index(), torch.accelerator.current_stream(device)) == before
 
 
-#: Types that need no more than their name to make a tensor, as quantized ones do.
+#: Types of which a tensor can be created from the name alone, unlike quantized types.
 PLAIN = {
     torch.bool,
     torch.uint8,
@@ -142,10 +142,10 @@ PLAIN = {
 
 @pytest.mark.requires(torch=">=2.12")
 def test_accelerator_get_device_capability_has_the_types_of_the_device(device: torch.device) -> None:
-    """If the back end knows the types that its device supports, float32 is one of them, and plain ones make tensors.
+    """If the backend reports its device's types, float32 is one of them, and each plain type makes tensors.
 
-    https://docs.pytorch.org/docs/stable/generated/torch.accelerator.get_device_capability.html. A back end that does
-    not know them says so.
+    A backend that does not know its types says so. Source:
+    https://docs.pytorch.org/docs/stable/generated/torch.accelerator.get_device_capability.html.
     """
     try:
         found = torch.accelerator.get_device_capability(device)

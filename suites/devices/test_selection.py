@@ -15,7 +15,7 @@ def module(device: torch.device) -> Any:
 
 
 def current(device: torch.device) -> tuple[int, int]:
-    """The current device according to the accelerator and to the device's module, which must agree."""
+    """Return the current device according to the accelerator and to the device's module, which must agree."""
     return torch.accelerator.current_device_index(), module(device).current_device()
 
 
@@ -47,7 +47,7 @@ def test_device_context_restores_the_current_device(device: torch.device, how: s
 
 @pytest.mark.parametrize("beyond", [0, 1, 100], ids=lambda beyond: f"by_{beyond}")
 def test_set_device_index_to_a_missing_device_is_refused(device: torch.device, beyond: int) -> None:
-    """Selecting a missing device, or creating a tensor on it, raises, and the current device stays and works."""
+    """Selecting a missing device, or creating a tensor on it, raises; the current device does not change and works."""
     before = current(device)
     index = torch.accelerator.device_count() + beyond
 
@@ -67,7 +67,7 @@ def test_set_device_index_to_a_missing_device_is_refused(device: torch.device, b
 @pytest.mark.covers("test_cuda::TestCuda::test_multi_device_context_manager")
 @pytest.mark.parametrize("how", ["module", "accelerator"])
 def test_device_contexts_nest_across_devices(device: torch.device, how: str) -> None:
-    """Within a block its device is current; nested blocks and exceptions restore the previous device."""
+    """Within a device's block, the device is current; nested blocks and exceptions restore the previous device."""
     before = current(device)
 
     def entered(index: int) -> Any:
@@ -129,7 +129,7 @@ def test_result_is_on_the_device_of_its_operands(device: torch.device) -> None:
 
 @pytest.mark.requires(devices=2)
 def test_operands_of_two_devices_are_refused(device: torch.device) -> None:
-    """An operation on tensors of two devices raises with both; a zero-dimensional CPU tensor is accepted."""
+    """An operation on tensors of two devices raises and names both; a zero-dimensional CPU tensor is accepted."""
     here, there = torch.ones(3, device=device), torch.ones(3, device=torch.device(device.type, 1))
 
     for operands in ((here, there), (there, here)):

@@ -1,7 +1,7 @@
 """`CUDA_VISIBLE_DEVICES` as torch reads it before the first use of CUDA, with NVML's names and numbers.
 
-CUDA C++ Programming Guide, "CUDA Environment Variables": indices, or beginnings of UUIDs; what follows an invalid entry
-is not visible.
+CUDA C++ Programming Guide, "CUDA Environment Variables": the entries are indices, or prefixes of UUIDs; entries after
+an invalid one are not visible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENTRIES: list[tuple[str, list[int] | list[str]]] = [
     ("MIG-a,GPU-b", ["MIG-a"]),
 ]
 UUIDS = ["GPU-9e8d35e3-1", "GPU-9e8d35e3-2", "GPU-12345678-1"]
-#: Beginnings of UUIDs, and the numbers of the devices that they mean.
+#: Prefixes of UUIDs, and the numbers of the devices that they match.
 BEGINNINGS: list[tuple[list[str], list[int]]] = [
     (["GPU-9e8d35e3-1"], [0]),
     (["GPU-12"], [2]),
@@ -56,7 +56,7 @@ BEGINNINGS: list[tuple[list[str], list[int]]] = [
 def test_cuda_visible_devices_entries(
     monkeypatch: pytest.MonkeyPatch, text: str, entries: list[int] | list[str]
 ) -> None:
-    """Numbers may be followed by other text; a repeated entry leaves no device, and an invalid one ends the list."""
+    """Other text may follow a number; a repeated entry leaves no device, and an invalid entry ends the list."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     assert private.visible_devices() == entries
 
@@ -71,13 +71,13 @@ def test_cuda_visible_devices_unset_means_all(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("candidates", "numbers"), BEGINNINGS, ids=str)
 def test_cuda_visible_devices_uuids_may_be_cut_short(candidates: list[str], numbers: list[int]) -> None:
-    """The beginning of a UUID means the only device that has it; one of several, or of none, ends the list."""
+    """A UUID prefix selects the only device that has it; a prefix of several devices or of none ends the list."""
     assert private.numbers_of(candidates, UUIDS) == numbers
 
 
 def test_device_count_of_nvml_follows_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML's devices that the variable leaves are counted, by number and by UUID; -1 means that CUDA must be asked."""
-    torch.cuda.init()  # with the devices of this process
+    """NVML's count includes the devices that the variable leaves, by number or UUID; -1 means that CUDA must count."""
+    torch.cuda.init()  # initializes with the devices of this process
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     count = private.nvml_count()
     names = private.nvml_uuids()
@@ -108,7 +108,7 @@ def test_device_count_of_nvml_follows_cuda_visible_devices(monkeypatch: pytest.M
 
 
 def test_nvml_index_of_a_device_follows_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML numbers all devices of the machine: that of a device is the entry of the variable, by number or UUID."""
+    """NVML numbers all devices of the machine: a device's number is its entry in the variable, as number or UUID."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     names = private.nvml_uuids()
     for text in (str(len(names) - 1), names[-1]):
@@ -121,7 +121,7 @@ def test_nvml_index_of_a_device_follows_cuda_visible_devices(monkeypatch: pytest
 
 
 def test_device_count_before_the_first_use_follows_the_variable_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first use of CUDA, the count follows CUDA_VISIBLE_DEVICES; the runtime counts where NVML cannot."""
+    """Before the first use of CUDA, the count follows CUDA_VISIBLE_DEVICES; if NVML cannot count, the runtime does."""
     private.before_first_use(monkeypatch)
     private.runtime_counts(monkeypatch, 7)
     for text, counted in (("0", 1), ("", 0), ("0", 1), ("MIG-none", 7), ("99", 0)):
@@ -130,7 +130,7 @@ def test_device_count_before_the_first_use_follows_the_variable_each_time(monkey
 
 
 def test_device_count_after_the_first_use_is_that_of_the_runtime_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first use the runtime counts, once: neither it nor CUDA_VISIBLE_DEVICES changes the number."""
+    """After the first use, the runtime counts once: neither a later count nor the variable changes the number."""
     torch.cuda.init()
     private.count_anew(monkeypatch)
     private.runtime_counts(monkeypatch, 7)
@@ -144,7 +144,7 @@ def test_device_count_after_the_first_use_is_that_of_the_runtime_and_stays(monke
 def test_is_available_asks_nvml_if_pytorch_nvml_based_cuda_check_is_1(
     monkeypatch: pytest.MonkeyPatch, variable: str | None, asks_nvml: bool
 ) -> None:
-    """`is_available` is whether there is a device: by the runtime, or by NVML with PYTORCH_NVML_BASED_CUDA_CHECK=1."""
+    """`is_available` is True if the runtime finds a device; with PYTORCH_NVML_BASED_CUDA_CHECK=1, if NVML does."""
     private.before_first_use(monkeypatch)
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     if variable is not None:
@@ -156,7 +156,7 @@ def test_is_available_asks_nvml_if_pytorch_nvml_based_cuda_check_is_1(
 
 
 class Library:
-    """NVML's library with these devices. The function `fails` does not succeed."""
+    """NVML's library with these devices. The functions in `fails` return an error."""
 
     def __init__(self, uuids: list[str], fails: str = "") -> None:
         self.uuids, self.fails = uuids, fails
@@ -194,7 +194,7 @@ VISIBLE: list[tuple[str, int, int]] = [
 def test_device_count_and_index_of_nvml_with_three_devices(
     monkeypatch: pytest.MonkeyPatch, text: str, counted: int, first: int
 ) -> None:
-    """What NVML has and the variable leaves is counted, and numbered as NVML does."""
+    """The count is that of NVML's devices that the variable leaves, and the index of each is NVML's."""
     monkeypatch.setattr("ctypes.CDLL", lambda _: Library(UUIDS))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     assert private.nvml_uuids() == UUIDS
@@ -215,7 +215,7 @@ def test_device_count_and_index_of_nvml_with_three_devices(
 def test_device_count_of_nvml_that_fails_is_left_to_the_runtime(
     monkeypatch: pytest.MonkeyPatch, fails: str, by_number: int
 ) -> None:
-    """A function of NVML that fails gives -1, so that the runtime counts, and an index by UUID raises.
+    """If a function of NVML fails, the count is -1, so that the runtime counts, and an index by UUID raises.
 
     Numbers need no UUIDs.
     """
@@ -229,7 +229,7 @@ def test_device_count_of_nvml_that_fails_is_left_to_the_runtime(
 
 
 def test_device_count_without_nvml_is_left_to_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NVML's library the count is -1, except where the variable leaves no device."""
+    """Without NVML's library, the count is -1, unless the variable leaves no device."""
 
     def missing(name: str) -> None:
         raise OSError(name)

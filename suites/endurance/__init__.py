@@ -1,1 +1,1 @@
-"""Memory, arithmetic and transfers for as long as `--endurance` asks: patterns, known answers, power steps."""
+"""Memory, arithmetic and transfers during the time of `--endurance`: patterns, known answers, power steps."""

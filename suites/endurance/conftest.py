@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-#: A growth of these is a failure. Corrected errors are recorded.
+#: Counters whose growth fails the case. Corrected errors are only recorded.
 _HARMFUL = (
     "uncorrected ECC errors",
     "rows remapped after uncorrected errors",
@@ -18,7 +18,7 @@ _HARMFUL = (
 
 @pytest.fixture(autouse=True)
 def unharmed(device: Any, record_property: Callable[[str, object], None]) -> Iterator[None]:
-    """Fails the case if the device counted an uncorrected error or remapped a row meanwhile; records what grew."""
+    """Fail the case if the device counts an uncorrected error or remaps a row; record the counters that grew."""
     from ..gpu_readings import error_counters
 
     before = error_counters(device)

@@ -1,4 +1,4 @@
-"""Kernels whose blocks say on which multiprocessor they ran, and what was wrong there."""
+"""Kernels whose blocks report the multiprocessor on which they ran, and the errors that they found there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 from ..kernels import _torch_private as private
 
-#: Multiplies the place of a word; a word is the product plus the seed, modulo 2^64.
+#: The multiplier of a word's index. A word is the product plus the seed, modulo 2^64.
 FACTOR = 0x9E3779B97F4A7C15
-#: More than any GPU has.
+#: More multiprocessors than any GPU has.
 ROOM = 1024
-#: A block with so much shared memory shares its multiprocessor with few others, so that all of them get blocks.
+#: A block with this much shared memory shares its multiprocessor with few others, so that all multiprocessors get
+#: blocks.
 _SHARED = 40 << 10
 _THREADS = 256
 
@@ -85,7 +86,7 @@ extern "C" __global__ void compute(int steps, int seed, int room, unsigned* bloc
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the blocks of all launches so far have recorded, by the number of the multiprocessor."""
+    """The records of the blocks of all launches so far, by multiprocessor number."""
 
     blocks: list[int]
     wrong: list[int]
@@ -93,11 +94,11 @@ class Found:
 
     @property
     def seen(self) -> int:
-        """How many multiprocessors ran a block."""
+        """Return the number of multiprocessors that ran a block."""
         return sum(count > 0 for count in self.blocks)
 
     def lines(self) -> list[str]:
-        """One line per multiprocessor with an error."""
+        """Return one line per multiprocessor with an error."""
         return [
             f"multiprocessor {number}: {errors} errors in {blocks} blocks, the first at {first}"
             for number, (blocks, errors, first) in enumerate(zip(self.blocks, self.wrong, self.first, strict=True))
@@ -114,7 +115,7 @@ class Multiprocessors:
         self._kernel = private.compiled(source, name)
 
     def run(self, *arguments: Any, launches: int = 20) -> Found:
-        """Launch at least once, and at most `launches` times, with the kernel's own first arguments."""
+        """Launch at least once and at most `launches` times. The kernel's own arguments come first."""
         blocks, wrong = (torch.zeros(ROOM, dtype=torch.int32, device=self.device) for _ in range(2))
         first = torch.full((ROOM,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=self.device)
         for _ in range(launches):
@@ -131,6 +132,6 @@ class Multiprocessors:
 
 
 def written(device: torch.device, count: int, seed: int) -> torch.Tensor:
-    """Return the words that `read_words` expects. They are made on the host, and copied."""
+    """Return the words that `read_words` expects. They are generated on the host, and copied."""
     signed = FACTOR - (1 << 64)
     return (torch.arange(count, dtype=torch.int64) * signed + seed).to(device)

@@ -1,6 +1,6 @@
-"""Patterns of 64-bit words that are written into memory and checked, both on the device.
+"""Patterns of 64-bit words that are written to memory and checked, both on the device.
 
-A pattern gives the word at each index for each step. The host gets one number per pass, and the wrong words if there
+A pattern defines the word at each index for each step. The host gets one number per pass, and the wrong words if there
 are any.
 """
 
@@ -11,21 +11,24 @@ from dataclasses import dataclass
 
 import torch
 
-#: Words that are written or checked at once, if a slice holds as many: 128 MiB.
+#: Words that are written or checked together, if a slice holds as many: 128 MiB.
 SLICE = 16 << 20
-#: Wrong words that a message lists.
+#: The maximum number of wrong words in a message.
 _SHOWN = 8
-#: Bits that alternate.
+#: A word with alternating bits.
 _ZERO_ONE = 0x5555555555555555
-#: Odd numbers with which a word is mixed, as signed 64-bit numbers.
+#: Odd multipliers for hashing a word, as signed 64-bit numbers.
 _MIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64))
 
-#: Writes the words of step `step` into `out`; `start` is the index of its first word, `address` the byte address of it.
+#: Writes the words of step `step` to `out`. `start` is the index of the first word, `address` its byte address.
 Pattern = Callable[[torch.Tensor, int, int, int], None]
 
 
 def _walking(*, zeros: bool) -> Pattern:
-    """One bit in each word differs from the others; each step moves it by one, and neighbours differ."""
+    """Return a pattern in which one bit of each word differs from the others.
+
+    Each step moves that bit by one, and neighbouring words differ.
+    """
 
     def write(out: torch.Tensor, step: int, start: int, address: int) -> None:
         del address
@@ -37,7 +40,7 @@ def _walking(*, zeros: bool) -> Pattern:
 
 
 def _address(out: torch.Tensor, step: int, start: int, address: int) -> None:
-    """Each word is its own address, and its complement in odd steps."""
+    """Write its own address to each word, and the complement in odd steps."""
     del start
     torch.arange(address, address + 8 * out.numel(), 8, out=out)
     if step % 2:
@@ -45,7 +48,7 @@ def _address(out: torch.Tensor, step: int, start: int, address: int) -> None:
 
 
 def _random(out: torch.Tensor, step: int, start: int, address: int) -> None:
-    """Each word is a hash of its index and of the step, the same on every device."""
+    """Write a hash of the index and the step to each word, the same on every device."""
     del address
     torch.arange(start, start + out.numel(), 1, out=out)
     out.add_(step << 40).mul_(_MIX[0])
@@ -54,13 +57,16 @@ def _random(out: torch.Tensor, step: int, start: int, address: int) -> None:
 
 
 def _alternating(out: torch.Tensor, step: int, start: int, address: int) -> None:
-    """Every word is 0101…, and its complement in odd steps."""
+    """Write 0101… to every word, and the complement in odd steps."""
     del start, address
     out.fill_(_signed(~_ZERO_ONE if step % 2 else _ZERO_ONE))
 
 
 def rows(length: int) -> Pattern:
-    """Rows of `length` words, a power of two: 0101… in every second one, and the complement in the others."""
+    """Return a pattern of rows of `length` words, a power of two.
+
+    Every second row has 0101…, and the others have its complement.
+    """
     shift = length.bit_length() - 1
 
     def write(out: torch.Tensor, step: int, start: int, address: int) -> None:
@@ -73,14 +79,14 @@ def rows(length: int) -> Pattern:
     return write
 
 
-#: The patterns, and the steps of a round of each.
+#: The patterns, and the number of steps per round of each.
 PATTERNS: dict[str, tuple[Pattern, int]] = {
     "walking_ones": (_walking(zeros=False), 64),
     "walking_zeros": (_walking(zeros=True), 64),
     "address_in_address": (_address, 2),
     "random": (_random, 2),
 }
-#: The patterns of moving inversions, in which a pass goes up or down and inverts what it has checked.
+#: The patterns of moving inversions: a pass goes up or down, and inverts what it has checked.
 INVERTED: dict[str, Pattern] = {"alternating": _alternating, "random": _random, "address_in_address": _address}
 
 
@@ -91,7 +97,7 @@ def _signed(word: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Blocks of words on one device, with room to check a slice of them."""
+    """Blocks of words on one device, with room to check one slice of them."""
 
     blocks: Sequence[torch.Tensor]
     scratch: torch.Tensor
@@ -99,9 +105,9 @@ class Memory:
 
     @classmethod
     def take(cls, device: torch.device, words: int, block: int) -> Memory:
-        """Allocate `words` words in blocks of at most `block`, multiples of 64."""
+        """Allocate `words` words in blocks of at most `block`. Both are multiples of 64."""
         sizes = [min(block, words - start) for start in range(0, words, block)]
-        piece = min(SLICE, max(64, sizes[0] // 2 // 64 * 64))  # small memory has several slices too
+        piece = min(SLICE, max(64, sizes[0] // 2 // 64 * 64))  # small memory also has several slices
         return cls(
             [torch.empty(size // 64 * 64, dtype=torch.int64, device=device) for size in sizes],
             torch.empty(piece, dtype=torch.int64, device=device),
@@ -109,7 +115,7 @@ class Memory:
         )
 
     def slices(self) -> list[tuple[torch.Tensor, int]]:
-        """Every slice, and the index of its first word."""
+        """Return every slice, and the index of its first word."""
         found: list[tuple[torch.Tensor, int]] = []
         first = 0
         for block in self.blocks:
@@ -119,7 +125,7 @@ class Memory:
         return found
 
     def write(self, pattern: Pattern, step: int) -> None:
-        """Write a pattern everywhere."""
+        """Write a pattern to all words."""
         for piece, start in self.slices():
             pattern(piece, step, start, piece.data_ptr())
 
@@ -142,13 +148,13 @@ class Memory:
             torch.bitwise_not(piece, out=piece)
         if counts.any():
             for piece, _ in pieces:
-                torch.bitwise_not(piece, out=piece)  # as they were checked
+                torch.bitwise_not(piece, out=piece)  # the words as they were checked
         self._conclude(counts, pieces, pattern, step, what)
 
     def read_rows(self, length: int, which: int, times: int) -> None:
-        """Read every second row of `length` words, from row `which`, `times` times, and the others not at all.
+        """Read every second row of `length` words, from row `which`, `times` times, and do not read the others.
 
-        Raise AssertionError if a sum of what is read differs from the first one.
+        Raise AssertionError if a sum of the words read differs from the first one.
         """
         for number, block in enumerate(self.blocks):
             count = block.numel() // (2 * length)
@@ -179,7 +185,7 @@ class Memory:
         raise AssertionError(f"{what}: {total} wrong words in {size} bytes:\n" + "\n".join(lines))
 
     def _describe(self, piece: torch.Tensor, pattern: Pattern, step: int, start: int, most: int) -> list[str]:
-        """A line for each of the first wrong words of a slice. The words are read again for it."""
+        """Return one line for each of the first wrong words of a slice. The words are read again."""
         expected = self.scratch[: piece.numel()]
         pattern(expected, step, start, piece.data_ptr())
         places = torch.ne(piece, expected).nonzero().flatten()[:most]
@@ -190,7 +196,7 @@ class Memory:
 
 
 def word_line(address: int, offset: int, expected: int, found: int) -> str:
-    """A line about one wrong word: where it is, what it should be, what it is, and the bits that differ."""
+    """Return a line about one wrong word: its place, the expected and found values, and the bits that differ."""
     differ = (expected ^ found) % (1 << 64)
     bits = ", ".join(str(bit) for bit in range(64) if differ >> bit & 1)
     return (

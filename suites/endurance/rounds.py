@@ -1,4 +1,4 @@
-"""Rounds of work until the time of a case is over."""
+"""Rounds of work for the time of a case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def rounds(seconds: float) -> Iterator[int]:
-    """Yield the number of each round from 0: at least one, and further ones until `seconds` have passed."""
+    """Yield the number of each round from 0: at least one round, and more until `seconds` have passed."""
     end = time.monotonic() + seconds
     for number in itertools.count():
         if number and time.monotonic() >= end:

@@ -1,6 +1,6 @@
-"""Products, convolutions and Fourier transforms with known answers, again and again: none is ever wrong.
+"""Matrix products, convolutions and Fourier transforms with known answers, repeated: no result may ever be wrong.
 
-Each result is compared on the device with the known one, bit by bit. A wrong one is reported with its iteration, its
+Each result is compared on the device with the known one, bit by bit. A wrong result is reported with its iteration, its
 first wrong element, and the temperature, power and clocks of the device.
 """
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.endurance]
 
 @pytest.fixture(autouse=True)
 def exact_sums() -> Iterator[None]:
-    """Another algorithm, or partial sums in 16 bits, would change bits of a right result."""
+    """Use one algorithm and no partial sums in 16 bits: either would change bits of a correct result."""
     with known_answers.exact_sums():
         yield
 
@@ -37,7 +37,7 @@ _NAMES = [pytest.param(name, marks=pytest.mark.types("float64") if "fp64" in nam
 def test_repeated_work_has_the_known_result(
     device: torch.device, endurance: float, case_seed: int, name: str, full: bool
 ) -> None:
-    """Every result equals the known one, bit by bit, however often it is computed."""
+    """Every repetition gives the known result, bit by bit."""
     work = WORKS[name](device, case_seed % 1000, full)
     watch = Watch(work.expected, name)
 
@@ -55,7 +55,7 @@ def test_power_steps_change_no_result(
     full: bool,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Results are right at each step from idle to full load and back. Readings of both are recorded."""
+    """Results are correct at each step from idle to full load and back. Readings at both are recorded."""
     work = WORKS["product_bf16"](device, case_seed % 1000, full)
     watch = Watch(work.expected, "product_bf16 in power steps")
     step = min(endurance / 8, 10.0)
@@ -75,7 +75,7 @@ def test_power_steps_change_no_result(
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_watch_reports_a_wrong_element(device: torch.device, case_seed: int, name: str) -> None:
-    """Control: one bit that is wrong in one of 100 results is reported with its iteration and element."""
+    """Control: one wrong bit in one of 100 results is reported with its iteration and element."""
     work = WORKS[name](device, case_seed % 1000, False)
     watch = Watch(work.expected, name)
     last = work.expected.numel() - 1

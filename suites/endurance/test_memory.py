@@ -1,7 +1,7 @@
-"""Patterns in the device's memory, over nearly all of what is free on a real GPU: each word keeps what was written.
+"""Patterns in the device's memory, on a real GPU in nearly all of the free memory: each word keeps what was written.
 
-The words are written and checked on the device. A wrong word is reported with its address, its expected and its found
-value, and the bits that differ.
+The words are written and checked on the device. A wrong word is reported with its address, its expected and found
+values, and the bits that differ.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from .rounds import rounds
 pytestmark = [pytest.mark.serial, pytest.mark.endurance]
 FULL = pytest.mark.parametrize("full", SIZES)
 
-#: Words of the small memory; words of a block of the full one, 1 GiB; the part of the free memory that is used.
+#: The words of the small memory; the words of a block of the full memory, 1 GiB; the fraction of the free memory that
+#: is used.
 SMALL, BLOCK, PART = 1 << 16, 1 << 27, 0.9
-#: How often a row is read before its neighbours are checked.
+#: The number of reads of a row before its neighbours are checked.
 READS, READS_SMALL = 256, 8
 
 
@@ -37,7 +38,10 @@ def memory(device: torch.device, full: bool) -> Iterator[Memory]:
 
 
 def _patterns() -> list[Any]:
-    """Patterns and sizes. Nearly all of 141 GB takes 20 to 40 s for 64 steps, in which no other case has the GPU."""
+    """Return the patterns and sizes.
+
+    Nearly all of 141 GB takes 20 to 40 s for 64 steps; no other case has the GPU then.
+    """
     found = []
     for name, (_, steps) in PATTERNS.items():
         for size in SIZES:
@@ -48,7 +52,7 @@ def _patterns() -> list[Any]:
 
 @pytest.mark.parametrize(("name", "full"), _patterns())
 def test_memory_keeps_a_pattern(memory: Memory, endurance: float, name: str) -> None:
-    """Every word of the memory is what was written, for each step of the pattern."""
+    """Every word of the memory has the value that was written, for each step of the pattern."""
     pattern, steps = PATTERNS[name]
 
     for number in rounds(endurance):
@@ -60,7 +64,7 @@ def test_memory_keeps_a_pattern(memory: Memory, endurance: float, name: str) -> 
 @FULL
 @pytest.mark.parametrize("name", INVERTED)
 def test_memory_keeps_moving_inversions(memory: Memory, endurance: float, name: str) -> None:
-    """Passes upwards and downwards find in each slice the complement of what the pass before found (van de Goor)."""
+    """Passes upwards and downwards find, in each slice, the complement that the previous pass wrote (van de Goor)."""
     pattern = INVERTED[name]
 
     def complement(out: torch.Tensor, step: int, start: int, address: int) -> None:
@@ -79,11 +83,11 @@ def test_memory_keeps_moving_inversions(memory: Memory, endurance: float, name: 
 def test_memory_keeps_rows_between_rows_that_are_read(
     memory: Memory, endurance: float, full: bool, length: int
 ) -> None:
-    """Reads of the two rows beside a row, again and again, change no bit of the row between them (row hammering).
+    """Repeated reads of the two rows next to a row change no bit of the row between them (row hammering).
 
-    Both sorts of rows are read in turn and checked. Their bits are complements, which disturb each other most. Half of
-    a block of 1 GiB is read before a row is read again, so that caches of the device do not answer instead of the
-    memory. Which rows are neighbours on a chip is not public: rows have three lengths.
+    Even and odd rows are read in turn and checked. Their bits are complements, which disturb each other most. Half of a
+    block of 1 GiB is read before a row is read again, so that the device's caches do not answer in place of the memory.
+    The neighbours of a row on a chip are not public, so the rows have three lengths.
     """
     pattern = rows(length)
 
@@ -96,7 +100,7 @@ def test_memory_keeps_rows_between_rows_that_are_read(
 
 @FULL
 def test_memory_keeps_copies_within_the_device(memory: Memory, endurance: float) -> None:
-    """A copy of one part of the memory into another has every word of it."""
+    """A copy of one part of the memory to another has every word of it."""
     pattern, _ = PATTERNS["random"]
     pieces = [piece for piece, _ in memory.slices()]
     pairs = [(a, b) for a, b in zip(pieces[::2], pieces[1::2], strict=False) if a.numel() == b.numel()]
@@ -114,7 +118,7 @@ def test_memory_keeps_copies_within_the_device(memory: Memory, endurance: float)
 
 @FULL
 def test_memory_check_reports_a_flipped_bit(memory: Memory) -> None:
-    """Control: one flipped bit in the first, a middle or the last word is reported with address, values and bit."""
+    """Control: one flipped bit in the first, a middle or the last word is reported with its address, values and bit."""
     pattern, _ = PATTERNS["random"]
     memory.write(pattern, 1)
     pieces = memory.slices()

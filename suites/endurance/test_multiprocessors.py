@@ -1,7 +1,7 @@
-"""Each multiprocessor reads the memory and computes alike: an error is reported with the number of its multiprocessor.
+"""Each multiprocessor reads and computes the same values. An error is reported with the number of the multiprocessor.
 
-Products and copies of a library use as many multiprocessors as it chooses, and a wrong element does not say which of
-them made it.
+Products and copies of a library use as many multiprocessors as the library chooses, and a wrong element does not
+identify the one that computed it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ STEPS = 1 << 16
 def test_each_multiprocessor_reads_what_was_written(
     device: torch.device, endurance: float, record_property: Callable[[str, object], None]
 ) -> None:
-    """Blocks on each multiprocessor find every word of 64 MiB as it was written.
+    """Blocks on each multiprocessor read every word of 64 MiB as it was written.
 
-    Control: one bit that is flipped afterwards is found by each of them, at its place.
+    Control: each of them finds a bit that is flipped afterwards, at its place.
     """
     processors = Multiprocessors(device, READ, "read_words")
     record_property("endurance.multiprocessors", processors.count)
@@ -49,7 +49,7 @@ def test_each_multiprocessor_reads_what_was_written(
 def test_each_multiprocessor_computes_alike_in_integers_and_floating_point(
     device: torch.device, endurance: float
 ) -> None:
-    """A sequence that int32, float32 and float64 hold exactly is the same in each of them, on each multiprocessor."""
+    """A sequence that int32, float32 and float64 hold exactly is the same in each type, on each multiprocessor."""
     processors = Multiprocessors(device, COMPUTE, "compute")
     for number in rounds(endurance):
         found = processors.run(STEPS, number)

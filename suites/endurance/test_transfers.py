@@ -1,6 +1,6 @@
-"""Transfers in both directions at the same time, and between devices: every word arrives, however often it is sent.
+"""Transfers in both directions at the same time, and between devices: every word arrives each time.
 
-What arrives on a device is compared there.
+Words that arrive on a device are compared there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def words(device: torch.device, full: bool, seed: int) -> torch.Tensor:
-    """Random words on the device: 1 GiB, or 1 MiB."""
+    """Return random words on the device: 1 GiB, or 1 MiB."""
     found = torch.empty((1 << 27) if full else (1 << 17), dtype=torch.int64, device=device)
     PATTERNS["random"][0](found, seed, 0, 0)
     return found
@@ -30,7 +30,7 @@ def words(device: torch.device, full: bool, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
 def test_transfers_both_ways_at_once(device: torch.device, endurance: float, pinned: bool, full: bool) -> None:
-    """Data that goes up and other data that comes down at the same time on two streams arrive unchanged."""
+    """Data sent to the device and, at the same time on a second stream, to the host arrive unchanged."""
     up, down = words(device, full, 1), words(device, full, 2)
     source = torch.empty(up.shape, dtype=up.dtype, pin_memory=pinned)
     target = torch.empty(down.shape, dtype=down.dtype, pin_memory=pinned)
@@ -58,7 +58,7 @@ def test_transfers_both_ways_at_once(device: torch.device, endurance: float, pin
 
 @pytest.mark.requires(devices=2)
 def test_transfers_between_two_devices(device: torch.device, endurance: float, full: bool) -> None:
-    """Data that goes to another device and back arrives unchanged, with a transfer the other way at the same time."""
+    """Data sent to another device and back arrives unchanged, during a transfer in the other direction."""
     there = torch.device(device.type, 1)
     here, other = words(device, full, 1), words(there, full, 2)
     away, visiting = torch.empty_like(here, device=there), torch.empty_like(other, device=device)

@@ -1,7 +1,7 @@
-"""Comparison of each result with a known one, on the device, so that the host does not slow the device down.
+"""The comparison of each result with a known one on the device, so that the host does not slow the device down.
 
-The host looks at the outcome of a batch of comparisons at once. It then learns which of them found the first wrong
-element, what the element was, and reads the device's temperature, power and clocks.
+The host reads the outcome of a whole batch of comparisons. It then finds the comparison with the first wrong element
+and the value of the element, and reads the device's temperature, power and clocks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 from ..gpu_readings import condition
 
-#: Comparisons of a batch.
+#: Comparisons per batch.
 BATCH = 32
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -19,7 +19,7 @@ class Watch:
     """Compares results with `expected`, bit by bit."""
 
     def __init__(self, expected: torch.Tensor, what: str) -> None:
-        """`expected`: a contiguous tensor. `what`: the name of the work, for messages."""
+        """Watch results of the work `what`, its name for messages. `expected`: a contiguous tensor."""
         device = expected.device
         self._expected = expected
         self._bits = _bits(expected)
@@ -30,12 +30,12 @@ class Watch:
         self._found = torch.zeros(BATCH, dtype=self._bits.dtype, device=device)
 
     def compare(self, result: torch.Tensor) -> None:
-        """Compare one more result. Raise AssertionError at the end of a batch if one of it was wrong."""
+        """Compare one more result. Raise AssertionError at the end of a batch that has a wrong result."""
         bits = _bits(result)
         slot = slice(self._done % BATCH, self._done % BATCH + 1)
         differ = torch.ne(bits, self._bits)
         torch.sum(differ, 0, keepdim=True, out=self._wrong[slot])
-        # Of equal maxima the first, as torch.argmax promises.
+        # torch.argmax returns the first of equal maxima.
         torch.argmax(differ.view(torch.uint8), 0, keepdim=True, out=self._where[slot])
         torch.index_select(bits, 0, self._where[slot], out=self._found[slot])
         self._done += 1
@@ -43,7 +43,10 @@ class Watch:
             self.conclude(BATCH)
 
     def conclude(self, count: int | None = None) -> None:
-        """Look at the last comparisons, by default those since the last batch. Raise AssertionError for a wrong one."""
+        """Evaluate the last comparisons, by default those since the last batch.
+
+        Raise AssertionError for a wrong result.
+        """
         count = self._done % BATCH if count is None else count
         wrong = self._wrong[:count].tolist()
         slot = next((number for number, elements in enumerate(wrong) if elements), None)
@@ -60,5 +63,8 @@ class Watch:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as integers, in one dimension. A complex tensor is given by `torch.view_as_real`."""
+    """Return the elements as integers, in one dimension.
+
+    A complex tensor must be passed through `torch.view_as_real`.
+    """
     return tensor.view(_BITS[tensor.element_size()]).view(-1)

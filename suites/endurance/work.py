@@ -1,4 +1,4 @@
-"""Work with known answers: products, convolutions and Fourier transforms."""
+"""Work with known answers: matrix products, convolutions and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..known_answers import expected_convolution, expected_product, integers
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something to compute again and again, and its result: `expected` is contiguous and has no complex type."""
+    """Work that can be repeated, and its result: `expected` is contiguous and not complex."""
 
     run: Callable[[], torch.Tensor]
     expected: torch.Tensor
@@ -33,7 +33,10 @@ def _product(dtype: torch.dtype) -> Callable[[torch.device, int, bool], Work]:
 
 
 def _convolution(device: torch.device, seed: int, full: bool) -> Work:
-    """In float32. A part of the result is compared with float64 once, since some algorithms round; then all by bits."""
+    """Return a float32 convolution.
+
+    Some algorithms round, so a part of one result is compared with float64; then results are compared by bits.
+    """
     batch, channels, size = (32, 256, 56) if full else (2, 8, 14)
     x = integers((batch, channels, size, size), seed, device, torch.float32)
     weight = integers((channels, channels, 3, 3), seed + 1, device, torch.float32)
@@ -44,7 +47,10 @@ def _convolution(device: torch.device, seed: int, full: bool) -> Work:
 
 
 def _transform(device: torch.device, seed: int, full: bool) -> Work:
-    """The transform of an impulse is a wave of known frequency. It is compared with itself by bits afterwards."""
+    """Return the transform of an impulse, a wave of known frequency.
+
+    Later transforms are compared with the first by bits.
+    """
     length, place = (1 << 24, 12_345) if full else (1 << 12, 123 + seed % 1000)
     x = torch.zeros(length, dtype=torch.complex64, device=device)
     x[place] = 1
@@ -55,7 +61,7 @@ def _transform(device: torch.device, seed: int, full: bool) -> Work:
     return Work(lambda: torch.view_as_real(torch.fft.fft(x)), torch.view_as_real(first).contiguous())
 
 
-#: By name.
+#: All work, by name.
 WORKS: dict[str, Callable[[torch.device, int, bool], Work]] = {
     "product_fp64": _product(torch.float64),
     "product_fp32": _product(torch.float32),

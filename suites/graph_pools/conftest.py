@@ -1,4 +1,4 @@
-"""The check for all cases of this suite: the pools that a case created are freed at its end."""
+"""The check that the pools that a case created are freed at its end, for all cases of this suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs and their pools: capture, and snapshots of a pool."""
+"""Graphs and their pools: captures, and snapshots of a pool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE_SEGMENT = 20 * MIB
 
 @dataclass
 class Captured:
-    """A graph that can be replayed, and the result of its work at capture."""
+    """A graph that can be replayed, and the outputs of its capture."""
 
     graph: Any
     outputs: list[torch.Tensor]
@@ -43,13 +43,13 @@ class Captured:
 
 
 def empty_graph(device: torch.device) -> Any:
-    """A graph without a capture; on a GPU one of CUDA's own, because older releases have no other."""
+    """Return a graph without a capture; on a GPU, one of CUDA's own, because older releases have no other."""
     return torch.cuda.CUDAGraph() if device.type == "cuda" else torch.accelerator.Graph()
 
 
 @contextmanager
 def capturing(graph: Any, stream: torch.Stream, pool: PoolId | None = None) -> Iterator[None]:
-    """A block whose work on the stream is captured, with memory from a new pool or the given one."""
+    """Capture the block's work on the stream, with memory from a new pool or the given one."""
     if isinstance(graph, torch.cuda.CUDAGraph):
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             yield
@@ -62,7 +62,7 @@ def capturing(graph: Any, stream: torch.Stream, pool: PoolId | None = None) -> I
 def captured(
     device: torch.device, work: Work, pool: PoolId | None = None, stream: torch.Stream | None = None
 ) -> Captured:
-    """A graph of the work, after one run on the capture stream that completes first-use initialization."""
+    """Return a graph of the work, after one run on the capture stream that completes first-use initialization."""
     torch.accelerator.synchronize(device)
     stream = stream or new_stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
@@ -77,7 +77,7 @@ def captured(
 
 
 def new_stream(device: torch.device) -> torch.Stream:
-    """A side stream."""
+    """Return a side stream."""
     return torch.cuda.Stream(device) if device.type == "cuda" else torch.Stream(device)
 
 
@@ -92,7 +92,7 @@ def settle(device: torch.device) -> None:
 
 
 def segments_of(device: torch.device, pool: PoolId | None = None) -> list[dict[str, Any]]:
-    """The segments of one of the device's pools, or of all graph pools."""
+    """Return the segments of one of the device's pools, or of all graph pools."""
     here = of_device(torch.get_device_module(device).memory_snapshot(), device.index)
     if pool is None:
         return [segment for segment in here if tuple(segment["segment_pool_id"]) != (0, 0)]
@@ -100,17 +100,17 @@ def segments_of(device: torch.device, pool: PoolId | None = None) -> list[dict[s
 
 
 def reserved_in(device: torch.device, *pools: PoolId) -> int:
-    """The bytes of the segments of pools, each pool counted once."""
+    """Return the bytes of the segments of pools, each pool counted once."""
     return sum(segment["total_size"] for pool in set(pools) for segment in segments_of(device, pool))
 
 
 def live_blocks(device: torch.device, pool: PoolId) -> list[Block]:
-    """The allocated blocks of a pool."""
+    """Return the allocated blocks of a pool."""
     return [block for block in blocks(segments_of(device, pool)) if block.state == LIVE]
 
 
 def pool_of(device: torch.device, address: int) -> PoolId | None:
-    """The pool whose segment contains an address."""
+    """Return the pool whose segment contains an address."""
     for segment in of_device(torch.get_device_module(device).memory_snapshot(), device.index):
         if segment["address"] <= address < segment["address"] + segment["total_size"]:
             first, second = segment["segment_pool_id"]
@@ -119,7 +119,7 @@ def pool_of(device: torch.device, address: int) -> PoolId | None:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """The address of a tensor's memory."""
+    """Return the address of a tensor's memory."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -128,7 +128,7 @@ _FIELDS = ("device", "total_size", "allocated_size", "active_size", "segment_typ
 
 
 def changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-    """The differences between segments, one line each. New segments do not count."""
+    """Return the differences between segments, one line each. New segments do not count."""
     found = []
     now = {segment["address"]: segment for segment in after}
     for old in before:

@@ -40,7 +40,7 @@ Program = Callable[[torch.device], list[torch.Tensor]]
 
 
 def mixed(device: torch.device) -> list[torch.Tensor]:
-    """Large and small blocks, with temporaries in between."""
+    """Return large and small blocks, with temporaries in between."""
     x = filled(8 * MIB, device)
     x = x + x
     sums = filled(MIB, device) + filled(MIB, device) + filled(MIB, device)
@@ -48,14 +48,17 @@ def mixed(device: torch.device) -> list[torch.Tensor]:
 
 
 def one_of(device: torch.device, *kept: int) -> list[torch.Tensor]:
-    """Eleven consecutive blocks of the smallest size, of which some stay."""
+    """Return the blocks `kept` of eleven consecutive blocks of the smallest size. The others are freed."""
     row = [filled(SMALLEST, device) for _ in range(11)]
     row[kept[0]].add_(2)
     return [row[place] for place in kept]
 
 
 def a_network(device: torch.device) -> list[torch.Tensor]:
-    """Convolutions and normalizations as in an image network: blocks of many sizes, few of which stay."""
+    """Return results of convolutions and normalizations as in an image network.
+
+    They allocate blocks of many sizes, and keep few of them.
+    """
     x = torch.ones(1, 3, 64, 64, device=device)
     for channels in (16, 32, 64):
         weight = torch.ones(channels, x.shape[1], 3, 3, device=device)
@@ -126,7 +129,7 @@ def test_checkpoint_pool_state_of_a_resnet50_is_restored(device: torch.device) -
 def test_checkpoint_pool_state_frees_blocks_taken_since(device: torch.device) -> None:
     """Restoring frees blocks that a second capture allocated after the checkpoint, although their tensors still exist.
 
-    These stale tensors do not free anything when they are deleted.
+    These stale tensors free nothing when they are deleted.
     """
     index = device.index or 0
     first = captured(device, lambda: [filled(SMALLEST, device)])
@@ -167,7 +170,7 @@ def test_checkpoint_pool_state_reallocates_dead_blocks(device: torch.device) -> 
 def test_checkpoint_pool_state_adopts_blocks_of_tensors_by_address(device: torch.device) -> None:
     """Tensors over the memory of dead outputs see what replays write, and free their blocks if a restore adopted them.
 
-    A tensor that was not adopted does not.
+    A tensor that was not adopted frees nothing.
     """
     index = device.index or 0
     x = torch.ones(1, dtype=torch.uint8, device=device)

@@ -14,9 +14,9 @@ from .pools import address, captured, pool_of, segments_of
 
 @pytest.mark.requires(cuda=True)
 def test_graph_pool_handle_is_always_new() -> None:
-    """`graph_pool_handle` never returns the same handle twice, nor the default pool's.
+    """`graph_pool_handle` returns a new handle each time, and never the default pool's.
 
-    It needs a build for CUDA only.
+    The case needs a build for CUDA only.
     """
     handles = [torch.cuda.graph_pool_handle() for _ in range(100)]
 
@@ -54,9 +54,9 @@ def test_graph_pool_handle_is_shared_by_graphs(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", cuda_graphs=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_make_graphed_callables_same_pool")
 def test_make_graphed_callables_that_share_a_pool_train_like_eager_ones(device: torch.device) -> None:
-    """Several graphed modules in one pool, run in sequence, equal eager ones in forward and backward.
+    """Several graphed modules in one pool, run in sequence, match eager modules in forward and backward.
 
-    Parameters and gradients have separate memory, so those of the first are intact after the last.
+    Parameters and gradients have separate memory, so those of the first module are intact after the last.
     """
     torch.manual_seed(5)
     models = [

@@ -1,4 +1,4 @@
-"""The lifetime of a pool's memory: as long as its graphs and their outputs."""
+"""The lifetime of a pool's memory: it lives until the last graph and output of the pool is deleted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_graph_pool_ends_with_its_graph(device: torch.device) -> None:
     Reserved memory is as before the capture.
     """
     source = numbers(device)
-    captured(device, lambda: [source + 1])  # so that first-capture initialization is complete
+    captured(device, lambda: [source + 1])  # completes first-capture initialization
     settle(device)
     before = torch.accelerator.memory_reserved(device)
 
@@ -78,7 +78,7 @@ def test_graph_pool_outputs_outlive_their_graph(device: torch.device) -> None:
 
 
 def test_graph_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> None:
-    """Of two graphs in one pool, either may be deleted first, and the other's replays are correct."""
+    """Either of two graphs in one pool may be deleted first, and replays of the other are correct."""
     source = numbers(device)
     for survivor in (0, 1):
         graphs = [captured(device, lambda: [source + 1])]
@@ -98,7 +98,7 @@ def test_graph_pool_lasts_as_long_as_one_of_its_graphs(device: torch.device) -> 
 
 
 def test_graph_reset_frees_the_pool(device: torch.device) -> None:
-    """After `reset`, and once its outputs are deleted, a graph's pool is empty."""
+    """After `reset` and the deletion of its outputs, a graph's pool is empty."""
     source = numbers(device)
     graph = captured(device, lambda: [source + 1])
     pool = graph.pool
@@ -135,10 +135,9 @@ def test_capture_that_fails_keeps_no_memory(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_record_stream")
 def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
-    """A tensor allocated in a capture, recorded on a joined stream and dropped, can be read by that stream in each
-    replay.
+    """In each replay, a joined stream can read a tensor that was recorded on it and dropped in the capture.
 
-    Nothing else in the capture reuses its block too early, and the block is free afterwards.
+    No other allocation of the capture reuses its block too early, and the block is free afterwards.
     """
     source = numbers(device)
     side = new_stream(device)
@@ -153,7 +152,7 @@ def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
                 result = result + passing
         passing.record_stream(side)
         del passing
-        over = [source * 0 - 1000 for _ in range(4)]  # would be allocated at its address
+        over = [source * 0 - 1000 for _ in range(4)]  # would reuse its address
         main.wait_stream(side)
         return [result, *over]
 
@@ -165,7 +164,7 @@ def test_record_stream_in_a_capture_is_safe(device: torch.device) -> None:
         assert (graph.outputs[0] == 22 * (value + 1)).all()
         assert all((each == -1000).all() for each in graph.outputs[1:])
 
-    # on a request, the allocator first records the streams' pending work, and then checks whether it is complete
+    # an allocation first records the streams' pending work, and the next one checks whether it is complete
     for _ in range(2):
         numbers(device)
         torch.accelerator.synchronize(device)

@@ -21,7 +21,7 @@ ROW = "test_cuda::TestBlockStateAbsorption::"
 
 @pytest.mark.covers(f"{ROW}test_check_pool_live_allocations")
 def test_check_pool_live_allocations_holds_for_just_the_live_blocks(device: torch.device) -> None:
-    """The check is True for exactly the addresses of live outputs, as outputs are deleted one after another."""
+    """The check is True for exactly the addresses of the live outputs, as outputs are deleted one after another."""
     index = device.index or 0
     graph = captured(device, lambda: [torch.ones(4, device=device) for _ in range(3)])
     places = list(map(address, graph.outputs))
@@ -80,7 +80,7 @@ def block(device: torch.device) -> torch.Tensor:
 
 @pytest.mark.covers(f"{ROW}test_allocate_in_thread_to_pool")
 def test_begin_allocate_current_thread_to_pool_serves_that_thread_only(device: torch.device) -> None:
-    """Within the block, a thread's allocations are in the pool, and not before, after, or in other threads."""
+    """Within the block, the thread's allocations are in the pool; before, after, and in other threads they are not."""
     index = device.index or 0
     graph = captured(device, lambda: [torch.rand(4, device=device)])
     graph.outputs.clear()

@@ -1,4 +1,4 @@
-"""Graphs with shared and with separate pools: correct results, and memory that is shared or separate."""
+"""Graphs with shared and with separate pools: correct results, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.usefixtures("nothing_left"),
 ]
 
-#: Tensors of 1.25 MiB, the smallest that CUDA's allocator treats as large, so they are in segments of 20 MiB.
+#: Tensors of 1.25 MiB, the smallest that CUDA's allocator treats as large, so that they are in segments of 20 MiB.
 ELEMENTS = 5 << 16
 
 
@@ -23,7 +23,7 @@ def numbers(device: torch.device) -> torch.Tensor:
 
 
 def stepped(x: torch.Tensor, steps: int = 5) -> torch.Tensor:
-    """x -> 2 (x + 1), repeatedly, with temporary tensors."""
+    """Return x -> 2 (x + 1), applied repeatedly, with temporary tensors."""
     for _ in range(steps):
         left, right = x.clone() + 1, x.clone() + 1
         x = left + right
@@ -37,7 +37,7 @@ def expected(value: int, steps: int = 5) -> int:
 
 
 def chain(device: torch.device, source: torch.Tensor, length: int, share: bool) -> list[Captured]:
-    """Graphs that each continue from the result of the previous one, in one pool or in separate pools.
+    """Return graphs that each continue from the result of the previous one, in one pool or in separate pools.
 
     All are captured on one stream, because memory is only reused on its own stream.
     """
@@ -74,7 +74,7 @@ def test_graphs_replayed_in_order_in_one_pool_are_right(device: torch.device, le
 
 @pytest.mark.covers("test_cuda::TestCuda::test_graph_two_successive")
 def test_graph_pool_sharing_saves_memory(device: torch.device) -> None:
-    """A graph in a shared pool reuses memory freed by the previous one on the same stream.
+    """A graph in a shared pool reuses memory that the previous one freed on the same stream.
 
     Together they need less memory than with separate pools, by at least one graph's temporaries.
     """
@@ -88,9 +88,9 @@ def test_graph_pool_sharing_saves_memory(device: torch.device) -> None:
 
 
 def test_graph_pools_are_separate_unless_shared(device: torch.device) -> None:
-    """Each graph has its own pool, distinct from the default pool, with its own memory.
+    """Each graph has its own pool with its own memory, distinct from the default pool.
 
-    A graph that gets another's pool allocates from memory that the other has freed.
+    A graph that gets another graph's pool allocates from memory that the other has freed.
     """
     source, stream = numbers(device), new_stream(device)
     graphs = [captured(device, lambda: [stepped(source)], stream=stream) for _ in range(3)]
@@ -111,12 +111,12 @@ def test_graph_pools_are_separate_unless_shared(device: torch.device) -> None:
 
 
 def extents(device: torch.device, pool: PoolId) -> list[tuple[int, int]]:
-    """The start and end addresses of a pool's segments."""
+    """Return the start and end addresses of a pool's segments."""
     return [(each["address"], each["address"] + each["total_size"]) for each in segments_of(device, pool)]
 
 
 def test_graph_pool_has_what_its_graph_allocates(device: torch.device) -> None:
-    """A capture's outputs are exactly the live blocks of its pool; other tensors are in the default pool."""
+    """The live blocks of a pool are exactly the outputs of its capture; other tensors are in the default pool."""
     source = numbers(device)
     graph = captured(device, lambda: [stepped(source), source + 1])
     later = [numbers(device) for _ in range(10)]
@@ -180,7 +180,7 @@ def test_graphs_of_different_pools_replay_at_once(device: torch.device) -> None:
 
 
 def spans(device: torch.device, pool: PoolId) -> list[int]:
-    """The start addresses of a pool's segments."""
+    """Return the start addresses of a pool's segments."""
     return [segment["address"] for segment in segments_of(device, pool)]
 
 

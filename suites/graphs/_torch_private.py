@@ -12,24 +12,24 @@ from suites.reaching import reach
 
 
 def annotations_enabled() -> bool:
-    """Whether the kernels of a capture can be marked for profilers now."""
+    """Return whether the kernels of a capture can currently be marked for profilers."""
     found: bool = reach("torch.cuda._graph_annotations._annotations_enabled")
     return found
 
 
 def disable_annotations() -> None:
-    """Switch off what `enable_annotations` of a capture switches on."""
+    """Disable what `enable_annotations` of a capture enables."""
     reach("torch.cuda._graph_annotations.disable_annotations")()
 
 
 def without_cuda_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have torch find no package cuda.bindings."""
+    """Make torch find no package cuda.bindings."""
     reach("torch.cuda.graphs._cuda_runtime")
     monkeypatch.setattr(torch.cuda.graphs, "_cuda_runtime", None)
 
 
 def without_ids_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have torch find cuda.bindings, and a driver that gives the nodes of graphs no ids for tools."""
+    """Make torch find cuda.bindings, and a driver that assigns no tool ids to the nodes of graphs."""
     module = reach("torch.cuda._graph_annotations")
     reach("torch.cuda._graph_annotations._tools_id_available")
     monkeypatch.setattr(module, "_tools_id_available", False)

@@ -21,13 +21,13 @@ class Api(Protocol):
     name: str
 
     def new(self, *, keep_graph: bool = False) -> Any:
-        """A graph without a capture."""
+        """Return a graph without a capture."""
 
     def begin(self, graph: Any, pool: Any = None, mode: str = "thread_local") -> None:
         """Begin to capture the current stream."""
 
     def capturing(self, graph: Any, stream: torch.Stream, pool: Any = None, mode: str = "thread_local") -> Any:
-        """A block whose work on `stream` is captured."""
+        """Capture the block's work on `stream`."""
 
 
 class Accelerator:
@@ -84,16 +84,16 @@ def _cuda(*marks: pytest.MarkDecorator) -> Any:
 #: Runs a case with both APIs, where available.
 apis = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda()])
 
-#: The same without CUDA's API, for a capture that cannot end: torch then leaves its allocator and the current stream in
-#: the capture's state for the rest of the process. Cases for CUDA do this in a child process.
+#: Like `apis`, but without CUDA's API, for a capture that cannot end: torch then leaves its allocator and the current
+#: stream in the capture's state for the rest of the process. Cases for CUDA do this in a child process.
 apis_in_this_process = pytest.mark.parametrize("api", [_ACCELERATOR])
 
-#: The same as `apis`, for a capture that raises when it begins. Before 2.13, torch's CUDA generator then stays in the
+#: Like `apis`, for a capture that raises when it begins. Before 2.13, torch's CUDA generator then stays in the
 #: capture's state and cannot draw.
 apis_that_refuse = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(pytest.mark.requires(torch=">=2.13"))])
 
-#: The same as `apis`, for a graph that is printed. From 2.14 on, torch does that for CUDA through the runtime of
-#: cuda.bindings, NVIDIA's package, which needs NVIDIA's driver.
+#: Like `apis`, for a graph that is printed. Since 2.14, torch prints CUDA graphs through the runtime of cuda.bindings,
+#: NVIDIA's package, which needs NVIDIA's driver.
 _PRINTS = [pytest.mark.requires(silicon=True)] if torch.__version__ >= (2, 14) else []
 apis_that_print = pytest.mark.parametrize("api", [_ACCELERATOR, _cuda(*_PRINTS)])
 
@@ -110,7 +110,7 @@ def captured(
     rehearse: bool = True,
     **options: Any,
 ) -> Any:
-    """A graph of `work`.
+    """Return a graph of `work`.
 
     By default, `work` first runs once on the capture stream, so that first-use initialization is complete.
     """
@@ -128,6 +128,6 @@ def captured(
 
 
 def works(device: torch.device) -> bool:
-    """Whether the device still computes, which must hold after every error."""
+    """Return whether the device still computes, which must hold after every error."""
     torch.accelerator.synchronize(device)
     return bool(torch.arange(100, device=device).sum().item() == 4950)

@@ -1,4 +1,4 @@
-"""`torch.accelerator.Graph`: captured work, and what each replay does."""
+"""`torch.accelerator.Graph`: captured work, and the effect of each replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ELEMENTS = 1 << 12
 
 
 def captured(device: torch.device, work: Callable[[], object], **options: object) -> torch.accelerator.Graph:
-    """A graph of `work`, after one run on the capture stream that completes first-use initialization."""
+    """Return a graph of `work`, after one run on the capture stream that completes first-use initialization."""
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
     with stream:
@@ -27,10 +27,10 @@ def captured(device: torch.device, work: Callable[[], object], **options: object
 
 
 def test_capture_runs_nothing_and_replay_does(device: torch.device) -> None:
-    """Capture does not run the work, and each replay runs it once."""
+    """A capture does not run the work, and each replay runs it once."""
     x = torch.zeros(ELEMENTS, device=device)
     graph = captured(device, lambda: x.add_(1))
-    assert (x == 1).all()  # by the rehearsal
+    assert (x == 1).all()  # from the rehearsal
 
     for times in range(2, 6):
         graph.replay()
@@ -76,7 +76,7 @@ def test_replay_reads_the_current_values_of_its_inputs(device: torch.device) -> 
 
 
 def test_replay_is_in_the_order_of_its_stream(device: torch.device) -> None:
-    """Replays are ordered with earlier and later work on their stream, without synchronization."""
+    """A replay is ordered with earlier and later work on its stream, without synchronization."""
     source, result = (torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(2))
     graph = captured(device, lambda: result.copy_(source + 1))
     results = []

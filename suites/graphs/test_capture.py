@@ -25,7 +25,7 @@ NOT_CAPTURED = r"(?i)without a preceding successful capture|capture_end\(\) must
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_is_current_stream_capturing")
 def test_is_current_stream_capturing_on_captured_and_joined_streams(device: torch.device) -> None:
-    """`is_current_stream_capturing` is True during a capture on its stream and joined streams, and False otherwise."""
+    """`is_current_stream_capturing` is True during a capture on its stream and on joined streams, otherwise False."""
     stream, joined, other = (torch.cuda.Stream(device) for _ in range(3))
     graph, x = torch.cuda.CUDAGraph(), torch.zeros(8, device=device)
     asked = torch.cuda.is_current_stream_capturing
@@ -80,7 +80,7 @@ def test_capture_begin_and_capture_end_by_hand(api: Api, device: torch.device) -
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_reset_recapture")
 def test_graph_reset_and_captured_again_and_again(api: Api, device: torch.device) -> None:
-    """A graph can be reset and capture again any number of times; it replays the last capture, without leaks."""
+    """A graph can be reset and can capture again any number of times. It replays the last capture, without leaks."""
     graph, stream = api.new(), torch.Stream(device)
     x = torch.zeros(1 << 20, dtype=torch.int64, device=device)
     held = []
@@ -114,7 +114,7 @@ def test_replay_refuses_a_graph_without_a_capture(api: Api, device: torch.device
 
 @apis
 def test_capture_begin_needs_a_reset_of_a_captured_graph(api: Api, device: torch.device) -> None:
-    """A graph with a capture raises on another `capture_begin` until `reset`, and its capture stays usable."""
+    """`capture_begin` of a graph with a capture raises until `reset`, and the capture stays usable."""
     x = torch.zeros(8, device=device)
     graph = captured(api, device, lambda: x.add_(1))
     with torch.Stream(device), pytest.raises(RuntimeError, match=r"already owns a captured graph|was not reset"):
@@ -127,7 +127,7 @@ def test_capture_begin_needs_a_reset_of_a_captured_graph(api: Api, device: torch
 
 @apis
 def test_capture_propagates_an_exception(api: Api, device: torch.device) -> None:
-    """An exception within a capture propagates unchanged and ends the capture; device and further captures work."""
+    """An exception within a capture propagates unchanged and ends the capture; the device and further captures work."""
 
     class Own(Exception):  # noqa: N818
         pass
@@ -152,7 +152,7 @@ def test_capture_propagates_an_exception(api: Api, device: torch.device) -> None
 @apis
 @pytest.mark.parametrize("threads", [1, 3])
 def test_graphs_of_several_threads_replay(api: Api, threads: int, device: torch.device) -> None:
-    """Threads that capture in turn each have their own graph, which any thread can replay."""
+    """Threads that capture one after another each have their own graph, which any thread can replay."""
     lock = threading.Lock()
     inputs = [torch.full((ELEMENTS,), n + 1, device=device) for n in range(threads)]
     outputs = [torch.zeros(ELEMENTS, dtype=torch.int64, device=device) for _ in range(threads)]
@@ -211,7 +211,7 @@ def test_stream_that_waits_for_a_replay(api: Api, link: str, device: torch.devic
 @pytest.mark.requires(asynchronous=True)
 @apis
 def test_replay_follows_the_work_of_its_stream(api: Api, device: torch.device) -> None:
-    """A replay runs on the current stream: what it reads was written there before, however late."""
+    """A replay runs on the current stream, and reads what earlier work wrote there, however late that work runs."""
     value, buffer = (torch.zeros(1 << 18, dtype=torch.int32, device=device) for _ in range(2))
     writer = torch.Stream(device)
     graph = captured(api, device, lambda: buffer.copy_(value), stream=writer)
@@ -231,7 +231,7 @@ def test_replay_follows_the_work_of_its_stream(api: Api, device: torch.device) -
 @apis
 @pytest.mark.requires(devices=2)
 def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
-    """Each device has its own graphs, and replays on one do not affect the other."""
+    """Each device has its own graphs, and replays on one device do not affect the other."""
     second = torch.device(device.type, 1)
     made = []
     for where in (device, second):
@@ -252,7 +252,7 @@ def test_graphs_on_two_devices(api: Api, device: torch.device) -> None:
 @apis
 @pytest.mark.covers(f"{ROW}test_cuda_graph_inference_mode")
 def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> None:
-    """Capture and replay work in inference mode, including a product and random numbers."""
+    """Capture and replay work in inference mode, with a matrix product and random numbers."""
     weight = torch.eye(8, device=device).roll(1, 0) * 2
     x = torch.ones(8, 8, device=device)
     numbers = torch.arange(64.0, device=device).reshape(8, 8)
@@ -279,8 +279,7 @@ def test_inference_mode_capture_and_replay(api: Api, device: torch.device) -> No
 @pytest.mark.filterwarnings("ignore:DEBUG. calling:UserWarning")  # issued by CUDAGraph.debug_dump itself
 @pytest.mark.covers(f"{ROW}test_graph_debugdump")
 def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: Path) -> None:
-    """With debugging enabled before the capture, a kept graph is written in the Graphviz language with its nodes and
-    edges.
+    """If debugging is enabled first, a kept graph is written with its nodes and edges, in the Graphviz language.
 
     Without `keep_graph`, CUDA's graph is destroyed after the capture.
     """
@@ -305,7 +304,7 @@ def test_debug_dump_writes_the_graph(api: Api, device: torch.device, tmp_path: P
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_warn_if_has_zero_nodes")
 def test_capture_without_work_warns(device: torch.device) -> None:
-    """A capture without work warns at its end; one with work does not."""
+    """A capture without work warns at its end; a capture with work does not."""
     x = torch.zeros(8, device=device)
     for work, warned in ((lambda: None, True), (lambda: x.add_(1), False)):
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
@@ -321,7 +320,7 @@ def test_capture_without_work_warns(device: torch.device) -> None:
 @apis
 @pytest.mark.covers(f"{ROW}test_graph_capture_oom")
 def test_outofmemoryerror_within_a_capture(api: Api, device: torch.device) -> None:
-    """An allocation that does not fit raises OutOfMemoryError within a capture; afterwards all works, without leaks."""
+    """An allocation in a capture that does not fit raises OutOfMemoryError; then the device works, without leaks."""
     stream = torch.Stream(device)
     x = torch.zeros(ELEMENTS, device=device)
     before = torch.accelerator.memory_allocated(device)
@@ -358,7 +357,7 @@ def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> No
             found = a @ b
         graph.replay()
         if number % 20 == 0:
-            torch.testing.assert_close(found, wanted)  # other kernels may be chosen, with another order of sums
+            torch.testing.assert_close(found, wanted)  # a capture may use other kernels, with another order of sums
         del graph, found
         if number in (10, 99):
             torch.cuda.synchronize()
@@ -369,8 +368,10 @@ def test_cublas_workspaces_do_not_grow_with_captures(device: torch.device) -> No
 @pytest.mark.requires(asynchronous=True)
 @apis
 def test_graph_that_is_deleted_frees_its_memory(api: Api, device: torch.device) -> None:
-    """A graph's memory is freed once the graph and its outputs are, also with pending replays, observed at least
-    once."""
+    """A graph's memory is freed once the graph and its outputs are deleted, also with pending replays.
+
+    The case must observe a pending replay at least once.
+    """
     x = torch.ones(1 << 16, device=device)
     calibrate(device)
     torch.accelerator.synchronize(device)
@@ -399,8 +400,7 @@ def test_graph_that_is_deleted_frees_its_memory(api: Api, device: torch.device) 
 @of_empty_graphs  # torch 2.11 raises
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_replay_within_a_capture_is_part_of_it_or_raises(api: Api, place: str, device: torch.device) -> None:
-    """Replaying a graph within another capture becomes part of it (a child graph), or raises an error about the
-    capture.
+    """A replay within another capture becomes part of it (a child graph), or raises an error about the capture.
 
     It never runs immediately, and the device still works.
     """

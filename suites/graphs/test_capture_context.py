@@ -1,4 +1,4 @@
-"""`torch.cuda.graph` and `make_graphed_callables`: what happens around the capture, and what is refused."""
+"""`torch.cuda.graph` and `make_graphed_callables`: effects around the capture, and refused arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import _torch_private as private
 
 pytestmark = [
     pytest.mark.requires(device="cuda", cuda_graphs=True),
-    # The samples' nodes are of the stream that captures; the case's own backward pass runs on another.
+    # The samples' nodes belong to the capture stream, and the case's own backward pass runs on another.
     pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning"),
 ]
 MIB = 1 << 20
@@ -27,7 +27,7 @@ def captured(x: torch.Tensor) -> torch.cuda.CUDAGraph:
 
 
 def test_cuda_graph_waits_for_the_device_before_the_capture(device: torch.device) -> None:
-    """Entering `torch.cuda.graph` synchronizes: work that any stream had is done when the capture begins."""
+    """Entering `torch.cuda.graph` waits for all earlier work of any stream before the capture begins."""
     x = torch.zeros(4, device=device)
     side = torch.cuda.Stream(device)
     calibrate(device)
@@ -46,7 +46,7 @@ def test_cuda_graph_waits_for_the_device_before_the_capture(device: torch.device
 
 
 def test_cuda_graph_captures_on_one_stream_by_default(device: torch.device) -> None:
-    """Without `stream` all captures are on one stream of their own, also after a capture on another."""
+    """Without `stream`, all captures use one dedicated stream, also after a capture on another stream."""
     x = torch.zeros(4, device=device)
     own, graphs, seen = torch.cuda.Stream(device), [torch.cuda.CUDAGraph() for _ in range(3)], []
     for graph, stream in zip(graphs, (None, own, None), strict=True):
@@ -77,7 +77,7 @@ def test_cuda_graph_frees_cached_memory_before_the_capture(device: torch.device)
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_force_cudagraph_gc_decides_whether_a_capture_collects_garbage(device: torch.device, forced: bool) -> None:
-    """With `torch.compiler.config.force_cudagraph_gc`, entering `torch.cuda.graph` collects cycles; by default not."""
+    """`torch.cuda.graph` collects cycles if `torch.compiler.config.force_cudagraph_gc` is set; the default is off."""
 
     class Cycle:
         def __init__(self) -> None:
@@ -100,7 +100,7 @@ def test_force_cudagraph_gc_decides_whether_a_capture_collects_garbage(device: t
 
 @pytest.mark.requires(torch=">=2.13")
 def test_check_input_liveness_looks_at_inputs_of_the_capture_only(device: torch.device) -> None:
-    """A tensor that is used and freed after the capture does not matter, nor does one from before a `reset`."""
+    """`check_input_liveness` ignores tensors used and freed after the capture, and tensors from before a `reset`."""
     x, y, later = torch.zeros(4, device=device), torch.ones(4, device=device), torch.ones(4, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, check_input_liveness=True):
@@ -148,7 +148,7 @@ def test_make_graphed_callables_refuses_a_module_with_hooks(device: torch.device
 
 
 def test_make_graphed_callables_refuses_a_buffer_that_requires_grad(device: torch.device) -> None:
-    """Only parameters may be trainable: a buffer that requires grad is refused, one that does not is accepted."""
+    """Only parameters may be trainable: a buffer that requires grad is refused, and another one is accepted."""
     x = torch.ones(2, 4, device=device, requires_grad=True)
     wrong, right = module(device), module(device)
     wrong.register_buffer("scale", torch.ones(4, device=device, requires_grad=True))
@@ -168,7 +168,7 @@ def test_make_graphed_callables_refuses_arguments_that_are_no_tensors(device: to
 
 @pytest.mark.parametrize("given", [False, True], ids=["own_pool", "given_pool"])
 def test_make_graphed_callables_graphs_share_one_pool(device: torch.device, given: bool) -> None:
-    """All forward and backward graphs of a call take their memory from one pool: the given one, or a new one."""
+    """All forward and backward graphs of a call allocate from one pool: the given one, or a new one."""
 
     def pools() -> set[tuple[int, int]]:
         torch.cuda.empty_cache()
@@ -187,7 +187,10 @@ def test_make_graphed_callables_graphs_share_one_pool(device: torch.device, give
 
 @pytest.mark.parametrize("warm_ups", [1, 3, 5])
 def test_make_graphed_callables_warms_up_as_often_as_it_is_reported(device: torch.device, warm_ups: int) -> None:
-    """The callable runs `num_warmup_iters` times, three by default, and once more for the capture; then no more."""
+    """The callable runs `num_warmup_iters` times, by default three, and once more for the capture.
+
+    Later it does not run.
+    """
     calls: list[bool] = []
 
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -211,9 +214,9 @@ def test_make_graphed_callables_warms_up_as_often_as_it_is_reported(device: torc
 
 @pytest.mark.requires(torch=">=2.13")
 def test_enable_annotations_marks_nothing_that_a_replay_computes(device: torch.device) -> None:
-    """With `enable_annotations`, the kernels of a capture can be marked for profilers; the graph computes the same.
+    """With `enable_annotations`, a capture's kernels can be marked for profilers; results are the same.
 
-    The marks stay switched on until they are switched off (torch/cuda/_graph_annotations.py).
+    The marks remain enabled until they are disabled (torch/cuda/_graph_annotations.py).
     """
     x = torch.ones(4, device=device)
     graph = torch.cuda.CUDAGraph(keep_graph=True)

@@ -18,10 +18,10 @@ ROW = "test_cuda::TestCuda::"
 def reported_in_a_child(
     device: torch.device, script: str, start: Callable[[str, torch.device], children.Ended] = children.fork
 ) -> str:
-    """The error that a script ends with, after which its process must still exit with status 0.
+    """Return the error with which a script ends, after which its process must still exit with status 0.
 
-    A child that dies by a signal, or reports nothing, fails the case. It is a fork in cases with the mark
-    ``own_process``; `children.run` starts an interpreter, which ends with Python's finalization.
+    A child that dies by a signal, or reports nothing, fails the case. In cases with the mark `own_process`, the child
+    is a fork; otherwise `children.run` starts an interpreter, which ends with Python's finalization.
     """
     lines = [
         "import torch",
@@ -49,7 +49,7 @@ def test_capture_begin_on_the_default_stream_exits_normally(device: torch.device
 
 @apis_that_refuse
 def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.device) -> None:
-    """The same within this process: the capture does not begin, and work and random numbers are unaffected."""
+    """A capture on the default stream is also refused in this process; work and random numbers are unaffected."""
     graph = api.new()
     with pytest.raises(RuntimeError, match=r"(?i)default stream"):
         api.begin(graph)
@@ -57,7 +57,7 @@ def test_capture_begin_on_the_default_stream_is_refused(api: Api, device: torch.
     assert torch.rand(64, device=device).unique().numel() > 1
 
 
-#: Calls that wait for what is captured.
+#: Calls that wait for the captured work.
 READINGS: dict[str, Callable[[torch.Tensor, torch.Stream], object]] = {
     "item": lambda x, _: x.sum().item(),
     "cpu": lambda x, _: x.cpu(),
@@ -93,8 +93,10 @@ def test_item_and_other_reads_within_a_capture_are_errors(reading: str, device: 
 def test_item_and_other_reads_in_a_capture_leave_a_device_that_works(
     api: Api, reading: str, device: torch.device
 ) -> None:
-    """Each call that synchronizes raises during a capture and mentions it; the graph has nothing to replay, the work of
-    the capture has not run, and the device computes."""
+    """Each call that synchronizes raises during a capture and mentions the capture.
+
+    The graph then has nothing to replay, the work of the capture has not run, and the device computes.
+    """
     x = torch.ones(8, device=device)
     stream, graph = torch.Stream(device), api.new()
 
@@ -119,7 +121,7 @@ def test_capture_error_mode_and_allocations_of_other_threads(mode: str, fails: b
     """In mode "global", another thread's unsafe runtime call invalidates the capture with an error.
 
     In the other modes it does not, and the capture can be replayed. The case runs in a child process, because an
-    invalid capture may affect others.
+    invalid capture may affect other cases.
     """
     reported = reported_in_a_child(
         device,
@@ -243,7 +245,7 @@ def test_capture_error_mode_global_sees_another_thread_wait(api: Api, device: to
 @on_cuda
 @pytest.mark.own_process
 def test_capture_error_mode_global_of_cudagraph_sees_another_thread_wait(device: torch.device) -> None:
-    """The same for `torch.cuda.CUDAGraph`, where the other thread synchronizes the whole device.
+    """In mode "global", a capture of `torch.cuda.CUDAGraph` detects that another thread synchronizes the whole device.
 
     CUDA only tracks calls that are unsafe for any capture, and a synchronize of the thread's own stream is not.
     """
@@ -291,7 +293,7 @@ def test_capture_error_mode_unknown_is_an_error(api: Api, device: torch.device) 
 
 @pytest.fixture
 def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether autograd overrides stale streams that are not captured. Restores the initial setting afterwards."""
+    """Yield whether autograd overrides stale streams that are not captured. Restore the initial setting afterwards."""
     torch.autograd.graph.set_override_stale_capture_stream(request.param)
     yield request.param
     torch.autograd.graph.set_override_stale_capture_stream(False)
@@ -305,7 +307,7 @@ def stale_streams_overridden(request: pytest.FixtureRequest) -> Iterator[bool]:
 def test_backward_in_a_capture_with_a_leaf_of_the_default_stream_is_an_error(api: Api, device: torch.device) -> None:
     """A backward in a capture raises if its leaf was used on the default stream and that graph is still alive.
 
-    It would add the default stream to the capture.
+    The backward would add the default stream to the capture.
     """
     weight = torch.ones(8, device=device, requires_grad=True)
     held = (weight * 2).sum()

@@ -17,7 +17,7 @@ pytestmark = [on_cuda, pytest.mark.requires(torch=">=2.12", cuda=">=12.4", cuda_
 
 @contextmanager
 def only_if(condition: torch.Tensor) -> Iterator[None]:
-    """A block within a capture that becomes the body of a conditional node."""
+    """Make the block within a capture the body of a conditional node."""
     graph = torch.cuda.CUDAGraph.get_currently_capturing_graph()
     graph.begin_capture_to_if_node(condition)
     try:
@@ -27,7 +27,7 @@ def only_if(condition: torch.Tensor) -> Iterator[None]:
 
 
 def capture(device: torch.device, conditions: list[torch.Tensor], x: torch.Tensor) -> torch.cuda.CUDAGraph:
-    """A graph that adds 2^n for each true condition n, in order, within unconditional work."""
+    """Capture a graph that adds 2^n for each true condition n, in order, within unconditional work."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
@@ -45,7 +45,7 @@ def falses(count: int, device: torch.device) -> list[torch.Tensor]:
 
 @pytest.mark.covers(f"{ROW}in_one_graph")
 def test_conditional_nodes_in_one_graph_run_by_their_conditions(device: torch.device) -> None:
-    """Each conditional node runs by its own condition, read in the replay; unconditional work always runs."""
+    """Each conditional node runs according to its own condition, read in the replay; unconditional work always runs."""
     conditions, x = falses(20, device), torch.zeros(64, dtype=torch.int64, device=device)
     graph = capture(device, conditions, x)
     for choice in (0, 1, (1 << 20) - 1, 0b1010_1010_1010_1010_1010, 1 << 19, 0):
@@ -59,7 +59,7 @@ def test_conditional_nodes_in_one_graph_run_by_their_conditions(device: torch.de
 def test_conditional_nodes_of_several_graphs(device: torch.device) -> None:
     """Graphs have separate conditional nodes.
 
-    Replays in any order, and deleting one graph, do not affect the others.
+    Replays in any order, and the deletion of one graph, do not affect the others.
     """
     made = []
     for _ in range(10):
@@ -76,7 +76,7 @@ def test_conditional_nodes_of_several_graphs(device: torch.device) -> None:
 
 
 def test_conditional_node_whose_condition_the_graph_computes(device: torch.device) -> None:
-    """A condition may be computed in the graph before its node, from values of the replay."""
+    """The graph itself may compute a condition before the node, from values of the replay."""
     x, limit = torch.zeros(64, device=device), torch.tensor(5.0, device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     (x.sum() > limit).item()
@@ -94,7 +94,7 @@ def test_conditional_node_whose_condition_the_graph_computes(device: torch.devic
 
 
 def test_conditional_node_within_a_conditional_node(device: torch.device) -> None:
-    """A conditional body may contain another: the inner one runs if both conditions are true."""
+    """A conditional body may contain another one: the inner body runs if both conditions are true."""
     outer, inner = falses(2, device)
     x = torch.zeros(8, dtype=torch.int64, device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)

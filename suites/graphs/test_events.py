@@ -1,4 +1,4 @@
-"""Events that graphs record and wait for: timing within a graph, and order with outside work."""
+"""Events that graphs record and wait for: timing within a graph, and the order with work outside it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
     calibrate(device)
     stream, writer = torch.cuda.Stream(device), torch.cuda.Stream(device)
     event = external()
-    event.record(writer)  # torch creates an event at its first record, and ignores a wait for one that does not exist
+    event.record(writer)  # torch creates an event at its first record, and ignores a wait for a missing event
     buffer, seen = (torch.zeros(1 << 16, dtype=torch.int64, device=device) for _ in range(2))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
@@ -100,15 +100,15 @@ def test_external_event_from_outside_is_waited_for_by_a_graph(device: torch.devi
 
 @apis
 def test_event_recorded_in_a_capture_is_not_usable_outside(api: Api, device: torch.device) -> None:
-    """An event recorded in a capture belongs to it.
+    """An event recorded in a capture belongs to the capture.
 
-    To synchronize with it outside is an error, and the device works.
+    Synchronizing with it outside the capture raises, and the device works.
     """
     stream, event = torch.Stream(device), torch.Event(device)
     x = torch.zeros(8, device=device)
     with api.capturing(api.new(), stream):
         x.add_(1)
         event.record(stream)
-    with pytest.raises(RuntimeError, match=r"(?i)captur|invalid argument"):  # the latter by driver 580
+    with pytest.raises(RuntimeError, match=r"(?i)captur|invalid argument"):  # driver 580 reports the latter
         event.synchronize()
     assert works(device)

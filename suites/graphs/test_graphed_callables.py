@@ -32,7 +32,7 @@ class Unused(torch.nn.Module):
 
 
 class Used(torch.nn.Module):
-    """The same without the unused parts."""
+    """Two layers without unused parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Used(torch.nn.Module):
 
 
 def train(model: torch.nn.Module, data: list[Any], autocast: bool, device: torch.device) -> list[torch.Tensor]:
-    """Run some steps of gradient descent; returns the losses and the final parameters.
+    """Run some steps of gradient descent, and return the losses and the final parameters.
 
     Outputs have autocast's dtype.
     """
@@ -80,7 +80,7 @@ def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor], autocast
 def test_make_graphed_callables_model_trains_like_an_eager_one(
     kind: type[torch.nn.Module], autocast: bool, device: torch.device
 ) -> None:
-    """A graphed module trains like the eager one, also with autocast (cache off) and with dictionary inputs.
+    """A graphed module trains like the eager one, also with autocast (without its cache) and with dictionary inputs.
 
     Parameters may be unused (`allow_unused_input`), and each step reads its new inputs.
     """
@@ -109,8 +109,7 @@ def test_make_graphed_callables_unused_inputs_are_an_error_unless_allowed(device
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
 def test_make_graphed_callables_refuses_autocast_with_its_cache(device: torch.device) -> None:
-    """`make_graphed_callables` raises under autocast with a cache, because the graph would not own the cached
-    memory."""
+    """`make_graphed_callables` raises under autocast with a cache, whose memory the graph would not own."""
     with (
         torch.autocast(device.type, cache_enabled=True),
         pytest.raises(RuntimeError, match="cache_enabled=False"),
@@ -130,8 +129,8 @@ def backward(found: torch.Tensor, wanted: torch.Tensor) -> None:
 def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.device) -> None:
     """Several callables in one pool, run in their capture order, train like eager ones.
 
-    Those passed together may all run forward before their backwards in reverse order; with only a shared pool, each
-    runs backward before the next forward.
+    Callables of one call may all run forward before their backwards in reverse order. Callables that only share a pool
+    run backward before the next forward.
     """
     eager = [Used().to(device) for _ in range(3)]
     graphed: list[Any] = [copy.deepcopy(model) for model in eager]
@@ -163,7 +162,7 @@ def test_make_graphed_callables_several_in_one_pool(shared: str, device: torch.d
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables_parameterless_nograd_module")
 @pytest.mark.parametrize("wants_gradient", [False, True])
 def test_make_graphed_callables_without_parameters(wants_gradient: bool, device: torch.device) -> None:
-    """A callable without parameters can be graphed; its outputs require grad exactly if its inputs do."""
+    """A callable without parameters can be graphed; its outputs require grad if and only if its inputs do."""
 
     class Plain(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -216,7 +215,7 @@ def test_make_graphed_callables_has_no_second_derivative(device: torch.device) -
 
 @pytest.mark.covers(f"{ROW}test_graph_make_graphed_callables")
 def test_make_graphed_callables_reads_each_argument_of_each_call(device: torch.device) -> None:
-    """Each call reads all of its arguments, also those in containers, and each argument gets its own gradient."""
+    """Each call reads all of its arguments, including those in containers, and each argument gets its own gradient."""
 
     def work(x: torch.Tensor, more: dict[str, torch.Tensor], z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x * more["a"] + z, more["b"] - 2 * z

@@ -27,7 +27,7 @@ def test_raw_cuda_graph_needs_keep_graph(device: torch.device) -> None:
 def test_raw_cuda_graph_of_a_kept_graph_stays(device: torch.device) -> None:
     """The handle of a kept graph is the same before and after instantiation and replay.
 
-    Before its capture it raises.
+    Before the capture, it raises.
     """
     x = torch.zeros(8, device=device)
     with pytest.raises(RuntimeError, match=r"(?i)capture"):
@@ -61,7 +61,7 @@ def test_raw_cuda_graph_exec_exists_after_instantiate(device: torch.device) -> N
 def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
     """`reset` invalidates the handles.
 
-    After another capture there are new ones, and a replay instantiates the graph.
+    Another capture creates new ones, and a replay instantiates the graph.
     """
     x = torch.zeros(8, device=device)
     graph = captured(Cuda(), device, lambda: x.add_(1), keep_graph=True)
@@ -81,7 +81,7 @@ def test_raw_cuda_graph_and_exec_after_a_reset(device: torch.device) -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_check_input_liveness_refuses_a_replay_when_an_input_is_gone(device: torch.device) -> None:
-    """With `check_input_liveness`, a replay raises if an input was freed, and works while the input lives."""
+    """With `check_input_liveness`, a replay raises if an input was freed, and works while the input is alive."""
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
     out = torch.zeros(1 << 20, device=device)
     source = torch.ones(1 << 20, device=device)
@@ -99,7 +99,7 @@ def test_check_input_liveness_refuses_a_replay_when_an_input_is_gone(device: tor
 
 @pytest.mark.requires(torch=">=2.13")
 def test_capture_begin_looks_at_no_input_by_default(device: torch.device) -> None:
-    """Without `check_input_liveness`, a replay runs although an input was freed; a graph is not kept by default."""
+    """By default, a replay runs although an input was freed, and a graph is not kept."""
     stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
     out, source = torch.zeros(8, device=device), torch.ones(8, device=device)
     torch.cuda.synchronize(device)
@@ -118,7 +118,7 @@ def test_capture_begin_looks_at_no_input_by_default(device: torch.device) -> Non
 def test_get_graph_data_says_what_it_needs(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """`get_graph_data` needs the package cuda.bindings, and a driver that numbers the nodes of graphs for tools.
 
-    Without one of them it raises with that reason, and the graph can be used.
+    If either is missing, it raises with that reason, and the graph remains usable.
     """
     x = torch.ones(4, device=device)
     graph = torch.cuda.CUDAGraph(keep_graph=True)

@@ -1,4 +1,4 @@
-"""Graphs that share memory: correct in the order of their capture, and only then, as documented."""
+"""Graphs that share memory: their results are correct in capture order, and only then, as documented."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .capturing import Api, apis, captured, on_cuda
 
 ROW = "test_cuda::TestCuda::"
 
-#: Handles of pools without a graph are specific to CUDA.
+#: Pool handles without a graph are specific to CUDA.
 SHARING = pytest.mark.parametrize("sharing", ["none", "by_graph", pytest.param("by_handle", marks=on_cuda)])
 
 
 @dataclass
 class Pools:
-    """The pool of the first graph, and that of later graphs."""
+    """The pool of the first graph, and the pool of later graphs."""
 
     sharing: str
     device: torch.device
@@ -206,9 +206,9 @@ def test_graph_pool_sharing_needs_less_memory(api: Api, device: torch.device) ->
 
 @apis
 def test_graph_pool_outlives_the_graph_that_made_it(api: Api, device: torch.device) -> None:
-    """A pool lives as long as any of its graphs.
+    """A pool lives until the last of its graphs is deleted.
 
-    After the first is deleted, the second replays with its memory intact.
+    After the first graph is deleted, the second replays with its memory intact.
     """
     stream = torch.Stream(device)
     source = torch.arange(1 << 12, device=device)

@@ -52,7 +52,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "randint": lambda x: torch.randint(5, 90, (SIZE,), device=x.device),
 }
 
-#: The software device has no form of these that a graph can hold.
+#: The software device has no form of these functions that a graph can hold.
 NOT_CAPTURED_BY = {"rrelu": pytest.mark.requires(not_={"device": "soft"})}
 
 
@@ -83,7 +83,7 @@ def sequences(api: Api, device: torch.device, draw: Callable[[], torch.Tensor], 
 @pytest.mark.parametrize("name", FILLS)
 @pytest.mark.covers(f"{ROW}test_graph_rng_distributions")
 def test_replay_fills_random_numbers_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
-    """Every distribution has, in replays, the sequence of eager calls from the same seed."""
+    """Replays of every distribution give the same sequence as eager calls from the same seed."""
     x = torch.zeros(SIZE, device=device)
 
     def draw() -> torch.Tensor:
@@ -97,7 +97,7 @@ def test_replay_fills_random_numbers_as_eager_calls_do(api: Api, name: str, devi
 @pytest.mark.parametrize("name", [pytest.param(name, marks=NOT_CAPTURED_BY.get(name, ())) for name in FUNCTIONS])
 @pytest.mark.covers(f"{ROW}test_graph_rng_functional", f"{ROW}test_graph_rng_distributions")
 def test_replay_draws_dropout_and_others_as_eager_calls_do(api: Api, name: str, device: torch.device) -> None:
-    """The same for functions with random numbers, including dropout."""
+    """Replays of functions with random numbers, including dropout, give the same sequence as eager calls."""
     x = torch.ones(SIZE, device=device)
     draw = lambda: FUNCTIONS[name](x)  # noqa: E731
     sequences(api, device, draw, torch.zeros_like(draw()))
@@ -108,7 +108,7 @@ def test_replay_draws_dropout_and_others_as_eager_calls_do(api: Api, name: str, 
 def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> None:
     """cuDNN recurrent networks, whose dropout has its own state, can be captured.
 
-    Each replay drops other elements.
+    Each replay drops different elements.
     """
     model = torch.nn.LSTM(16, 16, 2, dropout=0.5).to(device)
     x = torch.ones(4, 8, 16, device=device)
@@ -132,8 +132,7 @@ def test_replay_draws_dropout_of_a_recurrent_network(device: torch.device) -> No
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_checkpoint_preserve_rng_state")
 def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) -> None:
-    """A checkpoint with RNG state can be captured with its backward, which repeats the draws of the forward in each
-    replay."""
+    """A checkpoint with RNG state can be captured; its backward repeats the forward's draws in each replay."""
     from torch.utils.checkpoint import checkpoint
 
     x = torch.ones(SIZE, device=device, requires_grad=True)
@@ -170,7 +169,8 @@ def test_checkpoint_preserve_rng_state_within_a_capture(device: torch.device) ->
 def test_graphs_that_draw_random_numbers_at_once(api: Api, device: torch.device) -> None:
     """Two graphs replayed on unordered streams use the generator's sequence in launch order.
 
-    Each has the numbers that it would have alone. Each sleeps before it draws, so that the other has started by then.
+    Each has the numbers that it would have alone. Each sleeps before it draws, so that the other one has started by
+    then.
     """
     outputs = [torch.zeros(SIZE, device=device) for _ in range(2)]
     calibrate(device)
@@ -233,10 +233,9 @@ def test_generator_after_a_failed_capture(api: Api, device: torch.device) -> Non
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.covers(f"{ROW}test_graph_rng_after_failed_capture")
 def test_generator_after_a_failed_capture_of_cudagraph(device: torch.device) -> None:
-    """The same for `torch.cuda.CUDAGraph`.
+    """After a failed capture of `torch.cuda.CUDAGraph`, eager draws and new captures give the usual numbers.
 
-    The case runs in a child process: after a capture that could not end, torch's allocator and current stream are
-    changed.
+    The case runs in a child process, because a capture that could not end changes torch's allocator and current stream.
     """
     ended = children.run(
         f"""
@@ -276,7 +275,7 @@ print("replayed:", torch.equal(x, wanted))
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graph_manual_seed_mismatch_raises")
 def test_manual_seed_within_a_capture_is_an_error(device: torch.device) -> None:
-    """Within a capture, `manual_seed` with another seed raises."""
+    """`manual_seed` with another seed raises within a capture."""
     generator = torch.cuda.default_generators[device.index or 0]
     generator.manual_seed(7)
     x = torch.zeros(8, device=device)
@@ -299,9 +298,9 @@ def test_manual_seed_within_a_capture_is_an_error(device: torch.device) -> None:
 @on_cuda
 @pytest.mark.covers(f"{ROW}test_graphsafe_set_get_rng_state")
 def test_graphsafe_get_state_is_shared_with_register_generator_state(device: torch.device) -> None:
-    """`graphsafe_get_state` returns the generator's own state, not a copy: draws from either advance both.
+    """`graphsafe_get_state` returns the generator's own state and not a copy: draws from either advance both.
 
-    A clone is separate. A graph uses the registered states that the generator had during capture; a state set later
+    A clone is separate. A graph uses the registered states that the generator had during the capture; a state set later
     applies to eager draws only.
     """
     generator = torch.Generator(device)
@@ -352,7 +351,7 @@ def test_register_generator_state_memory_is_held_while_graphs_live(
 ) -> None:
     """Graphs keep a seed and an offset on the device per registered generator, at most two small blocks per pair.
 
-    All of it is freed with the graphs.
+    All of this memory is freed with the graphs.
     """
 
     def active() -> tuple[int, int]:

@@ -25,8 +25,7 @@ class Model(torch.nn.Module):
 
 @apis
 def test_graph_of_a_training_step_by_hand(api: Api, device: torch.device) -> None:
-    """A hand-written training step in one graph equals eager steps exactly in each replay (whole numbers, no
-    rounding)."""
+    """A hand-written training step in one graph exactly equals eager steps (whole numbers, no rounding)."""
     weight = torch.zeros(8, 4, device=device)
     x = torch.zeros(6, 8, device=device)
     target = torch.zeros(6, 4, device=device)
@@ -63,11 +62,10 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def test_graph_of_a_whole_training_step_with_optimizer_and_gradscaler(
     api: Api, name: str, scaled: bool, device: torch.device
 ) -> None:
-    """A training step with autocast and gradient scaling in one graph trains like its eager twin, within a few
-    roundings.
+    """A training step with autocast and gradient scaling in one graph trains like its eager twin, up to rounding.
 
     An overflow in the data skips a step and halves the scale. The optimizers are fused, because for others the scaler
-    reads the overflow flag back to the host. (Kernels of products may differ in a capture.)
+    reads the overflow flag back to the host. Kernels of products may differ in a capture.
     """
     eager_model = Model().to(device)
     model = copy.deepcopy(eager_model)

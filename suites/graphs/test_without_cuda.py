@@ -17,7 +17,7 @@ def test_cudagraph_without_a_gpu_raises_with_the_reason() -> None:
 
 
 def test_graph_pool_handle_without_cuda_raises_with_the_reason() -> None:
-    """`graph_pool_handle` raises in a build without CUDA; a build for CUDA may return one, which needs no driver."""
+    """`graph_pool_handle` raises in a build without CUDA; a build for CUDA may return one without a driver."""
     try:
         handle = torch.cuda.graph_pool_handle()
     except RuntimeError as refused:
@@ -89,7 +89,7 @@ def test_make_graphed_callables_refuses_autocast_with_a_cache_without_a_gpu() ->
 def test_accelerator_graph_without_an_accelerator_is_an_error() -> None:
     """`torch.accelerator.Graph` raises without an accelerator.
 
-    In a build for CUDA the error says it has no graphs for CUDA.
+    In a build for CUDA, the error says that there are no graphs for CUDA.
     """
     with pytest.raises(RuntimeError, match=r"(?i)accelerator|Graph is not supported on device type: cuda"):
         torch.accelerator.Graph()

@@ -20,7 +20,10 @@ def compiled(
     include: Sequence[str] | None = None,
     options: Sequence[str] | None = None,
 ) -> Any:
-    """A kernel from CUDA source, to be called with `grid`, `block` and `args`. `name` may be a template instance."""
+    """Compile CUDA source, and return the kernel, which is called with `grid`, `block` and `args`.
+
+    `name` may be a template instance.
+    """
     found = reach("torch.cuda._compile_kernel")
     return found(source, name, capability, _listed(include), _listed(options))
 
@@ -33,7 +36,10 @@ def binary(
     include: Sequence[str] | None = None,
     options: Sequence[str] | None = None,
 ) -> tuple[bytes, str]:
-    """The code that NVRTC generates for a compute capability, and the kernel's mangled name. Needs no GPU."""
+    """Return the code that NVRTC generates for a compute capability, and the kernel's mangled name.
+
+    No GPU is needed.
+    """
     code, mangled = reach("torch.cuda._utils._nvrtc_compile")(
         source, name, capability, _listed(include), _listed(options)
     )

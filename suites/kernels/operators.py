@@ -1,4 +1,4 @@
-"""A kernel from source text behind a custom operator, registered once per process."""
+"""A kernel compiled from source text and used as a custom operator, registered once per process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ extern "C" __global__ void added(const float* a, const float* b, float* c, int n
 
 
 def shape(n: int, threads: int = 256) -> dict[str, tuple[int, int, int]]:
-    """A one-dimensional grid with a thread per element."""
+    """Return a one-dimensional grid with one thread per element."""
     return {"grid": (-(-n // threads), 1, 1), "block": (threads, 1, 1)}
 
 
 @custom_op("harness_kernels::added", mutates_args=(), device_types="cuda")
 def added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sum of two contiguous float tensors of the same shape."""
+    """Return the sum of two contiguous float tensors of the same shape."""
     result = torch.empty_like(a)
     private.compiled(ADDED, "added")(**shape(a.numel()), args=[a, b, result, a.numel()])
     return result

@@ -44,7 +44,7 @@ __global__ void scaled(T* x, int n) {
 
 
 def test_nvrtc_compile_makes_an_elf_binary_with_the_kernel() -> None:
-    """The result is an ELF binary for the device that contains the kernel under its name."""
+    """The result is an ELF binary for the device, and contains the kernel under its name."""
     code, name = private.binary(PLAIN, "doubled")
 
     assert name == "doubled"
@@ -80,7 +80,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("source", "reported"), BROKEN.values(), ids=BROKEN.keys())
 def test_nvrtc_compile_reports_errors_in_the_text(source: str, reported: str) -> None:
-    """Source that does not compile raises with the compiler's message, and the compiler still works."""
+    """Source that does not compile raises with the compiler's message, and the compiler works afterwards."""
     with pytest.raises(RuntimeError, match=reported):
         private.binary(source, "broken")
 

@@ -22,7 +22,7 @@ ROW = "test_cuda::TestCompileKernel::"
 @pytest.mark.covers(f"{ROW}test_compile_kernel")
 @pytest.mark.parametrize("n", [1, 255, 256, 1_000_003])
 def test_compile_kernel_launch_writes_exactly_its_elements(device: torch.device, n: int) -> None:
-    """A launch runs the kernel over the grid with exact results, and writes nothing beyond the requested elements."""
+    """A launch runs the kernel over the whole grid with exact results, and writes only the requested elements."""
     kernel = private.compiled(ADDED, "added")
     a, b = (torch.arange(n, dtype=torch.float32, device=device) * factor for factor in (1, 2))
     room = torch.full((n + 64,), -1.0, device=device)
@@ -112,9 +112,9 @@ extern "C" __global__ void through(const int* from, int* to, int n) {
 @pytest.mark.requires(compute_capability=">=8.0")
 @pytest.mark.covers(f"{ROW}test_compile_kernel_large_shared_memory")
 def test_compile_kernel_set_shared_memory_config_is_needed_above_48_kib(device: torch.device) -> None:
-    """More than 48 KiB of shared memory must be configured: otherwise the launch raises and names the function.
+    """More than 48 KiB of shared memory must be configured; otherwise the launch raises and names the function.
 
-    With the configuration, all of it is usable; above the device's limit the configuration raises.
+    After the configuration, all of it is usable. A size above the device's limit raises in the configuration.
     """
     kernel = private.compiled(DYNAMIC, "through")
     count = 64 * 1024 // 4

@@ -1,1 +1,1 @@
-"""Products, convolutions, transforms, decompositions, sorting and random numbers, against oracles without torch."""
+"""Products, convolutions, transforms, decompositions, sorting and random numbers, compared without torch."""

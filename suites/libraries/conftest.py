@@ -1,4 +1,4 @@
-"""Settings and random numbers of all cases of this suite."""
+"""Settings and random numbers for all cases of this suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def ieee(device: torch.device) -> Iterator[None]:
-    """Products, convolutions and recurrent networks of float32 in float32: TF32 is off on a GPU."""
+    """Disable TF32 on a GPU, so that float32 products, convolutions and recurrent networks use float32."""
     if device.type != "cuda":
         yield
         return
@@ -31,7 +31,7 @@ def ieee(device: torch.device) -> Iterator[None]:
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     import numpy as np  # imported here, because supervisors import this file and need neither NumPy nor torch
 
     return np.random.default_rng(case_seed)

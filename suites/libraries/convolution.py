@@ -1,4 +1,4 @@
-"""Convolution in NumPy, of any number of dimensions, and its two adjoints: one product for each element of the kernel.
+"""Convolution in NumPy, of any number of dimensions, and its two adjoints: one product per element of the kernel.
 
 Torch's convolution is a correlation: out[n, o, p] is the sum over c and k of x[n, c, p * stride + k * dilation] times
 w[o, c, k], with zeros around x.
@@ -31,7 +31,7 @@ class Form:
 def _windows(
     shape: tuple[int, ...], kernel: tuple[int, ...], form: Form
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """Each place of the kernel, with the elements of the padded input that it meets."""
+    """Yield each place of the kernel, with the elements of the padded input that it covers."""
     sizes = [form.outputs(size, k) for size, k in zip(shape, kernel, strict=True)]
     for place in itertools.product(*map(range, kernel)):
         starts = [k * form.dilation for k in place]
@@ -49,12 +49,12 @@ def _around(x: Array, padding: int) -> Array:
 
 
 def _groups(x: Array, groups: int) -> Array:
-    """Inputs or outputs (n, c, ...) as matrices of channels and places, (n, groups, c / groups, places)."""
+    """Return inputs or outputs (n, c, ...) as matrices of channels and places, (n, groups, c / groups, places)."""
     return x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
 
 
 def correlate(x: Array, w: Array, form: Form) -> Array:
-    """The convolution of inputs of the shape (n, c, ...) with weights of the shape (o, c / groups, ...)."""
+    """Return the convolution of inputs of the shape (n, c, ...) with weights of the shape (o, c / groups, ...)."""
     padded, g = _around(x, form.padding), form.groups
     weights = w.reshape(g, w.shape[0] // g, *w.shape[1:])
     sizes = [form.outputs(size, k) for size, k in zip(x.shape[2:], w.shape[2:], strict=True)]
@@ -67,8 +67,10 @@ def correlate(x: Array, w: Array, form: Form) -> Array:
 
 
 def adjoint_of_input(y: Array, w: Array, shape: tuple[int, ...], form: Form) -> Array:
-    """The gradient with respect to an input of this shape, of sum(correlate(x, w) * y). Also the transposed
-    convolution."""
+    """Return the gradient of sum(correlate(x, w) * y) with respect to an input of this shape.
+
+    This is also the transposed convolution.
+    """
     g, padding = form.groups, form.padding
     weights, outer = w.reshape(g, w.shape[0] // g, *w.shape[1:]), _groups(y, g)
     inner = _around(np.zeros(shape, np.result_type(y, w)), padding)
@@ -80,7 +82,7 @@ def adjoint_of_input(y: Array, w: Array, shape: tuple[int, ...], form: Form) -> 
 
 
 def adjoint_of_weights(x: Array, y: Array, shape: tuple[int, ...], form: Form) -> Array:
-    """The gradient with respect to weights of this shape, of sum(correlate(x, w) * y)."""
+    """Return the gradient of sum(correlate(x, w) * y) with respect to weights of this shape."""
     padded, outer = _around(x, form.padding), _groups(y, form.groups)
     found = np.zeros(shape, np.result_type(x, y))
     for place, window in _windows(x.shape[2:], shape[2:], form):

@@ -1,7 +1,7 @@
-"""Arrays of NumPy beside tensors: exact whole numbers, error bounds, and the numbers of a tensor.
+"""NumPy arrays for comparison with tensors: exact whole numbers, error bounds, and the numbers of a tensor.
 
-NumPy computes the expected values, in float64 or in Python's integers, with libraries of its own.
-A wrong kernel of torch can therefore not be on both sides of a comparison.
+NumPy computes the expected values, in float64 or in Python's integers, with its own libraries. A wrong kernel of torch
+can therefore not be on both sides of a comparison.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 Array = np.ndarray[Any, Any]
 
-#: Older GPUs have no hardware for products of bfloat16, and on some processors these raise SIGILL.
+#: Older GPUs have no hardware for bfloat16 products, and on some processors these raise SIGILL.
 BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
 
 #: Types of products, with the bits of their significand.
@@ -40,28 +40,30 @@ def types(*dtypes: torch.dtype) -> pytest.MarkDecorator:
 
 
 def unit(dtype: torch.dtype) -> float:
-    """The unit roundoff: the largest relative error of rounding to nearest."""
+    """Return the unit roundoff, the largest relative error of rounding to nearest."""
     return torch.finfo(dtype).eps / 2
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The type in which libraries add products of a type: float32 for those of 16 bits."""
+    """Return the type in which libraries add products of a type: float32 for 16-bit types."""
     real = dtype.to_real()
     return torch.float32 if real.itemsize == 2 else real
 
 
 def gamma(terms: float, roundoff: float) -> float:
-    """The bound of a sum of products, relative to their magnitudes: k*u/(1 - k*u) (Higham, Accuracy and Stability,
-    3.1)."""
+    """Return the bound of a sum of products, relative to their magnitudes: k*u/(1 - k*u).
+
+    Source: Higham, Accuracy and Stability, 3.1.
+    """
     return terms * roundoff / (1 - terms * roundoff)
 
 
 def allowance(dtype: torch.dtype, terms: float) -> float:
-    """The bound of an entry relative to the sum of the magnitudes of its products.
+    """Return the bound of an entry relative to the sum of the magnitudes of its products.
 
-    The products are added in the accumulator of the type, and the sum is rounded to the type.
-    What is added to it is one more rounding, and of each 256 terms a library may round a partial sum of a 16-bit type.
-    A complex product takes two real ones more. NumPy's own sum, in float64, has the same bound in its type.
+    The products are added in the accumulator of the type, and the sum is rounded to the type. A further added term is
+    one more rounding. A library may round a partial sum of a 16-bit type every 256 terms. A complex product takes two
+    more real ones. NumPy's own sum, in float64, has the same bound in its type.
     """
     factor = 4 if dtype.is_complex else 1
     parts = 2 + terms // 256 if dtype.itemsize == 2 else 1
@@ -69,7 +71,7 @@ def allowance(dtype: torch.dtype, terms: float) -> float:
 
 
 def numbers(x: torch.Tensor) -> Array:
-    """The elements of a tensor, exactly, as NumPy has them. bfloat16 becomes float32 by its bits."""
+    """Return the elements of a tensor, exactly, as NumPy has them. bfloat16 becomes float32 by its bits."""
     x = x.detach().cpu().resolve_conj().resolve_neg()
     if x.dtype == torch.bfloat16:
         high: Array = x.contiguous().view(torch.int16).numpy().astype(np.uint16).astype(np.uint32) << 16
@@ -79,18 +81,18 @@ def numbers(x: torch.Tensor) -> Array:
 
 
 def tensor(values: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor on the device of an array's numbers, rounded to the type."""
+    """Return a tensor on the device with an array's numbers, rounded to the type."""
     return torch.from_numpy(np.array(values, order="C")).to(dtype).to(device)
 
 
 def most(dtype: torch.dtype, terms: int, inputs: int = 127) -> int:
-    """The largest m such that `terms` products of whole numbers up to m are exact in a type, in any order."""
+    """Return the largest m such that `terms` products of whole numbers up to m are exact in a type, in any order."""
     factor = 2 if dtype.is_complex else 1
     return min(math.isqrt(2 ** DIGITS[dtype] // (factor * max(terms, 1))), inputs)
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype, terms: int) -> Array:
-    """Whole numbers, any `terms` products of which have a sum that is exact in a type, if the type has the digits.
+    """Return whole numbers for which a sum of any `terms` products is exact in a type with enough digits.
 
     A type with too few digits gets ones and minus ones.
     """
@@ -111,14 +113,15 @@ def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype, 
 def factors(
     rng: np.random.Generator, left: tuple[int, ...], right: tuple[int, ...], dtype: torch.dtype
 ) -> tuple[Array, Array]:
-    """Arrays of whole numbers whose matrix product, and each partial sum of it in any order, is exact in a type.
+    """Return arrays of whole numbers whose matrix product, with each partial sum in any order, is exact in a type.
 
-    Where a row has more ones than the type can add, all others of the row are zero, at random places.
+    If a row has more ones than the type can add, its other elements are zero, at random places.
     """
     terms = left[-1]
     a, b = whole(rng, left, dtype, terms), whole(rng, right, dtype, terms)
     if not most(dtype, terms):
-        # One random choice of places, turned by a random distance in each row: a sort per row would take seconds.
+        # One random choice of places, rotated by a random distance in each row, since a sort per row would take
+        # seconds.
         kept = rng.permutation(terms) < 2 ** DIGITS[dtype]
         turned = np.lib.stride_tricks.sliding_window_view(np.tile(kept, 2), terms)
         a *= turned[rng.integers(0, terms, left[:-1])]
@@ -126,7 +129,7 @@ def factors(
 
 
 def reals(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on the host of normal numbers."""
+    """Return a tensor on the host of normal numbers."""
     values: Array = rng.standard_normal(shape)
     if dtype.is_complex:
         values = values + 1j * rng.standard_normal(shape)
@@ -134,7 +137,7 @@ def reals(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) 
 
 
 def assert_equal(found: torch.Tensor, expected: Array) -> None:
-    """Check that each number is the expected one, and name the first that is not."""
+    """Check that each number is the expected one, and name the first wrong one."""
     values = numbers(found)
     assert values.shape == expected.shape
     wrong = np.argwhere(~(values == expected))

@@ -25,7 +25,7 @@ def relu(x: Array) -> Array:
 
 
 def cell(kind: str, x: Array, h: Array, c: Array, weights: Mapping[str, Array], suffix: str) -> tuple[Array, Array]:
-    """Return the states after one step: of rows `x`, by the weights whose names end with `suffix`."""
+    """Return the states after one step of rows `x`, with the weights whose names end with `suffix`."""
     one = x @ weights[f"weight_ih{suffix}"].T + weights.get(f"bias_ih{suffix}", 0.0)
     two = h @ weights[f"weight_hh{suffix}"].T + weights.get(f"bias_hh{suffix}", 0.0)
     if kind == "tanh":
@@ -46,7 +46,7 @@ def cell(kind: str, x: Array, h: Array, c: Array, weights: Mapping[str, Array], 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Layers of a kind; `directions`: 1 or 2."""
+    """Layers of a kind. `directions`: 1 or 2."""
 
     kind: str
     layers: int = 1

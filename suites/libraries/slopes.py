@@ -1,7 +1,8 @@
-"""Gradients against derivatives that NumPy computes: the function at an imaginary step (Squire and Trapp, 1998).
+"""Gradients, compared with derivatives that NumPy computes at an imaginary step (Squire and Trapp, 1998).
 
-A step of 1e-30 i has no cancellation, so the slope is exact but for rounding. The function must be analytic, and its
-comparisons look at real parts. A gradient is compared along a direction of random numbers, where a wrong entry shows.
+A step of 1e-30 i has no cancellation, so the slope is exact except for rounding. The function must be analytic, and its
+comparisons must use real parts. A gradient is compared along a direction of random numbers, so that a wrong entry is
+visible.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def assert_slopes(
 ) -> None:
     """Check the gradients of `value` by each of its arrays.
 
-    `roundings`: how many roundings of its type a gradient may be off, relative to the sum of the magnitudes of its
+    `roundings`: the allowed error of a gradient in roundings of its type, relative to the sum of the magnitudes of its
     entries times those of the direction.
     """
     for name, gradient in gradients.items():

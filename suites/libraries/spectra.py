@@ -1,4 +1,4 @@
-"""Matrices of known eigenvalues and singular values, made in NumPy."""
+"""Matrices with known eigenvalues and singular values, generated in NumPy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 
 from .oracle import Array, numbers, unit
 
-#: Edges of single elements, of blocks of 16 and 32, with tails.
+#: Sizes: single elements, and blocks of 16 and 32, with tails.
 SIZES = (1, 2, 3, 5, 8, 17, 33, 64, 100)
 
 
 def orthogonal(rng: np.random.Generator, size: int, dtype: torch.dtype) -> Array:
-    """An orthogonal or unitary matrix: three reflections."""
+    """Return an orthogonal or unitary matrix, a product of three reflections."""
     found = np.eye(size, dtype=complex if dtype.is_complex else float)
     for _ in range(3):
         v = rng.standard_normal(size) + (1j * rng.standard_normal(size) if dtype.is_complex else 0)
@@ -22,21 +22,21 @@ def orthogonal(rng: np.random.Generator, size: int, dtype: torch.dtype) -> Array
 
 
 def values(rng: np.random.Generator, size: int, low: float = -2.0) -> Array:
-    """Numbers between `low` and 3, none near zero or near another, in increasing order."""
+    """Return numbers between `low` and 3 in increasing order, none near zero or near another."""
     steps = np.linspace(low, 3.0, size + 1)[:size] if size > 1 else np.array([1.5])
     moved = steps + rng.uniform(0.02, 0.08, size) * (3.0 - low) / max(size, 2)
     return np.where(np.abs(moved) < 0.2 / size, moved + 0.4 / size, moved)
 
 
 def hermitian(rng: np.random.Generator, spectrum: Array, dtype: torch.dtype) -> Array:
-    """A symmetric or Hermitian matrix with these eigenvalues."""
+    """Return a symmetric or Hermitian matrix with these eigenvalues."""
     q = orthogonal(rng, len(spectrum), dtype)
     made: Array = (q * spectrum) @ q.conj().T
     return (made + made.conj().T) / 2
 
 
 def of_shape(rng: np.random.Generator, rows: int, columns: int, spectrum: Array, dtype: torch.dtype) -> Array:
-    """A matrix of a shape with these singular values."""
+    """Return a matrix of a shape with these singular values."""
     rank = len(spectrum)
     left, right = orthogonal(rng, rows, dtype)[:, :rank], orthogonal(rng, columns, dtype)[:, :rank]
     found: Array = (left * spectrum) @ right.conj().T
@@ -44,14 +44,14 @@ def of_shape(rng: np.random.Generator, rows: int, columns: int, spectrum: Array,
 
 
 def regular(rng: np.random.Generator, size: int, dtype: torch.dtype) -> Array:
-    """A matrix with singular values between 1 and 3."""
+    """Return a matrix with singular values between 1 and 3."""
     return of_shape(rng, size, size, np.sort(rng.uniform(1.0, 3.0, size))[::-1], dtype)
 
 
 def rounding(x: torch.Tensor, factor: float = 10) -> float:
-    """The bound of a backward stable algorithm relative to the 2-norm: factor * (n + 8) * u, with n the larger edge.
+    """Return the bound of a backward stable algorithm relative to the 2-norm: factor * (n + 8) * u, n the larger edge.
 
-    The 8 are for NumPy, which makes the matrices with some roundings in float64.
+    The 8 is for NumPy, which generates the matrices with some roundings in float64.
     """
     return factor * (max(x.shape[-2:]) + 8) * unit(x.dtype)
 

@@ -1,11 +1,11 @@
-"""`scaled_dot_product_attention` by each back end, against softmax(q k^T * scale + mask) v in NumPy, and its gradients.
+"""`scaled_dot_product_attention` with each backend: softmax(q k^T * scale + mask) v and its gradients, by NumPy.
 
 The error of a score is at most gamma(d + 2) of the magnitudes of its products, and changes a weight by that factor
 twice, once in its numerator and once in the sum. Weights are added in float32 and, for 16-bit types, rounded to the
-type before they meet the values. Each output is therefore within (2 s + gamma(n + 8) + 4 u) of the weighted sum of the
-values' magnitudes, where s is the largest error of a score and u the roundoff of the type. Gradients repeat these
-steps, with the factor 8 on their magnitudes. A weight of a 16-bit type that is below its normal numbers is off by its
-smallest number, times the values.
+type before they are multiplied by the values. Each output is therefore within (2 s + gamma(n + 8) + 4 u) of the
+weighted sum of the values' magnitudes, where s is the largest error of a score and u the roundoff of the type.
+Gradients repeat these steps, with the factor 8 on their magnitudes. A weight of a 16-bit type that is below its normal
+numbers is off by its smallest number, times the values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat1
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A back end, a type, and what both need."""
+    """A backend, a type, and the requirements of both."""
 
     backend: SDPBackend
     dtype: torch.dtype
@@ -62,7 +62,7 @@ def _marks(path: Path) -> list[pytest.MarkDecorator]:
 
 
 PATH = pytest.mark.parametrize("path", [pytest.param(path, marks=_marks(path), id=key) for key, path in PATHS.items()])
-#: Those that take any mask.
+#: The paths that accept any mask.
 MASKED = pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=_marks(path), id=key) for key, path in PATHS.items() if not key.startswith("cudnn")],
@@ -81,12 +81,12 @@ SHAPE = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 
 Shape = tuple[int, int, int, int, int]
 
-#: torch warns why a back end does not take a shape; `attend` reports that.
+#: torch warns why a backend does not support a shape; `attend` reports the reason.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def inputs(rng: np.random.Generator, shape: Shape, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Queries, keys and values on the host."""
+    """Return queries, keys and values on the host."""
     batch, heads, queries, keys, width = shape
     sizes = (queries, keys, keys)
     return [reals(rng, (batch, heads, size, width), dtype) for size in sizes]
@@ -95,7 +95,10 @@ def inputs(rng: np.random.Generator, shape: Shape, dtype: torch.dtype) -> list[t
 def attend(
     path: Path, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, must: bool = False, **options: Any
 ) -> torch.Tensor:
-    """Attention by one back end. Skip the case if the back end on CUDA does not take the shape, unless it `must`."""
+    """Return attention with one backend.
+
+    Skip the case if the backend on CUDA does not support the shape, unless it `must`.
+    """
     with sdpa_kernel([path.backend]):
         try:
             return scaled_dot_product_attention(q, k, v, **options)
@@ -106,7 +109,7 @@ def attend(
 
 
 def weights_of(q: Array, k: Array, scale: float, mask: Array | None) -> Array:
-    """The weight of each key for each query."""
+    """Return the weight of each key for each query."""
     scores = q @ k.swapaxes(-1, -2) * scale
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
@@ -115,7 +118,7 @@ def weights_of(q: Array, k: Array, scale: float, mask: Array | None) -> Array:
 
 
 def bound_of(q: Array, k: Array, scale: float, dtype: torch.dtype, mask: Array | None = None) -> float:
-    """The largest relative error of an output: see the text of this file."""
+    """Return the largest relative error of an output, as derived in this file's docstring."""
     u, width, keys = unit(accumulator(dtype)), q.shape[-1], k.shape[-2]
     magnitude = float((np.abs(q) @ np.abs(k).swapaxes(-1, -2)).max()) * scale
     if mask is not None and mask.dtype != bool:
@@ -124,7 +127,7 @@ def bound_of(q: Array, k: Array, scale: float, dtype: torch.dtype, mask: Array |
 
 
 def smallest(dtype: torch.dtype) -> float:
-    """The smallest number of a type, which is subnormal."""
+    """Return the smallest number of a type, which is subnormal."""
     return torch.finfo(dtype).tiny * torch.finfo(dtype).eps
 
 
@@ -138,7 +141,7 @@ def assert_attention(
 
 
 def below(queries: int, keys: int) -> Array:
-    """The causal mask: query i attends to keys up to i."""
+    """Return the causal mask: query i attends to keys up to i."""
     return np.tri(queries, keys, dtype=bool)
 
 
@@ -150,7 +153,7 @@ def test_attention_is_within_the_bound(
 ) -> None:
     """Attention of normal numbers, with and without `is_causal`, is the weighted mean of the values."""
     if causal and shape[2] != shape[3]:
-        shape = (*shape[:3], shape[2], shape[4])  # back ends differ in where a mask that is not square begins
+        shape = (*shape[:3], shape[2], shape[4])  # backends place the start of a non-square mask differently
     q, k, v = inputs(rng, shape, path.dtype)
 
     plain = shape == SHAPES["square"]
@@ -201,7 +204,7 @@ def test_attention_with_one_matching_key_is_its_value(
 @MASKED
 @pytest.mark.parametrize("kind", ["bool", "float", "broadcast", "padding"])
 def test_attention_with_a_mask(device: torch.device, rng: np.random.Generator, path: Path, kind: str) -> None:
-    """A mask of bools removes keys, one of numbers is added to scores, and both broadcast over batch and heads."""
+    """A mask of bools removes keys, a mask of numbers is added to scores, and both broadcast over batch and heads."""
     batch, heads, queries, keys, width = shape = (2, 3, 17, 40, 32)
     q, k, v = inputs(rng, shape, path.dtype)
     if kind == "float":
@@ -224,7 +227,7 @@ def test_attention_with_a_mask(device: torch.device, rng: np.random.Generator, p
 @PATH
 @pytest.mark.parametrize("scale", [1.0, 0.01, 0.37])
 def test_attention_with_a_scale(device: torch.device, rng: np.random.Generator, path: Path, scale: float) -> None:
-    """`scale` takes the place of one over the root of the head's width."""
+    """`scale` replaces one over the root of the head's width."""
     q, k, v = inputs(rng, (2, 2, 19, 23, 32), path.dtype)
 
     found = attend(path, *(x.to(device) for x in (q, k, v)), scale=scale)
@@ -248,7 +251,7 @@ def test_attention_of_grouped_queries(device: torch.device, rng: np.random.Gener
 @PATH
 @pytest.mark.parametrize("layout", ["heads_last", "sliced", "packed"])
 def test_attention_of_views(device: torch.device, rng: np.random.Generator, path: Path, layout: str) -> None:
-    """Heads that were a dimension of the sequence, slices, and queries, keys and values of one tensor give the same."""
+    """Views give the same result: heads that were a dimension of the sequence, slices, and parts of one tensor."""
     if layout == "packed":
         q, k, v = reals(rng, (2, 20, 3, 4, 32), path.dtype).to(device).permute(2, 0, 3, 1, 4)
     else:
@@ -269,7 +272,7 @@ def test_attention_of_views(device: torch.device, rng: np.random.Generator, path
 def test_attention_gradients_are_within_the_bound(
     device: torch.device, rng: np.random.Generator, path: Path, shape: Shape, causal: bool
 ) -> None:
-    """Gradients of queries, keys and values are those of the formula, written out in NumPy."""
+    """Gradients of queries, keys and values equal those of the formula, written out in NumPy."""
     if causal:
         shape = (*shape[:3], shape[2], shape[4])
     host = inputs(rng, shape, path.dtype)
@@ -329,8 +332,9 @@ def test_attention_of_a_full_size(device: torch.device, rng: np.random.Generator
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("backend", ["flash", "cudnn"])
 def test_can_use_attention_needs_the_switch_and_half_precision(device: torch.device, backend: str) -> None:
-    """`can_use_flash_attention` and `can_use_cudnn_attention` are False where the backend is switched off, and for
-    float64. `is_flash_attention_available` says whether the build has the first one.
+    """`can_use_flash_attention` and `can_use_cudnn_attention` are False for a disabled backend and for float64.
+
+    `is_flash_attention_available` tells whether the build has flash attention.
     """
     cuda = torch.backends.cuda
     can = {"flash": cuda.can_use_flash_attention, "cudnn": cuda.can_use_cudnn_attention}[backend]

@@ -1,6 +1,6 @@
-"""The parts of which batch normalisation of several processes is made, against NumPy.
+"""The operators that synchronized batch normalization consists of, compared with NumPy.
 
-`nn.SyncBatchNorm` computes the mean of its own part, gathers all means, normalises, and does the same for gradients.
+`nn.SyncBatchNorm` computes the mean of its own part, gathers all means, normalizes, and does the same for gradients.
 Sums of n numbers below 4 in float32 are added in blocks: their mean is off by at most 64 roundings.
 """
 
@@ -27,7 +27,7 @@ SHAPES = [(3, 5, 7, 9), (2, 64, 33, 31), (1, 3, 1, 130)]
 
 @dataclass
 class Batch:
-    """Images on a device and the same numbers, with their statistics."""
+    """Images on a device and the same numbers in NumPy, with their statistics."""
 
     x: torch.Tensor
     array: Array
@@ -66,7 +66,7 @@ def _wide(values: Array) -> Array:
 def test_batch_norm_stats_and_elemt(
     device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype
 ) -> None:
-    """Mean and inverse deviation of each channel in float32, and the normalised images in their type."""
+    """Mean and inverse deviation of each channel are in float32, and the normalized images in their type."""
     for shape in SHAPES:
         batch = Batch.drawn(rng, shape, dtype, device, last)
         mean, inverse = aten("batch_norm_stats.default")(batch.x, EPS)
@@ -88,7 +88,7 @@ def test_batch_norm_stats_and_elemt(
 def test_batch_norm_gather_stats_with_counts_joins_the_parts(
     device: torch.device, rng: np.random.Generator, parts: int
 ) -> None:
-    """Mean and deviation of all parts together, weighted by their counts; running ones with the unbiased variance."""
+    """Mean and deviation of all parts together are weighted by counts; the running ones use the unbiased variance."""
     channels = 9
     counts = rng.integers(2, 40, parts).astype(np.float64)
     rows = [rng.uniform(-1, 1, (int(count), channels)) + rng.uniform(-1, 1) for count in counts]
@@ -116,7 +116,7 @@ def test_batch_norm_gather_stats_with_counts_joins_the_parts(
 def test_batch_norm_backward_reduce_and_elemt(
     device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype
 ) -> None:
-    """Sums of gradients, alone and times the distance from the mean, and the gradient of the images."""
+    """Sums of gradients, alone and times the distance from the mean, and gradients of the images equal NumPy's."""
     for shape in SHAPES:
         batch, slope = (Batch.drawn(rng, shape, dtype, device, last) for _ in range(2))
         weight = rng.uniform(0.5, 1.5, shape[1])
@@ -149,7 +149,7 @@ def test_batch_norm_backward_reduce_and_elemt(
 def test_batch_norm_update_stats_moves_the_running_ones(
     device: torch.device, rng: np.random.Generator, last: bool
 ) -> None:
-    """Running mean and unbiased variance go a share of the way to those of the batch; the batch's own are returned."""
+    """Running mean and unbiased variance move by a share towards those of the batch; the batch's own are returned."""
     for shape in SHAPES:
         batch = Batch.drawn(rng, shape, F32, device, last)
         running = [tensor(np.linspace(low, low + 1, shape[1]), F32, device) for low in (0, 1)]
@@ -167,7 +167,10 @@ def test_batch_norm_update_stats_moves_the_running_ones(
 def test_rms_norm_divides_by_the_root_of_the_mean_square(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """Rows of 1 to 5000 elements, with their lengths' inverse in float32, also over two dimensions."""
+    """`rms_norm` divides rows of 1 to 5000 elements by their root mean square, also over two dimensions.
+
+    It returns the inverse in float32.
+    """
     for shape, dims in (((3, 1), 1), ((5, 33), 1), ((2, 3, 1024), 1), ((2, 5000), 1), ((4, 3, 50), 2)):
         host = torch.from_numpy(rng.uniform(-2, 2, shape)).to(dtype)
         size = shape[-dims:]
@@ -178,5 +181,5 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square(
         exact = 1 / np.sqrt((a**2).mean(axes, keepdims=True) + EPS)
         wanted = a * exact * numbers(weight)
         assert_within(inverse, exact, 64 * unit(F32) * exact)
-        # of float16, numbers below 2^-14 are multiples of 2^-24
+        # float16 numbers below 2^-14 are multiples of 2^-24.
         assert_within(found, wanted, (3 * unit(dtype) + 128 * unit(F32)) * np.abs(wanted) + 2.0**-24)

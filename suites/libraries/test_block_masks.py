@@ -1,4 +1,4 @@
-"""`BlockMask` as a value: its tuple, its tree, parts of it, and the order in which blocks add to gradients."""
+"""`BlockMask` as a value: its tuple, its tree, its parts, and the order in which blocks add to gradients."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def made(device: torch.device, **options: Any) -> BlockMask:
 
 
 def few(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers and indices of the blocks of three rows, of three columns."""
+    """Return the numbers and indices of the blocks of three rows with three columns."""
     numbers = torch.tensor([[[1, 2, 0]]], dtype=torch.int32, device=device)
     indices = torch.tensor([[[[2, 0, 1], [0, 2, 1], [0, 1, 2]]]], dtype=torch.int32, device=device)
     return numbers, indices
 
 
 def test_blockmask_as_tuple_has_everything_in_order(device: torch.device) -> None:
-    """`as_tuple` has lengths, the tensors, block sizes and the mask function; lengths and sizes whole on demand."""
+    """`as_tuple` has lengths, tensors, block sizes and mask function; `flatten=False` keeps lengths and sizes."""
     mask = made(device)
     flat, deep = mask.as_tuple(), mask.as_tuple(flatten=False)
     assert (flat[:2], deep[0]) == ((Q, KV), (Q, KV))
@@ -44,7 +44,7 @@ def test_blockmask_as_tuple_has_everything_in_order(device: torch.device) -> Non
 
 
 def test_blockmask_is_a_tree(device: torch.device) -> None:
-    """A mask that is flattened and put together again has the same tensors, sizes and function."""
+    """A mask that is flattened and unflattened has the same tensors, sizes and function."""
     mask = made(device)
     leaves, spec = pytree.tree_flatten(mask)
     again = pytree.tree_unflatten(leaves, spec)
@@ -58,7 +58,7 @@ def test_blockmask_is_a_tree(device: torch.device) -> None:
 
 
 def test_blockmask_index_keeps_lengths_and_what_is_there(device: torch.device) -> None:
-    """A part has the lengths and block sizes of the whole, and blocks of the keys only if the whole has them."""
+    """A part has the lengths and block sizes of the whole, and the blocks of the keys only if the whole has them."""
     mask = made(device)
     part = mask[1:, :2]
     assert part.shape == (B - 1, 2, Q, KV)
@@ -82,7 +82,7 @@ def test_blockmask_of_two_dimensions(device: torch.device) -> None:
 
 
 def default_device() -> str:
-    """The type of the device of masks by default; skips the case if torch is built for one that is not there."""
+    """Return the default device type of masks; skip the case if torch is built for a device that is missing."""
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and not torch.accelerator.is_available():
         pytest.skip(f"torch is built for {accelerator.type}, which is not there")
@@ -90,7 +90,7 @@ def default_device() -> str:
 
 
 def test_create_block_mask_defaults() -> None:
-    """By default a mask is on the accelerator, or on the CPU without one, in blocks of 128, full ones apart.
+    """By default a mask is on the accelerator, or on the CPU without one, in blocks of 128, with separate full blocks.
 
     Blocks beyond the last query are partial.
     """
@@ -105,7 +105,7 @@ def test_create_block_mask_defaults() -> None:
 
 
 def test_blockmask_to_string_draws_blocks(device: torch.device) -> None:
-    """`to_string` draws each mask, dark where all blocks are seen and grey where some are, up to a limit."""
+    """`to_string` draws each mask, dark for full blocks and grey for partial ones, up to a limit."""
     one = create_block_mask(causal, 1, 1, 24, 32, device=device, BLOCK_SIZE=8)
     assert one.to_string(grid_size=-1) == "(0, 0)\n████    \n██████  \n████████\n"
     assert one.to_string(grid_size=(2, 2)) == one.to_string(grid_size=2) == "(0, 0)\n██░░\n████\n"
@@ -115,7 +115,7 @@ def test_blockmask_to_string_draws_blocks(device: torch.device) -> None:
 
 
 def test_blockmask_text_has_the_shape_the_sparsity_and_the_blocks(device: torch.device) -> None:
-    """`str` has the shape, the share that no query sees, and the drawn blocks; `repr` the shape of each tensor."""
+    """`str` has the shape, the share that no query sees, and the drawn blocks; `repr` has the shape of each tensor."""
     mask = create_block_mask(causal, 1, 1, 24, 32, device=device, BLOCK_SIZE=8)
     blocks = "(0, 0)\n████    \n██████  \n████████"
     assert str(mask) == f"BlockMask(shape=(1, 1, 24, 32), sparsity=25.00%, \n{blocks}\n)"
@@ -134,7 +134,10 @@ def test_blockmask_text_has_the_shape_the_sparsity_and_the_blocks(device: torch.
 
 
 def test_blockmask_refuses_half_of_what_belongs_together(device: torch.device) -> None:
-    """Numbers and indices of full blocks come together, those of the keys' blocks are needed, in two dimensions."""
+    """Numbers and indices of full blocks must come together; those of the keys' blocks are required.
+
+    They have two dimensions.
+    """
     numbers, indices = few(device)
     none = dict.fromkeys(TENSORS)
     given = {"kv_num_blocks": numbers, "kv_indices": indices, "BLOCK_SIZE": (4, 8), "mask_mod": causal}
@@ -155,7 +158,7 @@ def test_blockmask_refuses_half_of_what_belongs_together(device: torch.device) -
 
 
 def test_create_mask_defaults() -> None:
-    """Without batches, heads and a device, `create_mask` is of one batch and head, on the accelerator or the CPU."""
+    """Without batches, heads and a device, `create_mask` has one batch and head, on the accelerator or the CPU."""
     place = default_device()
     mask = create_mask(causal, None, None, 3, 14)  # type: ignore[arg-type]
     assert mask.device.type == place
@@ -163,13 +166,13 @@ def test_create_mask_defaults() -> None:
 
 
 def test_create_mask_is_on_the_device_that_is_given() -> None:
-    """`create_mask` makes the mask on the device that is given, also if it has no memory."""
+    """`create_mask` creates the mask on the given device, also if that device has no memory."""
     for place in ("meta", "cpu"):
         assert create_mask(causal, 1, 1, 3, 14, device=place).device.type == place
 
 
 class Near:
-    """A mask that is an object."""
+    """A mask that is a callable object."""
 
     def __init__(self, distance: int) -> None:
         self._distance = distance
@@ -187,9 +190,9 @@ def nearer(b: Any, h: Any, q: Any, kv: Any, distance: int = 3) -> Any:
 
 
 def test_create_block_mask_takes_objects_and_partial_functions(device: torch.device) -> None:
-    """A mask may be an object with `__call__`, a part of a function, or one with a default.
+    """A mask may be an object with `__call__`, a partial function, or a function with a default argument.
 
-    Parameters without a default tell masks from scores.
+    Parameters without a default distinguish masks from scores.
     """
     wanted = (torch.arange(Q).unsqueeze(1) - torch.arange(KV)).abs() <= 3
     for mask_mod in (Near(3), functools.partial(within, 3), nearer):
@@ -198,7 +201,7 @@ def test_create_block_mask_takes_objects_and_partial_functions(device: torch.dev
 
 
 def ranks_fit(mask: BlockMask, descending: bool) -> None:
-    """Check the write orders: how many blocks of the same queries come before a block, in the order of the keys."""
+    """Check the write orders: the number of blocks of the same queries before a block, in the order of the keys."""
     dense = mask.to_dense().cpu()
     for numbers, indices, order in [
         (mask.q_num_blocks, mask.q_indices, mask.dq_write_order),
@@ -230,7 +233,7 @@ def test_create_block_mask_computes_the_order_of_writes(device: torch.device, de
 
 @NEWER
 def test_create_block_mask_orders_by_descending_keys_by_default(device: torch.device) -> None:
-    """There is no order unless one is asked for, and then it is that of descending keys."""
+    """There is no order unless it is requested, and then it is that of descending keys."""
     mask = made(device)
     assert (mask.dq_write_order, mask.dq_write_order_full, mask.dq_kv_order_spt) == (None, None, None)
     ranks_fit(made(device, compute_dq_write_order=True), descending=True)
@@ -238,7 +241,7 @@ def test_create_block_mask_orders_by_descending_keys_by_default(device: torch.de
 
 @NEWER
 def test_create_block_mask_orders_the_writes_of_partial_blocks(device: torch.device) -> None:
-    """Without separate full blocks, and for all batches and heads at once, there is one order."""
+    """Without separate full blocks, and for all batches and heads together, there is one order."""
     options: dict[str, Any] = {"BLOCK_SIZE": 8, "separate_full_blocks": False, "compute_dq_write_order": True}
     mask = create_block_mask(causal, None, None, Q, KV, device=device, dq_kv_order=False, **options)
     assert mask.dq_write_order is not None
@@ -253,7 +256,10 @@ def test_create_block_mask_orders_the_writes_of_partial_blocks(device: torch.dev
 
 @NEWER
 def test_blockmask_from_kv_blocks_takes_an_order_of_keys(device: torch.device) -> None:
-    """An order is a bool or a tensor, with which a mask has no parts. An order of full blocks needs the other one."""
+    """An order is a bool or a tensor; with a tensor, a mask cannot be indexed.
+
+    An order of full blocks requires the other one.
+    """
     numbers, indices = few(device)
     order = torch.tensor([[[2, 0, 1]]], dtype=torch.int32, device=device)
     mask = BlockMask.from_kv_blocks(numbers, indices, dq_kv_order=order)

@@ -1,4 +1,4 @@
-"""`torch.nn.attention.bias`: causal masks for queries and keys of different lengths, against attention in float64."""
+"""`torch.nn.attention.bias`: causal masks for different lengths, compared with float64 attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def allowed(variant: CausalVariant, queries: int, keys: int) -> torch.Tensor:
-    """Return which key each query may see: up to its own place, from the first corner or from the last."""
+    """Return the keys that each query may see: up to its own place, from the first corner or from the last."""
     shift = 0 if variant is CausalVariant.UPPER_LEFT else keys - queries
     rows, columns = torch.arange(queries).unsqueeze(1), torch.arange(keys)
     return columns <= rows + shift
@@ -40,8 +40,8 @@ def test_causal_bias_masks_attention_from_its_corner(device: torch.device, name:
     torch.testing.assert_close(found.cpu().double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-#: The simulated CUDA has no gradient of memory-efficient attention: it asks the meta function of
-#: `_efficient_attention_backward`, which lacks the arguments `out` and `window_size` of the operator (torch 2.13,
+#: The simulated CUDA has no gradient of memory-efficient attention: it calls the meta function of
+#: `_efficient_attention_backward`, which lacks the operator's arguments `out` and `window_size` (torch 2.13,
 #: torch/_meta_registrations.py).
 NOT_SIMULATED = pytest.mark.requires(any=[{"silicon": True}, {"not_": {"device": "cuda"}}])
 
@@ -75,7 +75,7 @@ def test_causal_bias_has_gradients_in_each_precision(
 
 @VARIANT
 def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, name: str) -> None:
-    """Each function makes its own variant; the two differ unless there are as many queries as keys."""
+    """Each function returns its own variant; the two differ unless there are as many queries as keys."""
     bias = MAKERS[name](3, 6)
     assert bias.variant.name.lower() == name
     assert (bias.seq_len_q, bias.seq_len_kv) == (3, 6)
@@ -87,13 +87,13 @@ def test_causal_bias_variants_have_their_names_and_sizes(device: torch.device, n
 
 @VARIANT
 def test_causal_bias_shows_which_keys_each_query_sees(name: str) -> None:
-    """The text of a causal bias is that of the tensor of booleans that it stands for."""
+    """The text of a causal bias is that of the tensor of booleans that it represents."""
     bias = MAKERS[name](2, 3)
     assert repr(bias) == str(bias) == repr(allowed(bias.variant, 2, 3))
 
 
 def test_causal_bias_takes_a_variant_and_two_sizes() -> None:
-    """The number of a variant is no variant. The functions take two sizes."""
+    """A number is refused as a variant. The functions take two sizes."""
     with pytest.raises(AssertionError, match="CausalVariant"):
         CausalBias(1, 3, 3)  # type: ignore[arg-type]
     for make in MAKERS.values():
@@ -103,7 +103,7 @@ def test_causal_bias_takes_a_variant_and_two_sizes() -> None:
 
 
 def test_causal_bias_is_not_combined_with_is_causal(device: torch.device) -> None:
-    """`is_causal` with a causal bias is refused."""
+    """`is_causal` together with a causal bias is refused."""
     q, k, v = (torch.randn(1, 1, 4, 8, device=device) for _ in range(3))
     with pytest.raises(ValueError, match="causal=True"):
         scaled_dot_product_attention(q, k, v, attn_mask=causal_upper_left(4, 4), is_causal=True)
@@ -142,7 +142,7 @@ def test_causal_bias_passes_scale_and_groups_on(device: torch.device, name: str,
 
 @VARIANT
 def test_causal_bias_passes_dropout_on(device: torch.device, name: str) -> None:
-    """With `dropout_p` a part of the weights is dropped: the result differs from that without."""
+    """`dropout_p` drops a part of the weights: the result differs from that without."""
     q = torch.randn(1, 2, 16, 8, device=device)
     plain, dropped = (
         scaled_dot_product_attention(q, q, q, attn_mask=MAKERS[name](16, 16), dropout_p=p) for p in (0.0, 0.5)
@@ -151,7 +151,7 @@ def test_causal_bias_passes_dropout_on(device: torch.device, name: str) -> None:
 
 
 def test_causal_bias_warns_of_rows_without_keys() -> None:
-    """From the last corner, more queries than keys leave rows without a key, which are NaN. From the first none do."""
+    """With the last corner, more queries than keys leave rows without a key, which are NaN; with the first, none do."""
     with pytest.warns(UserWarning, match="NaNs"):
         CausalBias(CausalVariant.LOWER_RIGHT, 4, 3)
     with warnings.catch_warnings():

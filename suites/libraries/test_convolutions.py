@@ -1,8 +1,8 @@
 """Convolutions in one, two and three dimensions and their gradients, exactly, on whole numbers.
 
-The numbers are so small that each sum of products is exact in the type, so no algorithm that only multiplies and adds
-may be off. Transform algorithms (Winograd, FFT) multiply by fractions: on a GPU, cases of 16-bit types and float32 are
-within the bound of rounding theory, for which such algorithms may add a factor of 32; on the CPU they are exact.
+The numbers are so small that each sum of products is exact in the type, so an algorithm that only multiplies and adds
+must be exact. Transform algorithms (Winograd, FFT) multiply by fractions: on a GPU, cases of 16-bit types and float32
+are within the bound of rounding theory, to which such algorithms may add a factor of 32. On the CPU they are exact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Layer:
     form: Form = PLAIN
 
     def shapes(self, dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        # edges differ, so that no two dimensions can be taken for each other
+        # Edges differ, so that no two dimensions can be confused.
         sizes = tuple(self.size + number for number in range(dims))
         kernels = tuple(max(1, self.kernel - number) for number in range(dims))
         per_group = self.channels // self.form.groups
@@ -71,14 +71,14 @@ LAYER = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 
 
 def small(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
-    """Whole numbers: of narrow types so few and small that no sum of a layer has too many digits."""
+    """Return whole numbers, so few and small for narrow types that no sum of a layer has too many digits."""
     if dtype.itemsize > 2:
         return rng.integers(-7, 8, shape).astype(np.float64)
     return rng.choice([-1.0, 0.0, 0.0, 0.0, 1.0], shape)
 
 
 def assert_sum(found: torch.Tensor, expected: Array, sizes: Array, terms: int) -> None:
-    """Check sums of products: exactly, or for types that a GPU may transform, within their bound."""
+    """Check sums of products: exactly, or within their bound for types that a GPU may transform."""
     dtype = found.dtype
     if found.device.type != "cuda" or dtype == torch.float64:
         assert_equal(found, expected)
@@ -120,7 +120,7 @@ def test_convolution_and_its_gradients_of_whole_numbers(
 
 
 def _both(function: Callable[..., Array], a: Array, b: Array, *others: Any) -> tuple[Array, Array]:
-    """A sum of products, and the sum of their magnitudes."""
+    """Return a sum of products, and the sum of their magnitudes."""
     return function(a, b, *others), function(np.abs(a), np.abs(b), *others)
 
 
@@ -158,7 +158,7 @@ def test_transposed_convolution_is_the_adjoint(
     output_padding: int,
     dtype: torch.dtype,
 ) -> None:
-    """`conv_transpose` is the adjoint of the convolution with the same arguments, and its gradient the convolution."""
+    """`conv_transpose` is the adjoint of the convolution with the same arguments, which is its gradient."""
     given = LAYERS[layer]
     form = given.form
     if output_padding >= max(form.stride, form.dilation):
@@ -200,8 +200,7 @@ PAD = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular
 def test_convolution_with_each_padding_mode(
     device: torch.device, rng: np.random.Generator, dims: int, mode: str
 ) -> None:
-    """`padding_mode` takes the elements around the input as documented: zeros, mirrored, repeated or from the other
-    end."""
+    """`padding_mode` extends the input as documented: with zeros, mirrored, repeated, or with the opposite end."""
     kind = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)[dims - 1]
     layer: Any = kind(3, 4, 3, padding=2, padding_mode=mode, bias=False, dtype=torch.float64, device=device)
     shape = (2, 3, *range(5, 5 + dims))
@@ -221,7 +220,7 @@ def test_convolution_with_each_padding_mode(
 @pytest.mark.parametrize("kernel", [1, 3, 4, 5])
 @pytest.mark.types("float64")
 def test_convolution_same_padding(device: torch.device, rng: np.random.Generator, dims: int, kernel: int) -> None:
-    """`padding="same"` keeps the size, with the odd zero at the end; `"valid"` adds none."""
+    """`padding="same"` keeps the size, with the odd zero at the end; `"valid"` adds no padding."""
     a, w = rng.integers(-7, 8, (2, 3, *[9] * dims)) * 1.0, rng.integers(-7, 8, (2, 3, *[kernel] * dims)) * 1.0
     x, weights = tensor(a, torch.float64, device), tensor(w, torch.float64, device)
     total = kernel - 1
@@ -257,7 +256,7 @@ def test_convolution_in_channels_last(
 
 @pytest.mark.requires(any=[{"device": "cuda"}, {"not_": {"accelerator": True}}])
 def test_conv2d_of_channels_last_is_channels_last(device: torch.device) -> None:
-    """A convolution in two dimensions of images of float32 in channels last gives images in channels last."""
+    """A two-dimensional float32 convolution of images in channels last returns images in channels last."""
     x = torch.ones(2, 3, 5, 5, device=device).to(memory_format=torch.channels_last)
     weights = torch.ones(4, 3, 2, 2, device=device)
 
@@ -266,7 +265,7 @@ def test_conv2d_of_channels_last_is_channels_last(device: torch.device) -> None:
 
 @pytest.mark.parametrize("layout", ["sliced", "transposed", "expanded"])
 def test_convolution_of_strided_inputs(device: torch.device, rng: np.random.Generator, layout: str) -> None:
-    """Inputs that are views with gaps, in another order or with a stride of zero give the same sums."""
+    """Views with gaps, in another order or with a stride of zero give the same sums."""
     a, w = rng.integers(-7, 8, (4, 3, 8, 8)) * 1.0, rng.integers(-7, 8, (5, 3, 3, 3)) * 1.0
     x = tensor(a, torch.float32, device)
     if layout == "sliced":

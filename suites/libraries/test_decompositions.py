@@ -1,9 +1,9 @@
 """Eigenvalues, singular values and factorizations: known spectra, residuals and orthogonality.
 
 A backward stable algorithm gives the exact decomposition of a matrix that is off by p(n)*u*||A|| (Higham, Accuracy and
-Stability; LAPACK Users' Guide, 4.7). The bound here is 10*(n + 8)*u*||A||. So by Weyl's inequality each eigenvalue of a
-Hermitian matrix, and each singular value, is within it, the factors' product is within it of A, and the columns of
-orthogonal factors are orthonormal within it. The matrices are made in NumPy from their known spectra.
+Stability; LAPACK Users' Guide, 4.7). The bound here is 10*(n + 8)*u*||A||. By Weyl's inequality, each eigenvalue of a
+Hermitian matrix and each singular value is within it. The factors' product is within it of A, and the columns of
+orthogonal factors are orthonormal within it. The matrices are generated in NumPy from their known spectra.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .oracle import Array, assert_equal, assert_within, numbers, tensor, types
 from .spectra import SIZES, assert_close, assert_unitary, hermitian, of_shape, orthogonal, regular, rounding, values
 
 TYPE = types(torch.float32, torch.float64, torch.complex64, torch.complex128)
-#: On a GPU also sizes for which libraries have other algorithms.
+#: On a GPU, also sizes for which libraries have other algorithms.
 EDGES: list[Any] = [
     *SIZES,
     *(pytest.param(size, marks=pytest.mark.requires(silicon=True)) for size in (512, 1025)),
@@ -36,7 +36,7 @@ RECTANGLE = pytest.mark.parametrize("shape", RECTANGLES, ids=lambda shape: "x".j
 def test_eigh_and_eigvalsh_give_the_known_spectrum(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """`eigh` gives increasing eigenvalues and orthonormal vectors, from either triangle; `eigvalsh` the same values."""
+    """`eigh` gives increasing eigenvalues and orthonormal vectors, from either triangle; `eigvalsh` only the values."""
     spectrum = values(rng, size)
     a = hermitian(rng, spectrum, dtype)
     x = tensor(a, dtype, device)
@@ -52,7 +52,7 @@ def test_eigh_and_eigvalsh_give_the_known_spectrum(
 
 
 def matched(found: Array, expected: Array) -> Array:
-    """The distance of each found number to the nearest expected one that no other took."""
+    """Return the distance of each found number to the nearest expected one that is still unmatched."""
     left = list(expected)
     off = []
     for value in found:
@@ -66,7 +66,7 @@ def matched(found: Array, expected: Array) -> Array:
 def test_eig_and_eigvals_give_the_known_spectrum(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """`eig` of a normal matrix of known eigenvalues, real ones in pairs, and its residual A V = V L.
+    """`eig` of a normal matrix gives its known eigenvalues, real ones in pairs, with the residual A V = V L.
 
     The eigenvalues of a normal matrix move by no more than the matrix (Bauer and Fike).
     """
@@ -107,7 +107,7 @@ def test_eig_and_eigvals_give_the_known_spectrum(
 def test_svd_and_svdvals_give_the_known_values(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """`svd` gives decreasing values and orthonormal factors, full or reduced; `svdvals` the same values."""
+    """`svd` gives decreasing values and orthonormal factors, full or reduced; `svdvals` gives the same values."""
     rows, columns = shape
     rank = min(shape)
     spectrum = values(rng, rank, low=0.5)[::-1]
@@ -131,7 +131,7 @@ def test_svd_and_svdvals_give_the_known_values(
 def test_svd_by_each_driver_of_cusolver(
     device: torch.device, rng: np.random.Generator, driver: str, dtype: torch.dtype
 ) -> None:
-    """Each driver of cuSOLVER gives the known values; the approximate one within the square root of the bound."""
+    """Each driver of cuSOLVER gives the known values, and the approximate one within the square root of the bound."""
     spectrum = values(rng, 40, low=0.5)[::-1]
     a = of_shape(rng, 90, 40, spectrum, dtype)
     x = tensor(a, dtype, device)
@@ -192,8 +192,7 @@ def test_cholesky_factors_a_positive_matrix(
 
 @TYPE
 def test_cholesky_of_an_indefinite_matrix_is_refused(device: torch.device, dtype: torch.dtype) -> None:
-    """`cholesky` raises for a matrix that is not positive, and `cholesky_ex` gives the order of the first minor that
-    is not."""
+    """`cholesky` raises for a matrix that is not positive; `cholesky_ex` gives the order of the first such minor."""
     x = torch.eye(5, dtype=dtype, device=device)
     x[3, 3] = -1
 
@@ -207,7 +206,7 @@ def test_cholesky_of_an_indefinite_matrix_is_refused(device: torch.device, dtype
 def test_lu_factors_a_matrix(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """`lu` gives a permutation, a lower triangle with a unit diagonal and entries up to one, and an upper one."""
+    """`lu` gives a permutation, a lower triangle with a unit diagonal and entries up to one, and an upper triangle."""
     a = of_shape(rng, *shape, values(rng, min(shape), low=0.5), dtype)
     x = tensor(a, dtype, device)
 
@@ -220,7 +219,7 @@ def test_lu_factors_a_matrix(
     assert_equal(lower, np.tril(low))
     assert_equal(upper, np.triu(up))
     assert (np.diag(low) == 1).all()
-    # LAPACK chooses the pivot of complex numbers by |re| + |im|, so that a modulus may exceed one
+    # LAPACK chooses the pivot of complex numbers by |re| + |im|, so that a modulus may exceed one.
     assert (np.abs(low) <= (2**0.5 if dtype.is_complex else 1) + rounding(x)).all()
     assert_close(swaps @ low @ up, a, 10 * rounding(x), "P * L * U")
     unpacked = torch.lu_unpack(packed, pivots)
@@ -248,14 +247,14 @@ def test_ldl_factors_an_indefinite_matrix(
 def test_batched_decompositions_are_those_of_each_matrix(
     device: torch.device, rng: np.random.Generator, kind: str, dtype: torch.dtype
 ) -> None:
-    """A batch of matrices, also one that is transposed or of size zero, gives what each of its matrices gives alone."""
+    """A batch of matrices, also transposed or of size zero, gives the result of each of its matrices alone."""
     spectra = [values(rng, 12, low=0.5) * scale for scale in (1.0, 2.0, 0.5, 3.0, 1.5, 0.7)]
     a = np.stack([hermitian(rng, each, dtype) for each in spectra]).reshape(2, 3, 12, 12)
     x = tensor(a, dtype, device)
     run: Any = getattr(torch.linalg, kind)
 
     def reduced(matrix: torch.Tensor) -> Array:
-        """A part that has no free signs."""
+        """Return a part that has no free signs."""
         made = run(matrix)
         if kind == "svd":
             return numbers(made.S)
@@ -281,9 +280,9 @@ def test_batched_decompositions_are_those_of_each_matrix(
 def test_det_and_slogdet_are_the_product_of_the_spectrum(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """`det`, `slogdet` and `logdet` are known from the eigenvalues, with the sign of their product.
+    """`det`, `slogdet` and `logdet` follow from the eigenvalues, with the sign of their product.
 
-    Each eigenvalue is relatively off by the bound divided by the smallest.
+    The relative error of each eigenvalue is the bound divided by the smallest eigenvalue.
     """
     spectrum = np.abs(values(rng, size, low=0.5)) / 1.5
     spectrum[: size // 2] *= -1
@@ -316,7 +315,7 @@ def test_det_of_whole_numbers(device: torch.device, rng: np.random.Generator, si
 def test_norms_rank_and_condition_follow_from_the_spectrum(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """Matrix norms, `cond`, `matrix_rank` and `pinv` of a matrix of known singular values."""
+    """Matrix norms, `cond`, `matrix_rank` and `pinv` follow from the known singular values of a matrix."""
     spectrum = values(rng, size, low=0.5)[::-1].copy()
     a = of_shape(rng, size + 3, size, spectrum, dtype)
     x = tensor(a, dtype, device)

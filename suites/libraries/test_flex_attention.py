@@ -1,4 +1,4 @@
-"""`flex_attention` and its block masks, against attention in float64 whose scores and masks are written out."""
+"""`flex_attention` and its block masks, compared with float64 attention whose scores and masks are written out."""
 
 # ruff: noqa: ARG001, ARG005 - masks and scores get places that they do not need
 
@@ -42,7 +42,7 @@ MASKS = {"causal": causal, "window": window, "of_the_second": of_the_second}
 
 
 def places(lengths: tuple[int, ...] = (B, H, Q, KV)) -> tuple[torch.Tensor, ...]:
-    """The numbers of batch, head, query and key, each along its dimension."""
+    """Return the numbers of batch, head, query and key, each along its dimension."""
     return torch.meshgrid(*(torch.arange(each) for each in lengths), indexing="ij")
 
 
@@ -53,13 +53,13 @@ def inputs(heads: int = H) -> list[torch.Tensor]:
 
 
 def attention(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Weighted values, and zeros where no key may be seen."""
+    """Return the weighted values, and zeros for queries that see no key."""
     return torch.softmax(scores, -1).nan_to_num(0.0) @ v
 
 
 @pytest.fixture(autouse=True)
 def compiler() -> Iterator[None]:
-    """Each call compiles, without advice to compile."""
+    """Compile each call, without advice to compile."""
     private.reset_compiler()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
@@ -82,7 +82,7 @@ compiles = pytest.mark.keeps(KEEPS, **KEPT)
 @compiles
 @pytest.mark.parametrize("scale", [None, 0.5])
 def test_flex_attention_without_a_mod_is_attention(device: torch.device, scale: float | None) -> None:
-    """Without mods it is attention, scaled by 1/√E or `scale`; values may have another size."""
+    """Without mods, `flex_attention` is attention, scaled by 1/√E or `scale`; values may have another size."""
     q, k, v = inputs()
     wanted = attention(q @ k.mT * (scale or 1 / math.sqrt(E)), v)
     close(run(device, [q, k, v], scale=scale), wanted)
@@ -90,7 +90,7 @@ def test_flex_attention_without_a_mod_is_attention(device: torch.device, scale: 
 
 @compiles
 def test_flex_attention_score_mod_gets_scaled_scores_and_places(device: torch.device) -> None:
-    """`score_mod` changes each score, which is scaled, by its batch, head, query and key."""
+    """`score_mod` changes each scaled score according to its batch, head, query and key."""
     q, k, v = inputs()
 
     def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -104,7 +104,7 @@ def test_flex_attention_score_mod_gets_scaled_scores_and_places(device: torch.de
 @compiles
 @pytest.mark.parametrize("name", MASKS)
 def test_flex_attention_block_mask_hides_keys(device: torch.device, name: str) -> None:
-    """Keys that the mask hides have no weight, in blocks that are whole, partly hidden, and at the ends."""
+    """Hidden keys have no weight, in blocks that are whole, partly hidden, and at the ends."""
     q, k, v = inputs()
     mask = flex.create_block_mask(MASKS[name], B, H, Q, KV, device=device, BLOCK_SIZE=8)
     allowed = MASKS[name](*places())
@@ -114,7 +114,7 @@ def test_flex_attention_block_mask_hides_keys(device: torch.device, name: str) -
 
 @compiles
 def test_flex_attention_of_a_query_that_sees_nothing_is_zero(device: torch.device) -> None:
-    """A query from which all keys are hidden gets zeros, and a log of minus infinity."""
+    """A query that sees no key gets zeros, and a logarithm of minus infinity."""
     q, k, v = inputs()
     mask = flex.create_block_mask(lambda b, h, q, kv: q > 3, B, H, Q, KV, device=device, BLOCK_SIZE=8)
     found, aux = run(device, [q, k, v], block_mask=mask, return_aux=flex.AuxRequest(lse=True))
@@ -125,9 +125,9 @@ def test_flex_attention_of_a_query_that_sees_nothing_is_zero(device: torch.devic
 
 @compiles
 def test_flex_attention_enable_gqa_shares_heads(device: torch.device) -> None:
-    """With `enable_gqa` neighboring query heads share a head of keys and values.
+    """With `enable_gqa`, neighboring query heads share a head of keys and values.
 
-    Without the option, or if the heads cannot be divided, they are refused.
+    Other numbers of heads are refused without the option, or if they cannot be divided.
     """
     q, k, v = inputs(heads=2)
     wide = [each.repeat_interleave(2, 1) for each in (k, v)]
@@ -141,7 +141,7 @@ def test_flex_attention_enable_gqa_shares_heads(device: torch.device) -> None:
 
 @compiles
 def test_flex_attention_auxrequest_returns_what_is_asked_for(device: torch.device) -> None:
-    """`AuxRequest` asks for the log of the sum and the largest score of each query; the rest is None.
+    """`AuxRequest` returns the log of the sum and the largest score of each query on request; the rest is None.
 
     The CPU refuses the largest scores.
     """
@@ -165,7 +165,7 @@ def test_flex_attention_auxrequest_returns_what_is_asked_for(device: torch.devic
 
 @compiles
 def test_flex_attention_return_lse_returns_the_log_of_the_sums(device: torch.device) -> None:
-    """`return_lse`, which is deprecated, returns the log of the sum of each query's scores beside the output."""
+    """`return_lse`, which is deprecated, also returns the log of the sum of each query's scores."""
     q, k, v = inputs()
     scores = q @ k.mT / math.sqrt(E)
     with warnings.catch_warnings():
@@ -176,7 +176,7 @@ def test_flex_attention_return_lse_returns_the_log_of_the_sums(device: torch.dev
 
 
 def test_flex_attention_without_compiling_calls_the_mods(device: torch.device) -> None:
-    """With the switch that the advice to compile names, the mods are called as they are, with the same result."""
+    """With the switch that the advice to compile names, the mods are called uncompiled, with the same result."""
     q, k, v = inputs()
     calls: list[str] = []
 
@@ -194,7 +194,7 @@ def test_flex_attention_without_compiling_calls_the_mods(device: torch.device) -
 
 
 def test_flex_attention_refuses_inputs_that_do_not_fit(device: torch.device) -> None:
-    """Sizes, batches and masks that do not fit are errors that say what is wrong."""
+    """Sizes, batches and masks that do not fit raise errors that say what is wrong."""
     q, k, v = inputs()
     for given, options, error, why in [
         ([q[..., :4], k, v], {}, ValueError, "embedding dimension"),
@@ -230,7 +230,7 @@ def mask_of(device: torch.device, queries: int, keys: int, size: int = 8) -> fle
 
 
 def one_block(device: torch.device, queries: int, keys: int) -> flex.BlockMask:
-    """All keys in one block, which is as large as those of no mask."""
+    """Return a mask with all keys in one block, which is as large as that of no mask."""
     numbers = torch.ones(B, H, 3, dtype=torch.int32, device=device)
     indices = torch.zeros(B, H, 3, 1, dtype=torch.int32, device=device)
     return flex.BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=(8, 1 << 30), seq_lengths=(queries, keys))
@@ -248,7 +248,7 @@ def test_flex_attention_refuses_a_mask_without_memory(device: torch.device) -> N
 
 @pytest.mark.requires(device="cuda")
 def test_flex_attention_refuses_a_mask_of_another_device(device: torch.device) -> None:
-    """The mask is where the tensors are; `BlockMask.to` moves it."""
+    """A mask must be on the device of the tensors; `BlockMask.to` moves it."""
     mask = mask_of(torch.device("cpu"), Q, KV)
     with pytest.raises(RuntimeError, match="same device"):
         run(device, inputs(), block_mask=mask)
@@ -261,7 +261,7 @@ def test_flex_attention_refuses_a_mask_of_another_device(device: torch.device) -
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("size", [8, (4, 16)], ids=["square", "wide"])
 def test_create_block_mask_lists_the_blocks_that_are_seen(device: torch.device, name: str, size: Any) -> None:
-    """A block is full, partial or left out by whether all, some or no pair in it is seen; ends are partial.
+    """A block is full, partial or omitted if all, some or no pair in it is seen; blocks at the ends are partial.
 
     Blocks are in ascending order, in rows for queries and in columns for keys.
     """
@@ -296,13 +296,13 @@ def test_create_block_mask_lists_the_blocks_that_are_seen(device: torch.device, 
 
 
 def listed(numbers: torch.Tensor, indices: torch.Tensor) -> list[list[int]]:
-    """The blocks of each line."""
+    """Return the blocks of each line."""
     return [line[:count].tolist() for count, line in zip(numbers.tolist(), indices, strict=True)]
 
 
 @pytest.mark.requires(torch=">=2.13")
 def test_create_block_mask_without_separate_full_blocks(device: torch.device) -> None:
-    """With ``separate_full_blocks=False`` full blocks are among the partial ones. None stands for one batch or head."""
+    """With `separate_full_blocks=False`, full blocks are among the partial ones. None stands for one batch or head."""
     mask = flex.create_block_mask(causal, None, None, Q, KV, device=device, BLOCK_SIZE=8, separate_full_blocks=False)
     assert mask.full_kv_num_blocks is None
     assert mask.full_kv_indices is None
@@ -311,7 +311,7 @@ def test_create_block_mask_without_separate_full_blocks(device: torch.device) ->
 
 
 def test_blockmask_from_kv_blocks_has_the_blocks_of_the_keys(device: torch.device) -> None:
-    """From the blocks of the queries `from_kv_blocks` derives those of the keys, and sizes if there are none."""
+    """`from_kv_blocks` derives the blocks of the keys from those of the queries, and missing sizes too."""
     numbers = torch.tensor([[[1, 2, 0]]], dtype=torch.int32, device=device)
     indices = torch.tensor([[[[2, 0, 1], [0, 2, 1], [0, 1, 2]]]], dtype=torch.int32, device=device)
     mask = flex.BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=(4, 8))
@@ -328,7 +328,10 @@ def test_blockmask_from_kv_blocks_has_the_blocks_of_the_keys(device: torch.devic
 
 
 def test_blockmask_index_takes_batches_heads_and_rows(device: torch.device) -> None:
-    """An index takes batches, heads and rows of blocks, a number as a slice of one. The mask function is lost then."""
+    """An index selects batches, heads and rows of blocks, with a number as a slice of one.
+
+    The mask function is then lost.
+    """
     mask = flex.create_block_mask(window, B, H, Q, KV, device=device, BLOCK_SIZE=8)
     dense = mask.to_dense()
     rows = torch.tensor([2], dtype=torch.int32, device=device)
@@ -346,7 +349,7 @@ def test_blockmask_index_takes_batches_heads_and_rows(device: torch.device) -> N
 
 
 def test_and_masks_and_or_masks_combine(device: torch.device) -> None:
-    """`and_masks` is true where all masks are, `or_masks` where one is; without masks they are all and nothing."""
+    """`and_masks` is True where all masks are, `or_masks` where one is; without masks, they are True and False."""
     here = tuple(each.to(device) for each in places())
     all_of, any_of = causal(*here) & window(*here) & of_the_second(*here), causal(*here) | window(*here)
     assert torch.equal(flex.and_masks(causal, window, of_the_second)(*here), all_of)
@@ -362,7 +365,7 @@ def test_and_masks_and_or_masks_combine(device: torch.device) -> None:
 
 
 def test_create_mask_of_scores_is_false_for_minus_infinity(device: torch.device) -> None:
-    """`create_mask` of a score function is false where it makes minus infinity of a score of 0, and true elsewhere."""
+    """`create_mask` of a score function is False where a score of 0 becomes minus infinity, and True elsewhere."""
 
     def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         return torch.where(kv > b + h + q, -math.inf, score - 5)
@@ -379,7 +382,7 @@ def test_create_mask_of_scores_is_false_for_minus_infinity(device: torch.device)
 @compiles
 @pytest.mark.requires(device="cuda")
 def test_flex_attention_has_gradients(device: torch.device) -> None:
-    """Gradients of queries, keys and values, and of a tensor that `score_mod` reads, are those of attention."""
+    """Gradients of queries, keys and values, and of a tensor that `score_mod` reads, equal those of attention."""
     exact = [each.requires_grad_() for each in inputs()]
     bias = torch.linspace(-1, 1, H, dtype=torch.float64, requires_grad=True)
     b, h, q, kv = places()
@@ -412,9 +415,9 @@ def test_flex_attention_on_the_cpu_refuses_gradients() -> None:
 
 
 def test_create_block_mask_compile_warns_and_gives_the_same_mask(device: torch.device) -> None:
-    """The option `_compile` warns that it will be removed, and gives the mask that is made without it.
+    """The option `_compile` warns that it will be removed, and gives the mask that is created without it.
 
-    The compiler is told to call the function as it is.
+    The compiler runs the function uncompiled here.
     """
     wanted = mask_of(device, Q, KV)
     with torch.compiler.set_stance("force_eager"), pytest.warns(DeprecationWarning, match="_compile flag"):

@@ -1,9 +1,9 @@
-"""Fourier transforms against NumPy's in float64, known spectra and inverses.
+"""Fourier transforms, compared with NumPy's in float64, known spectra and inverses.
 
 A transform of n numbers by stages has an error of at most about 8*u*log2(n) relative to the 2-norm of the result
 (Higham, Accuracy and Stability, 24.1). A prime length takes three transforms of up to four times the length
-(Bluestein), so that the bound here is 24*u*log2(4n) for all. A spectrum that is twice too large, or lacks one
-frequency, is beyond it by orders of magnitude.
+(Bluestein), so the bound here is 24*u*log2(4n) for all. A spectrum that is twice too large, or lacks one frequency,
+exceeds it by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOTH = types(torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def assert_spectrum(found: torch.Tensor, expected: Array, size: int) -> None:
-    """Check the 2-norm of the error of a transform over `size` numbers against its bound."""
+    """Check the 2-norm of the error of a transform of `size` numbers against its bound."""
     values = numbers(found)
     assert values.shape == expected.shape
     assert found.is_complex() == np.iscomplexobj(expected)
@@ -37,7 +37,7 @@ def assert_spectrum(found: torch.Tensor, expected: Array, size: int) -> None:
 
 
 def of_real_signals(x: torch.Tensor, size: int) -> torch.Tensor:
-    """Half a spectrum whose first number, and for an even size the last, is real."""
+    """Return half a spectrum whose first number, and for an even size also the last, is real."""
     x[..., 0] = x[..., 0].real + 0j
     if size % 2 == 0:
         x[..., -1] = x[..., -1].real + 0j
@@ -50,7 +50,7 @@ def of_real_signals(x: torch.Tensor, size: int) -> torch.Tensor:
 def test_fft_and_ifft_of_each_size(
     device: torch.device, rng: np.random.Generator, inverse: bool, norm: Any, dtype: torch.dtype
 ) -> None:
-    """`fft` and `ifft` of each size and norm are NumPy's, of real and complex numbers, for each row."""
+    """`fft` and `ifft` of each size and norm equal NumPy's, for real and complex numbers, and for each row."""
     run: Any = torch.fft.ifft if inverse else torch.fft.fft
     expect: Any = np.fft.ifft if inverse else np.fft.fft
     for size in SIZES:
@@ -63,7 +63,7 @@ def test_fft_and_ifft_of_each_size(
 def test_rfft_and_irfft_of_each_size(
     device: torch.device, rng: np.random.Generator, norm: Any, dtype: torch.dtype
 ) -> None:
-    """`rfft` gives the lower half of the spectrum, with its top frequency, and `irfft` takes it, for each size."""
+    """`rfft` gives the lower half of the spectrum, with its top frequency, and `irfft` inverts it, for each size."""
     for size in SIZES:
         x = reals(rng, (3, size), dtype)
         assert_spectrum(torch.fft.rfft(x.to(device), norm=norm), np.fft.rfft(numbers(x), norm=norm), size)
@@ -78,7 +78,7 @@ def test_rfft_and_irfft_of_each_size(
 def test_hfft_and_ihfft_of_each_size(
     device: torch.device, rng: np.random.Generator, norm: Any, dtype: torch.dtype
 ) -> None:
-    """`hfft` is the real spectrum of a signal of which it gets half, and `ihfft` gives that half."""
+    """`hfft` gives the real spectrum of a signal from half of it, and `ihfft` gives that half."""
     for size in SIZES:
         x = reals(rng, (3, size), dtype)
         assert_spectrum(torch.fft.ihfft(x.to(device), norm=norm), np.fft.ihfft(numbers(x), norm=norm), size)
@@ -93,7 +93,7 @@ SHAPES: list[tuple[int, ...]] = [(4, 6), (8, 9), (13, 16), (5, 1), (31, 33), (3,
 
 
 def hermitian(x: Array, norm: str, sizes: Sequence[int], axes: Sequence[int]) -> Array:
-    """`hfftn`, which NumPy lacks: the inverse real transform of the conjugate, scaled the other way."""
+    """Return `hfftn`, which NumPy lacks: the inverse real transform of the conjugate, scaled the other way."""
     found: Array = np.fft.irfftn(x.conj(), s=sizes, axes=axes, norm=OTHER_WAY[norm])  # type: ignore[arg-type]
     return found
 
@@ -122,7 +122,7 @@ ANY_ORDER = pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": 
 def test_transforms_of_many_dimensions(
     device: torch.device, rng: np.random.Generator, kind: str, order: str, norm: Any, dtype: torch.dtype
 ) -> None:
-    """Transforms of the last two dimensions, or of the first and the last, in either order, are NumPy's."""
+    """Transforms of the last two dimensions, or of the first and the last, in either order, equal NumPy's."""
     run, expect = MANY[kind]
     only_real = kind.startswith(("rfft", "ihfft"))
     for shape in SHAPES:
@@ -139,7 +139,7 @@ def test_transforms_of_many_dimensions(
 def test_transforms_to_real_numbers_of_many_dimensions(
     device: torch.device, rng: np.random.Generator, kind: str, norm: Any, dtype: torch.dtype
 ) -> None:
-    """`irfftn` and `hfftn` of the spectrum of a real signal, with the size of the last dimension, even or odd."""
+    """`irfftn` and `hfftn` of the spectrum of a real signal equal NumPy's, for an even or odd last dimension."""
     run: Any = getattr(torch.fft, kind)
     for shape in SHAPES:
         signal = reals(rng, shape, torch.float64).numpy()
@@ -157,7 +157,7 @@ def test_transforms_to_real_numbers_of_many_dimensions(
 def test_fft_pads_and_cuts_to_the_given_size(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """With `n`, the signal is cut or filled with zeros first, along any dimension."""
+    """With `n`, the signal is first cut or filled with zeros, along any dimension."""
     x = reals(rng, (10, 6, 11), dtype)
     for size in (1, 5, 10, 17):
         for dim in (0, 1, 2, -1):
@@ -170,8 +170,10 @@ def test_fft_pads_and_cuts_to_the_given_size(
 def test_real_transforms_along_each_dimension(
     device: torch.device, rng: np.random.Generator, kind: str, dtype: torch.dtype
 ) -> None:
-    """`rfft`, `ihfft` and their inverses transform any dimension, to an even or odd size; the input of an inverse is a
-    spectrum of real signals."""
+    """`rfft`, `ihfft` and their inverses transform any dimension, to an even or odd size.
+
+    The input of an inverse is a spectrum of real signals.
+    """
     run: Any = getattr(torch.fft, kind)
     expect: Any = getattr(np.fft, kind)
     forward = {"irfft": np.fft.rfft, "hfft": np.fft.ihfft}.get(kind)
@@ -188,8 +190,7 @@ def test_real_transforms_along_each_dimension(
 @BOTH
 @pytest.mark.parametrize("layout", ["sliced", "transposed", "conjugate", "expanded"])
 def test_fft_of_views(device: torch.device, rng: np.random.Generator, layout: str, dtype: torch.dtype) -> None:
-    """A transform of a view, with gaps, in another order, conjugated or with a stride of zero, is that of its
-    numbers."""
+    """A transform of a view with gaps, in another order, conjugated or with a stride of zero is that of its numbers."""
     x = reals(rng, (6, 15, 8), dtype).to(device)
     view = {
         "sliced": x[::2, 1::3, 1:],
@@ -286,7 +287,7 @@ def test_frequencies_and_shifts(device: torch.device, size: int) -> None:
 def test_stft_is_the_spectra_of_its_windows(
     device: torch.device, rng: np.random.Generator, hop: int, dtype: torch.dtype
 ) -> None:
-    """`stft` gives the `rfft` of each window of the signal times the window, and `istft` the signal."""
+    """`stft` gives the `rfft` of each part of the signal times the window, and `istft` gives the signal."""
     x, window = reals(rng, (200,), dtype), torch.hann_window(16, periodic=True, dtype=dtype) + 0.5
     frames = np.lib.stride_tricks.sliding_window_view(numbers(x), 16)[::hop] * numbers(window)
 
@@ -333,7 +334,7 @@ def test_fft_gradient_is_the_transform_of_the_gradient(
 def test_fftn_of_a_large_size(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    """Transforms that need several kernels and a workspace are NumPy's."""
+    """Transforms that need several kernels and a workspace equal NumPy's."""
     x = reals(rng, shape, dtype)
     assert_spectrum(torch.fft.fftn(x.to(device)), np.fft.fftn(numbers(x)), x.numel())
 
@@ -352,7 +353,7 @@ def test_fft_of_half_precision(device: torch.device, rng: np.random.Generator, s
 
 @pytest.fixture
 def plans(device: torch.device) -> Iterator[Any]:
-    """The plan cache of the device, empty; its size is restored."""
+    """Yield the empty plan cache of the device; restore its size."""
     found = torch.backends.cuda.cufft_plan_cache[device]
     before = found.max_size
     found.clear()
@@ -363,9 +364,9 @@ def plans(device: torch.device) -> Iterator[Any]:
 
 @pytest.mark.requires(device="cuda", rocm=False)
 def test_cufft_plan_cache_max_size_reads_back(device: torch.device, plans: Any) -> None:
-    """A device's cache of plans has a size that can be set, which the manager has for the current device.
+    """The size of a device's plan cache can be set; the manager has that of the current device.
 
-    A negative size and a device that is not there raise; the number of plans cannot be set.
+    A negative size and a missing device raise; the number of plans cannot be set.
     """
     manager = torch.backends.cuda.cufft_plan_cache
     plans.max_size = 3
@@ -384,7 +385,7 @@ def test_cufft_plan_cache_max_size_reads_back(device: torch.device, plans: Any) 
 
 @pytest.mark.requires(silicon=True, rocm=False)
 def test_cufft_plan_cache_keeps_as_many_plans_as_wanted(device: torch.device, plans: Any) -> None:
-    """Each size of transform has a plan, used again; beyond `max_size` the oldest goes, and `clear` removes all."""
+    """Each size has a plan, which is reused; beyond `max_size` the oldest is removed, and `clear` removes all."""
     plans.max_size = 2
     for length, expected in ((64, 1), (64, 1), (128, 2), (256, 2)):
         torch.fft.fft(torch.ones(length, device=device))

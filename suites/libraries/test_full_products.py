@@ -1,8 +1,9 @@
-"""Products of the sizes that fill a chip, checked by Freivalds' method.
+"""Products of sizes that fill a chip, checked by Freivalds' method.
 
-A wrong product C of A and B differs from it in C r - A (B r) for a vector r: one wrong entry always shows, since no
-element of r is zero, and any wrong C shows with a probability of at least one half for each random r of ones and minus
-ones (R. Freivalds, 1977). Three vectors are used. The check costs three products of a matrix and a vector, in NumPy.
+A wrong product C of A and B differs from the right one in C r - A (B r) for a vector r. One wrong entry always gives a
+difference, since no element of r is zero, and any wrong C gives one with a probability of at least one half for each
+random r of ones and minus ones (R. Freivalds, 1977). Three vectors are used. The check costs three products of a matrix
+and a vector, in NumPy.
 
 The factors are whole numbers whose products are exact, so the comparison needs no tolerance.
 """
@@ -18,7 +19,7 @@ import torch
 
 from .oracle import Array, factors, numbers, tensor, types
 
-#: Sizes larger than one tile in each dimension, also where caches end, with tails.
+#: Sizes larger than one tile in each dimension, also around cache sizes, with tails.
 HERE = [(301, 307, 311), (511, 64, 513), (1025, 333, 769), (384, 384, 384)]
 #: Sizes that give each multiprocessor work, with and without tails.
 FULL = [(4096, 4096, 4096), (8192, 8192, 8192), (4095, 4097, 8191), (16_411, 1031, 5003), (65_536, 128, 264)]
@@ -52,7 +53,7 @@ def assert_product(found: torch.Tensor, a: Array, b: Array, rng: np.random.Gener
 def test_product_of_a_full_size_has_no_wrong_entry(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int, int], kind: str, dtype: torch.dtype
 ) -> None:
-    """A product of whole numbers is exact in each entry, at sizes at which all parts of a chip take part."""
+    """Each entry of a product of whole numbers is exact, at sizes at which all parts of a chip take part."""
     rows, inner, columns = shape
     a, b = factors(rng, (rows, inner), (inner, columns), dtype)
 
@@ -67,7 +68,7 @@ def test_product_of_a_full_size_has_no_wrong_entry(
 def test_mm_of_large_transposes_has_no_wrong_entry(
     device: torch.device, rng: np.random.Generator, transposed: str, dtype: torch.dtype
 ) -> None:
-    """The same for transposed factors, for which libraries have kernels of their own."""
+    """Each entry of a product of transposed factors, for which libraries have separate kernels, is exact."""
     a, b = factors(rng, (517, 331), (331, 401), dtype)
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
     if transposed != "right":
@@ -83,7 +84,7 @@ def test_mm_of_large_transposes_has_no_wrong_entry(
 def test_mm_with_tf32_of_a_full_size_has_no_wrong_entry(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int, int]
 ) -> None:
-    """The same with TF32, whose ten bits hold these whole numbers."""
+    """Each entry of a product with TF32 is exact, since its ten bits hold these whole numbers."""
     rows, inner, columns = shape
     a, b = factors(rng, (rows, inner), (inner, columns), torch.float32)
     torch.backends.cuda.matmul.fp32_precision = "tf32"
@@ -92,7 +93,7 @@ def test_mm_with_tf32_of_a_full_size_has_no_wrong_entry(
 
 
 def test_freivalds_method_finds_one_wrong_entry(device: torch.device, rng: np.random.Generator) -> None:
-    """Control: a product with one entry that is one too large is found, wherever it is."""
+    """Control: a product with one entry that is one too large is found, wherever the entry is."""
     a, b = factors(rng, (64, 32), (32, 48), torch.float32)
     for place in ((0, 0), (63, 47), (17, 31)):
         found: Any = tensor(a @ b, torch.float32, device)

@@ -1,6 +1,6 @@
-"""Products of groups, of 16-bit types with results of 32 bits, and of matrices with two zeros in four.
+"""Products of groups, of 16-bit types with 32-bit results, and of matrices with two zeros in each four elements.
 
-Factors are whole numbers whose sums the types hold exactly, so each result is the exact one, rounded at most once.
+Factors are whole numbers whose sums the types hold exactly, so each result is exact, rounded at most once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .oracle import Array, assert_equal, assert_within, name, tensor, types, uni
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 HALVES = types(F16, BF16)
-#: A library of NVIDIA computes these; nothing takes its place.
+#: An NVIDIA library computes these, without an alternative.
 GPU = pytest.mark.requires(device="cuda", silicon=True)
-#: Ends of the groups: one of them is empty.
+#: Ends of the groups, one of which is empty.
 ENDS = [16, 16, 40, 64]
 
 
@@ -32,7 +32,7 @@ def _groups() -> list[slice]:
 
 def _grouped(form: str, rng: np.random.Generator) -> tuple[Array, Array, Array]:
     """Return factors of a form, with inner sizes of at most 32, and the result."""
-    if form == "rows":  # of the first matrix, each group with a matrix of its own
+    if form == "rows":  # of the first matrix; each group has its own second matrix
         a, b = _whole(rng, 64, 32), _whole(rng, 4, 32, 24)
         return a, b, np.concatenate([a[rows] @ b[place] for place, rows in enumerate(_groups())])
     if form == "columns":  # of the second matrix
@@ -54,7 +54,7 @@ def _grouped(form: str, rng: np.random.Generator) -> tuple[Array, Array, Array]:
 def test_grouped_mm_multiplies_each_group(
     device: torch.device, rng: np.random.Generator, form: str, columns: bool
 ) -> None:
-    """Groups of rows, of columns, of terms, or a batch, each with its matrix; a group may be empty."""
+    """Groups of rows, of columns, of terms, or a batch are each multiplied by their matrix; a group may be empty."""
     a, b, wanted = _grouped(form, rng)
     second = tensor(b, BF16, device)
     if columns:
@@ -70,7 +70,7 @@ def test_grouped_mm_multiplies_each_group(
 @pytest.mark.operator("_scaled_grouped_mm")
 @pytest.mark.requires(device="cuda", silicon=True, compute_capability=">=9.0,<10.0")
 def test_scaled_grouped_mm_multiplies_each_group_of_float8(device: torch.device, rng: np.random.Generator) -> None:
-    """Groups of rows of float8 matrices, with a scale for each row of the first and each column of each second."""
+    """Groups of rows of float8 matrices have a scale per row of the first and per column of each second matrix."""
     a, b = _whole(rng, 64, 32), _whole(rng, 4, 32, 48)
     rows, columns = 2.0 ** rng.integers(-2, 3, 64), 2.0 ** rng.integers(-2, 3, (4, 48))
     wanted = np.concatenate([(a[part] @ b[place]) * columns[place] for place, part in enumerate(_groups())])
@@ -114,7 +114,7 @@ def test_product_of_16_bits_has_results_of_32(
 
 
 def _two_of_four(rng: np.random.Generator, rows: int, columns: int) -> Array:
-    """Whole numbers of which each four in a row have two zeros."""
+    """Return whole numbers with two zeros in each four of a row."""
     found = rng.choice([-3.0, -2, -1, 1, 2, 3], (rows, columns // 4, 4))
     order = rng.random(found.shape).argsort(-1)
     return np.where(order < 2, 0, found).reshape(rows, columns)
@@ -134,14 +134,14 @@ def _two_of_four(rng: np.random.Generator, rows: int, columns: int) -> Array:
 def test_to_sparse_semi_structured_has_the_product_of_the_matrix(
     device: torch.device, rng: np.random.Generator, library: str, dtype: torch.dtype
 ) -> None:
-    """A matrix with two zeros in each four is kept as it is, and its products are those of the dense one."""
+    """A matrix with two zeros in each four elements is kept exactly, and its products equal those of the dense one."""
     kind: Any = getattr(torch.sparse, f"SparseSemiStructuredTensor{library}")
     if library == "CUSPARSELT" and not torch.backends.cusparselt.is_available():
         pytest.skip("this build has no cuSPARSELt")
     a, b = _two_of_four(rng, 128, 256), _whole(rng, 256, 64)
     x = kind.from_dense(tensor(a, dtype, device))
 
-    # Second factors are in columns: for int8, cuSPARSELt has no others, and so no `to_dense` either.
+    # Second factors are column-major: for int8, cuSPARSELt has no others, and therefore no `to_dense` either.
     identity = torch.eye(a.shape[1], dtype=dtype, device=device).t()
     assert_equal(torch.mm(x, identity), a)
     second = tensor(b.T, dtype, device).t()

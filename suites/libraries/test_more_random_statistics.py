@@ -18,7 +18,7 @@ F32, F64 = torch.float32, torch.float64
 @pytest.mark.operator("random_")
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float32", "float64", "bool"])
 def test_random_fills_the_range_of_its_type(device: torch.device, dtype: str) -> None:
-    """Whole numbers from 0 to the largest of the type, or to the largest below which a type of floats has all."""
+    """`random_` draws whole numbers from 0 to the largest of an integer type, or that a float type holds exactly."""
     kind = getattr(torch, dtype)
     x = torch.empty(COUNT, dtype=kind, device=device).random_(generator=seeded(device))
 
@@ -28,7 +28,7 @@ def test_random_fills_the_range_of_its_type(device: torch.device, dtype: str) ->
     assert (values == np.floor(values)).all()
     assert values.min() >= 0
     parts = min(16, 2**bits)
-    # A type of floats has its largest whole number too.
+    # A float type also has its largest whole number.
     places = np.minimum(values / 2.0**bits * parts, parts - 1).astype(int)
     assert values.max() <= 2.0**bits
     assert_counts(np.bincount(places, minlength=parts), np.full(parts, 1 / parts))
@@ -58,7 +58,7 @@ def test_random_of_a_range(device: torch.device, dtype: str, low: int | None, hi
 
 @pytest.mark.operator("random_")
 def test_random_from_to_the_end_has_all_bits(device: torch.device) -> None:
-    """From the smallest number of 64 bits without an end, each bit is set in half of the numbers."""
+    """From the smallest 64-bit number without an end, each bit is set in half of the numbers."""
     count = 50_000
     x = torch.empty(count, dtype=torch.int64, device=device)
     aten("random_.from")(x, -(2**63), None, generator=seeded(device))
@@ -69,7 +69,7 @@ def test_random_from_to_the_end_has_all_bits(device: torch.device) -> None:
 @pytest.mark.operator("normal", "bernoulli")
 @types(F32, F64)
 def test_normal_and_bernoulli_by_tensors(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """`normal` with a deviation, a mean, or both per element or broadcast; `bernoulli_` with a probability each."""
+    """`normal` takes a deviation, a mean, or both per element or broadcast; `bernoulli_` takes probabilities."""
     spread, middle = rng.uniform(0.5, 4, COUNT), rng.uniform(-3, 3, COUNT)
     s, m = tensor(spread, dtype, device), tensor(middle, dtype, device)
     a, b = numbers(s), numbers(m)
@@ -98,7 +98,7 @@ def test_normal_and_bernoulli_by_tensors(device: torch.device, rng: np.random.Ge
 @pytest.mark.operator("_sample_dirichlet")
 @types(F32, F64)
 def test_dirichlet_samples_have_their_moments(device: torch.device, dtype: torch.dtype) -> None:
-    """Rows of a sum of one: each share has the mean a / sum(a) and the variance of a beta distribution."""
+    """Rows have a sum of one, and each share has the mean a / sum(a) and the variance of a beta distribution."""
     shape = np.array([0.5, 1.0, 2.5, 4.0])
     rows = 60_000
     x = tensor(np.broadcast_to(shape, (rows, 4)), dtype, device)
@@ -115,7 +115,7 @@ def test_dirichlet_samples_have_their_moments(device: torch.device, dtype: torch
 
 
 def _below(shape: float, x: float) -> float:
-    """The share of a gamma distribution below x: the series of the lower incomplete gamma function."""
+    """Return the share of a gamma distribution below x: the series of the lower incomplete gamma function."""
     term = total = 1 / shape
     place = shape
     while abs(term) > 1e-17 * abs(total):
@@ -128,9 +128,9 @@ def _below(shape: float, x: float) -> float:
 @pytest.mark.operator("_standard_gamma_grad")
 @types(F32, F64)
 def test_standard_gamma_grad_is_the_slope_of_the_quantile(device: torch.device, dtype: torch.dtype) -> None:
-    """The derivative of a sample by its shape, at a fixed share: minus dF/da divided by the density.
+    """The derivative of a sample by its shape, at a fixed share, is minus dF/da divided by the density.
 
-    torch promises a relative error below 5e-4; differences of the series are good for 1e-8.
+    torch promises a relative error below 5e-4; differences of the series are accurate to 1e-8.
     """
     shapes = np.array([0.3, 0.9, 1.0, 2.5, 7.0, 8.5, 30.0])
     a = np.repeat(shapes, 3)

@@ -1,8 +1,7 @@
-"""Nested tensors of the layout `torch.jagged`: rows of different lengths, one after the other in memory, against NumPy.
+"""Nested tensors of the layout `torch.jagged`: rows of different lengths, consecutive in memory, compared with NumPy.
 
-Each row is computed by itself in float64. Values are of the order of one, and sums have up to 40 terms, so that
-an error is below 200 roundings of the type.
-Source: documentation of `torch.nested`.
+Each row is computed by itself in float64. Values are of the order of one, and sums have up to 40 terms, so an error is
+below 200 roundings of the type. Source: documentation of `torch.nested`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .oracle import Array, assert_equal, assert_within, numbers, tensor, types, 
 from .slopes import assert_slopes
 from .transformer import softmax
 
-#: What torch says about the state of its nested tensors is not under test.
+#: torch's warnings of the state of its nested tensors are not under test.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
     # The software device has no nested tensors.
@@ -34,12 +33,12 @@ WIDTH = 6
 
 
 def _rows(rng: np.random.Generator, *more: int) -> list[Array]:
-    """Return rows of numbers that float32 holds exactly: those of float64 are the same."""
+    """Return rows of numbers that float32 holds exactly, so that those of float64 are the same."""
     return [rng.uniform(-1, 1, (length, *more)).astype(np.float32).astype(np.float64) for length in LENGTHS]
 
 
 def _jagged(rows: list[Array], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a nested tensor (rows, steps that differ, ...) and let its values require gradients."""
+    """Return a nested tensor (rows, steps that differ, ...), whose values require gradients."""
     values = tensor(np.concatenate(rows), dtype, device).requires_grad_()
     offsets = torch.tensor([0, *np.cumsum(LENGTHS).tolist()], device=device)
     return torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=min(LENGTHS), max_seqlen=max(LENGTHS))
@@ -58,7 +57,7 @@ def _check(found: torch.Tensor, wanted: list[Array], dtype: torch.dtype) -> None
 def test_a_nested_tensor_has_the_rows_it_was_made_of(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """Made of a list or of values and offsets: rows, values, offsets, sizes, and the padded tensor of a given size."""
+    """A nested tensor from a list or from values and offsets has its rows, values, offsets, sizes and padded form."""
     rows = [rng.integers(0, 2, (length, WIDTH)) for length in LENGTHS]
     host = [torch.from_numpy(row).to(dtype) for row in rows]
     made = torch.nested.nested_tensor(host, layout=torch.jagged, device=device)
@@ -81,7 +80,7 @@ def test_a_nested_tensor_has_the_rows_it_was_made_of(
 
 
 def test_narrow_takes_steps_of_each_row(device: torch.device, rng: np.random.Generator) -> None:
-    """`torch.nested.narrow` of a dense tensor: from a start and of a length per row; a view of the same memory."""
+    """`torch.nested.narrow` of a dense tensor takes a start and a length per row, and is a view of the same memory."""
     dense = rng.uniform(-1, 1, (4, 9, WIDTH))
     x = tensor(dense, F64, device)
     starts, lengths = torch.tensor([0, 2, 8, 4], device=device), torch.tensor([9, 3, 1, 5], device=device)
@@ -112,7 +111,7 @@ _ROWWISE: dict[str, tuple[_Torch, Callable[[Array, Array], Array]]] = {
 
 
 def _variance(x: Array) -> Any:
-    """The variance, not of magnitudes: for derivatives by imaginary steps."""
+    """Return the variance without absolute values, for derivatives by imaginary steps."""
     return ((x - x.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True)
 
 
@@ -121,7 +120,7 @@ def _variance(x: Array) -> Any:
 def test_operation_of_each_row_is_that_of_the_row_alone(
     device: torch.device, rng: np.random.Generator, name: str, dtype: torch.dtype
 ) -> None:
-    """Values, and the gradients by the values of all rows and by a weight that the rows share.
+    """Values, and gradients by all rows and by a weight that the rows share, equal those of each row alone.
 
     torch has no gradients of sums and means over the steps of jagged rows.
     """
@@ -130,7 +129,7 @@ def test_operation_of_each_row_is_that_of_the_row_alone(
     x, w = _jagged(rows, dtype, device), tensor(weight, dtype, device).requires_grad_()
     found = run(x, w)
     wanted = [formula(row, weight) for row in rows]
-    if not found.is_nested:  # one step per row is left
+    if not found.is_nested:  # one step per row remains
         assert_within(found, np.stack(wanted), 200 * unit(dtype) * (1 + np.abs(np.stack(wanted))))
         return
     _check(found, wanted, dtype)
@@ -150,9 +149,10 @@ def test_operation_of_each_row_is_that_of_the_row_alone(
 def test_attention_stays_within_each_row(
     device: torch.device, rng: np.random.Generator, causal: bool, dtype: torch.dtype
 ) -> None:
-    """`scaled_dot_product_attention` of (rows, heads, steps that differ, width): no step attends to another row's.
+    """In `scaled_dot_product_attention` of (rows, heads, steps that differ, width), no step attends to another row's.
 
-    Causal attention in double precision may be refused: only the kernels for smaller types know rows of such lengths.
+    Causal attention in double precision may be refused, since only the kernels for smaller types support rows of such
+    lengths.
     """
     heads, width = 2, 8
     q, k, v = (_rows(rng, heads, width) for _ in range(3))

@@ -1,6 +1,6 @@
-"""Sorting, selection, scans, searching, counting and histograms, against NumPy, exactly.
+"""Sorting, selection, scans, searching, counting and histograms, compared exactly with NumPy.
 
-Sizes lie on both sides of those at which libraries change their algorithm: a warp, a block, one pass and many.
+Sizes are on both sides of those at which libraries change their algorithm: a warp, a block, one pass and many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def of_sizes(sizes: str) -> tuple[int, ...]:
 
 
 def mixed(rng: np.random.Generator, shape: Any, dtype: torch.dtype) -> Array:
-    """Numbers of a type with repetitions, its ends, and for floats both infinities; no NaN."""
+    """Return numbers of a type with repetitions, its ends, and for floats both infinities; no NaN."""
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
         found = rng.integers(max(info.min, -500), min(info.max, 500) + 1, shape)
@@ -48,7 +48,7 @@ def mixed(rng: np.random.Generator, shape: Any, dtype: torch.dtype) -> Array:
 def test_sort_is_stable_and_complete(
     device: torch.device, rng: np.random.Generator, sizes: str, dtype: torch.dtype
 ) -> None:
-    """A stable sort gives NumPy's order, up or down; the values of one that is not stable, too, with their places."""
+    """A stable sort gives NumPy's order, up or down; an unstable sort gives the same values, with their places."""
     for size in of_sizes(sizes):
         a = mixed(rng, size, dtype)
         x = tensor(a, dtype, device)
@@ -103,7 +103,7 @@ def test_sort_puts_nan_last(device: torch.device, dtype: torch.dtype) -> None:
 @SIZE
 @ALL
 def test_topk_and_kthvalue(device: torch.device, rng: np.random.Generator, sizes: str, dtype: torch.dtype) -> None:
-    """`topk` gives the largest or smallest numbers in order, with places that hold them; `kthvalue` the k-th."""
+    """`topk` gives the largest or smallest numbers in order, with places that hold them; `kthvalue` gives the k-th."""
     for size in of_sizes(sizes):
         a = mixed(rng, size, dtype)
         x, order = tensor(a, dtype, device), np.sort(a)
@@ -121,7 +121,7 @@ def test_topk_and_kthvalue(device: torch.device, rng: np.random.Generator, sizes
 
 @types(torch.int32, torch.int64, torch.float32, torch.float64)
 def test_median_mode_and_quantile(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """`median` gives the lower of two in the middle, `mode` a number of the greatest count, `quantile` NumPy's."""
+    """`median` gives the lower of two middle numbers, `mode` a number of the greatest count, and `quantile` NumPy's."""
     for size in (1, 2, 33, 100, 1025):
         a = rng.integers(-20, 21, (size, 3)).astype(np.float64)
         x = tensor(a, dtype, device)
@@ -147,7 +147,7 @@ def test_cumsum_of_whole_numbers_is_exact(
     """Running sums of whole numbers that the type holds are exact, along the last and the first dimension."""
     for size in of_sizes(sizes):
         a = rng.choice([-1.0, 0.0, 1.0], size)
-        if dtype == torch.bfloat16:  # few ones, or a sum of all could exceed its 256 whole numbers
+        if dtype == torch.bfloat16:  # few ones, so that the sum of all stays within its 256 whole numbers
             a[rng.permutation(size)[200:]] = 0
         x = tensor(a, dtype, device)
         expected = a.cumsum()
@@ -222,7 +222,7 @@ def test_searchsorted_of_rows(device: torch.device, rng: np.random.Generator, dt
 def test_unique_counts_each_number(
     device: torch.device, rng: np.random.Generator, sizes: str, dtype: torch.dtype
 ) -> None:
-    """`unique` gives the sorted numbers, the place of each element among them and their counts, as NumPy does."""
+    """`unique` gives the sorted numbers, the place of each element among them and their counts, like NumPy."""
     for size in of_sizes(sizes):
         a = rng.integers(0, 200, size)
         x = tensor(a, dtype, device)
@@ -267,9 +267,9 @@ def test_bincount_counts_and_adds(device: torch.device, rng: np.random.Generator
 def test_histc_and_histogram_count(
     device: torch.device, rng: np.random.Generator, sizes: str, dtype: torch.dtype
 ) -> None:
-    """`histc` counts in equal bins, with the last one closed; `histogram` (on the CPU) in given ones, with weights."""
+    """`histc` counts in equal bins, the last one closed; `histogram` (on the CPU) in given bins, with weights."""
     for size in of_sizes(sizes):
-        # a quarter off the edges, so that no rounding moves a number to the next bin
+        # A quarter off the edges, so that no rounding moves a number to the next bin.
         a = rng.integers(-40, 41, size) + 0.25
         x = tensor(a, dtype, device)
         expected = np.histogram(a, bins=64, range=(-32, 32))[0]
@@ -286,7 +286,7 @@ def test_histc_and_histogram_count(
 def test_nonzero_masked_select_and_where(
     device: torch.device, rng: np.random.Generator, sizes: str, share: float
 ) -> None:
-    """Compactions keep exactly the chosen elements, in order, whether few or all are chosen."""
+    """Compactions keep exactly the selected elements, in order, whether few or all are selected."""
     for size in of_sizes(sizes):
         mask, a = rng.random(size) < share, np.arange(size)
         x, y = torch.from_numpy(mask).to(device), torch.from_numpy(a).to(device)
@@ -301,7 +301,7 @@ def test_nonzero_masked_select_and_where(
 def test_scatter_and_index_add_reduce_by_key(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """Sums, products, minima and maxima by key are those of NumPy, whatever collides."""
+    """Sums, products, minima and maxima by key equal NumPy's, whatever keys collide."""
     for size in (1, 33, 4097, 70_001):
         keys, a = rng.integers(0, 13, size), rng.integers(-50, 51, size).astype(np.float64)
         index, x = torch.from_numpy(keys).to(device), tensor(a, dtype, device)

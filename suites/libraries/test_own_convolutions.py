@@ -47,7 +47,7 @@ def _plus(values: Array, bias: Array | None) -> Array:
 def test_slow_conv_dilated(
     device: torch.device, rng: np.random.Generator, dims: int, form: Form, biased: bool, dtype: torch.dtype
 ) -> None:
-    """A convolution with dilation, by name."""
+    """`slow_conv_dilated` is a convolution with dilation."""
     kernel = _edges(2, dims)
     x, w, b = _whole(rng, 2, 3, *_edges(7, dims)), _whole(rng, 4, 3, *kernel), _whole(rng, 4)
     found = aten(f"slow_conv_dilated{dims}d.default")(
@@ -65,7 +65,7 @@ def test_slow_conv_dilated(
 def test_slow_conv_transpose(
     device: torch.device, rng: np.random.Generator, dims: int, form: Form, biased: bool, dtype: torch.dtype
 ) -> None:
-    """A transposed convolution, by name, with the outputs that its stride leaves out."""
+    """`slow_conv_transpose` is a transposed convolution, including the outputs that its stride omits."""
     kernel, sizes = _edges(2, dims), _edges(5, dims)
     extra = form.stride - 1
     y, w, b = _whole(rng, 2, 3, *sizes), _whole(rng, 3, 4, *kernel), _whole(rng, 4)
@@ -93,7 +93,7 @@ DIMS_OF_SLOW = pytest.mark.parametrize(
 def test_slow_conv_forward(
     device: torch.device, rng: np.random.Generator, dims: int, form: Form, dtype: torch.dtype
 ) -> None:
-    """A convolution without dilation, by name."""
+    """`slow_conv_forward` is a convolution without dilation."""
     kernel = _edges(2, dims)
     x, w, b = _whole(rng, 2, 3, *_edges(6, dims)), _whole(rng, 4, 3, *kernel), _whole(rng, 4)
     run = aten("_slow_conv2d_forward.default" if dims == 2 else "slow_conv3d_forward.default")
@@ -110,7 +110,7 @@ def test_slow_conv_forward(
 def test_conv_depthwise(
     device: torch.device, rng: np.random.Generator, dims: int, form: Form, dtype: torch.dtype
 ) -> None:
-    """CUDA's own convolution of each channel by itself, by name."""
+    """`conv_depthwise`, CUDA's own, convolves each channel by itself."""
     kernel, form = _edges(2, dims), Form(form.stride, form.padding, form.dilation, groups=5)
     x, w, b = (rng.integers(-1, 2, shape).astype(np.float64) for shape in (
         (2, 5, *_edges(7, dims)), (5, 1, *kernel), (5,)))  # fmt: skip
@@ -132,7 +132,7 @@ def test_conv_depthwise(
 def test_cudnn_convolution(
     device: torch.device, rng: np.random.Generator, dims: int, form: Form, dtype: torch.dtype
 ) -> None:
-    """cuDNN's convolutions by name: plain, transposed, with a bias, a sum, and without negative results.
+    """cuDNN's convolutions by name are plain, transposed, with a bias, with a sum, or without negative results.
 
     Transform algorithms add a factor of 32 to the bound of rounding theory, as in `test_convolutions.py`.
     """
@@ -169,7 +169,7 @@ def _triangle(x: float) -> float:
 
 
 def _cubic(x: float) -> float:
-    """Keys' kernel with a = -1/2, as in Pillow."""
+    """Return Keys' kernel with a = -1/2, as in Pillow."""
     x = abs(x)
     if x < 1:
         return (1.5 * x - 2.5) * x * x + 1
@@ -193,7 +193,10 @@ FILTERS: dict[str, tuple[Callable[[float], float], int]] = {
 
 
 def _matrix(kind: str, size: int, out: int, corners: bool) -> Array:
-    """The weights of each input in each output: the filter, as wide as the outputs are apart, with a sum of one."""
+    """Return the weights of each input in each output.
+
+    They are the filter, as wide as the distance of the outputs, with a sum of one.
+    """
     run, support = FILTERS[kind]
     scale = (size - 1) / (out - 1) if corners and out > 1 else 0.0 if corners else size / out
     width = max(scale, 1.0)
@@ -221,7 +224,7 @@ def _matrix(kind: str, size: int, out: int, corners: bool) -> Array:
 def test_upsample_aa_is_a_filter_and_its_adjoint(
     device: torch.device, rng: np.random.Generator, kind: str, sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """Images of 12 by 9, larger and smaller, by a filter along each axis; the gradient by its transpose.
+    """Images of 12 by 9 are enlarged and reduced by a filter along each axis; the gradient is by its transpose.
 
     A weight is off by some roundings of the place, of the size of the image, and a result by those of its filter.
     """

@@ -1,4 +1,4 @@
-"""Pooling, interpolation and distances, against NumPy: exactly where results are whole numbers or halves."""
+"""Pooling, interpolation and distances, compared with NumPy: exactly if results are whole numbers or halves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORM = pytest.mark.parametrize("form", FORMS, ids=lambda form: "k{}s{}p{}".forma
 
 
 def reduced(a: Array, form: tuple[int, int, int], run: Callable[..., Array], edge: float) -> Array:
-    """Windows of the last dimensions, reduced one by one."""
+    """Return the windows of the last dimensions, reduced one by one."""
     kernel, stride, padding = form
     dims = a.ndim - 2
     around = np.pad(a, [(0, 0), (0, 0), *[(padding, padding)] * dims], constant_values=edge)
@@ -46,7 +46,7 @@ def reduced(a: Array, form: tuple[int, int, int], run: Callable[..., Array], edg
 
 
 def image(rng: np.random.Generator, dims: int) -> Array:
-    """Whole numbers of a shape whose edges differ."""
+    """Return whole numbers of a shape whose edges differ."""
     found: Array = rng.integers(-60, 61, (2, 3, *range(6, 6 + dims))).astype(np.float64)
     return found
 
@@ -57,8 +57,7 @@ def image(rng: np.random.Generator, dims: int) -> Array:
 def test_max_pool_is_the_maximum_of_each_window(
     device: torch.device, rng: np.random.Generator, dims: int, form: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
-    """Each output is the largest number of its window; padding never is; indices lead to it, and so does the
-    gradient."""
+    """Each output is the largest number of its window and never padding; indices and the gradient lead to it."""
     a = image(rng, dims)
     x = tensor(a, dtype, device).requires_grad_()
 
@@ -100,7 +99,7 @@ def test_avg_pool_is_the_mean_of_each_window(
 def test_adaptive_pools_divide_into_equal_windows(
     device: torch.device, rng: np.random.Generator, dims: int, size: int, dtype: torch.dtype
 ) -> None:
-    """The i-th of n outputs is over the elements from floor(i * size / n) to ceil((i + 1) * size / n)."""
+    """The i-th of n outputs covers the elements from floor(i * size / n) to ceil((i + 1) * size / n)."""
     a = image(rng, dims)
     x = tensor(a, dtype, device)
     most, mean = np.empty((2, 3, *[size] * dims)), np.empty((2, 3, *[size] * dims))
@@ -117,7 +116,7 @@ def test_adaptive_pools_divide_into_equal_windows(
 
 
 def sampled(size: int, out: int, corners: bool) -> Array:
-    """The places in the input of the centers of the output's elements."""
+    """Return the places in the input of the centers of the output's elements."""
     steps = np.arange(out)
     if corners:
         return steps * ((size - 1) / (out - 1)) if out > 1 else steps * 0.0
@@ -125,7 +124,7 @@ def sampled(size: int, out: int, corners: bool) -> Array:
 
 
 def linear(a: Array, axis: int, out: int, corners: bool) -> Array:
-    """Linear interpolation along one axis."""
+    """Interpolate linearly along one axis."""
     size = a.shape[axis]
     places = np.clip(sampled(size, out, corners), 0, None)
     low = np.minimum(np.floor(places).astype(int), size - 1)
@@ -142,7 +141,7 @@ def linear(a: Array, axis: int, out: int, corners: bool) -> Array:
 def test_interpolate_linear(
     device: torch.device, rng: np.random.Generator, dims: int, corners: bool, out: int, dtype: torch.dtype
 ) -> None:
-    """Linear, bilinear and trilinear interpolation, larger and smaller, with both ways to place the corners."""
+    """Linear, bilinear and trilinear interpolation, enlarging and reducing, place the corners in either way."""
     a = image(rng, dims)
     mode = ("linear", "bilinear", "trilinear")[dims - 1]
     expected = a
@@ -151,7 +150,7 @@ def test_interpolate_linear(
 
     found = F.interpolate(tensor(a, dtype, device), size=[out] * dims, mode=mode, align_corners=corners)
 
-    # a place is off by some roundings of its own size, and moves the result by up to twice the largest number
+    # A place is off by some roundings of its own size, and moves the result by up to twice the largest number.
     assert_within(found, expected, 200 * 60 * dims * unit(dtype))
 
 
@@ -159,7 +158,7 @@ def test_interpolate_linear(
 @pytest.mark.parametrize("factor", [2, 3])
 @pytest.mark.types("float64")
 def test_interpolate_nearest_and_area(device: torch.device, rng: np.random.Generator, dims: int, factor: int) -> None:
-    """`nearest` repeats each element, `nearest-exact` too for whole factors, and `area` down is the mean of blocks."""
+    """`nearest` repeats each element, `nearest-exact` too for whole factors; `area` reduces by the mean of blocks."""
     a = image(rng, dims)
     x = tensor(a, torch.float64, device)
     expected = a
@@ -179,7 +178,7 @@ def test_cdist_and_pdist_of_each_order(
 ) -> None:
     """Distances of all pairs, for few rows and many (which take a product for p = 2), are within their bound.
 
-    By products, a squared distance is off by 4 * k * u times the squares of both norms.
+    With products, a squared distance is off by 4 * k * u times the squares of both norms.
     """
     for rows, columns, width in ((1, 1, 1), (7, 5, 3), (40, 33, 17), (70, 60, 8)):
         x, y = reals(rng, (rows, width), dtype), reals(rng, (columns, width), dtype)

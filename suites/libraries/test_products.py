@@ -1,8 +1,8 @@
 """Products of matrices and vectors, from matrices of one element to the tails of tiles.
 
 Whole numbers are chosen such that each product and each partial sum is exact in the type, in any order of additions, so
-that the result is exact: one flipped bit, one lost term or one wrong element fails the case. Real numbers show the type
-that was computed in: each entry is within the bound of rounding theory (`oracle.allowance`).
+that the result is exact: one flipped bit, one lost term or one wrong element fails the case. Real numbers reveal the
+type of the computation: each entry is within the bound of rounding theory (`oracle.allowance`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ KIND = pytest.mark.parametrize("kind", PRODUCTS)
 def test_product_of_whole_numbers_is_exact(
     device: torch.device, rng: np.random.Generator, kind: str, shapes: str, dtype: torch.dtype
 ) -> None:
-    """Each entry of a product is the sum of its products, without an error where no rounding is needed."""
+    """Each entry of a product is the exact sum of its products, if no rounding is needed."""
     product = PRODUCTS[kind]
     for shape in SHAPES[shapes]:
         a, b = factors(rng, product.left(shape), product.right(shape), dtype)
@@ -130,7 +130,7 @@ def test_product_of_reals_is_within_the_bound(
 ) -> None:
     """Each entry of a product of normal numbers is within the bound of rounding theory for its type.
 
-    A product that is computed in a narrower type exceeds it.
+    A product computed in a narrower type exceeds the bound.
     """
     product = PRODUCTS[kind]
     a, b = reals(rng, product.left(shape), dtype), reals(rng, product.right(shape), dtype)
@@ -146,26 +146,26 @@ def test_product_of_reals_is_within_the_bound(
 
 
 def _padded(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers with a leading dimension that is larger than the row, and odd."""
+    """Return the same numbers with a leading dimension that is larger than the row, and odd."""
     around = x.new_full((*x.shape[:-1], x.shape[-1] + 3 + x.shape[-1] % 2), 77)
     around[..., : x.shape[-1]] = x
     return around[..., : x.shape[-1]]
 
 
 def _turned(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, column by column."""
+    """Return the same numbers in column-major order."""
     return x.mT.contiguous().mT
 
 
 def _shifted(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, from one element behind an aligned address."""
+    """Return the same numbers, starting one element after an aligned address."""
     around = x.new_full((x.numel() + 1,), 77)
     around[1:] = x.flatten()
     return around[1:].view(x.shape)
 
 
 def _spread(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, with a gap after each, so that no dimension is dense."""
+    """Return the same numbers, with a gap after each, so that no dimension is dense."""
     around = x.new_full((*x.shape, 2), 77)
     around[..., 0] = x
     return around[..., 0]
@@ -190,7 +190,7 @@ def test_mm_and_bmm_of_each_pair_of_layouts_are_exact(
 ) -> None:
     """Transposes, leading dimensions, alignments and gaps change no entry, in products of one matrix or a batch.
 
-    The elements beside those of the factors are 77, which would show.
+    The elements outside the factors are 77, so that reading them is visible.
     """
     a, b = factors(rng, (3, 19, 37), (3, 37, 23), dtype)
     x = LAYOUTS[left](tensor(a, dtype, device))
@@ -204,7 +204,7 @@ def test_mm_and_bmm_of_each_pair_of_layouts_are_exact(
 
 @TYPE
 def test_mm_of_conjugates_and_transposes(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Products of adjoints, of which libraries take a flag, are those of the conjugated transposes."""
+    """Products of adjoints, which libraries take as a flag, equal those of the conjugated transposes."""
     a, b = factors(rng, (17, 29), (29, 17), dtype)
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
 
@@ -218,7 +218,7 @@ def test_mm_of_conjugates_and_transposes(device: torch.device, rng: np.random.Ge
 def test_mm_out_writes_its_target_and_nothing_beside(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """`out=` may be a part of a larger matrix, row by row or column by column: nothing else is written."""
+    """`out=` may be a part of a larger matrix, row-major or column-major: nothing else is written."""
     a, b = factors(rng, (31, 40), (40, 29), dtype)
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
     expected = np.full((37, 37), 5, (a @ b).dtype)
@@ -275,8 +275,7 @@ def test_addmm_with_beta_zero_ignores_nan(device: torch.device, rng: np.random.G
 
 @TYPE
 def test_products_of_no_terms_are_zero(device: torch.device, dtype: torch.dtype) -> None:
-    """A product with an inner size of zero is zero, and is scaled input where one is added; without rows it is
-    empty."""
+    """A product with an inner size of zero is zero, or the scaled input if one is added; without rows it is empty."""
     x, y = torch.empty(3, 0, dtype=dtype, device=device), torch.empty(0, 4, dtype=dtype, device=device)
     added = torch.full((3, 4), 3, dtype=dtype, device=device)
 
@@ -289,7 +288,7 @@ def test_products_of_no_terms_are_zero(device: torch.device, dtype: torch.dtype)
 
 @types(torch.float64, torch.float32, torch.complex128)
 def test_products_propagate_infinity_and_nan(device: torch.device, dtype: torch.dtype) -> None:
-    """One NaN makes its row NaN and no other; infinity times zero is NaN, times a positive number infinity."""
+    """One NaN makes only its row NaN; infinity times zero is NaN, and times a positive number it is infinity."""
     x = torch.ones(5, 33, dtype=dtype, device=device)
     y = torch.ones(33, 3, dtype=dtype, device=device)
     x[1, 32] = float("nan")
@@ -345,7 +344,7 @@ def test_dot_of_a_million_terms_is_exact(
 @pytest.mark.parametrize("batch", [0, 1, 2, 63, 257, 1025])
 @types(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64)
 def test_bmm_of_many_matrices(device: torch.device, rng: np.random.Generator, batch: int, dtype: torch.dtype) -> None:
-    """Each product of a batch is that of its own matrices, and a batch of none is empty."""
+    """Each product of a batch is that of its own matrices, and an empty batch gives an empty result."""
     a, b = factors(rng, (batch, 5, 9), (batch, 9, 4), dtype)
 
     assert_equal(torch.bmm(tensor(a, dtype, device), tensor(b, dtype, device)), a @ b)
@@ -399,7 +398,7 @@ def test_gradients_of_products_are_exact(
 def test_mm_with_tf32_of_small_whole_numbers_is_exact(
     device: torch.device, rng: np.random.Generator, shape: Shape
 ) -> None:
-    """With TF32, whole numbers of up to ten bits are not rounded, so products are exact; with it off they are too."""
+    """With TF32, whole numbers of up to ten bits are not rounded, so products are exact, as they are without it."""
     rows, inner, columns = shape
     a, b = factors(rng, (rows, inner), (inner, columns), torch.float32)
     x, y = tensor(a, torch.float32, device), tensor(b, torch.float32, device)

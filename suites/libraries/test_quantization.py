@@ -1,7 +1,7 @@
-"""Numbers as integers of a scale: quantization, its imitation in floats with gradients, and products of such weights.
+"""Quantization: numbers as scaled integers, its simulation in floats with gradients, and products of such weights.
 
-q = round(x / scale) + zero, cut at the ends of the type; x' = (q - zero) * scale (torch, quantization). Rounding is to
-the nearest integer, to even ones between two. Other inputs than those of the case for ties are farther from ties than
+q = round(x / scale) + zero, clamped to the range of the type; x' = (q - zero) * scale (torch, quantization). Rounding
+is to the nearest integer, and to even ones for ties. Inputs, except in the case for ties, are farther from ties than
 division rounds.
 """
 
@@ -21,7 +21,7 @@ from .oracle import Array, assert_equal, assert_within, numbers, tensor, types, 
 from .slopes import assert_slopes
 
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
-#: What torch says about its quantized types is not under test.
+#: torch's warnings of its quantized types are not under test.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 ENDS = {"quint8": (0, 255), "qint8": (-128, 127), "qint32": (-(2**31), 2**31 - 1)}
 QUANTIZED = pytest.mark.parametrize("kind", ENDS)
@@ -38,7 +38,7 @@ def _quantized(x: Array, scale: Array | float, zero: Array | float, ends: tuple[
 def _spread(
     rng: np.random.Generator, shape: tuple[int, ...], scale: Array | float, zero: Array | float, ends: tuple[int, int]
 ) -> Array:
-    """Numbers that have each integer of a type, beyond its ends too, and are no ties."""
+    """Return numbers that quantize to each integer of a type, also beyond its range, and are no ties."""
     low, high = max(ends[0], -3000) - 40, min(ends[1], 3000) + 40
     found: Array = (rng.integers(low, high, shape) - zero + rng.uniform(-0.4, 0.4, shape)) * scale
     return found
@@ -48,7 +48,10 @@ def _spread(
 @WITH_QUANTIZED
 @QUANTIZED
 def test_quantize_per_tensor_rounds_and_cuts(device: torch.device, rng: np.random.Generator, kind: str) -> None:
-    """Integers of a scale, cut at the ends of the type; `dequantize` gives their values. A scale may be a tensor."""
+    """Quantization gives integers of a scale, clamped to the type; `dequantize` gives their values.
+
+    A scale may be a tensor.
+    """
     for shape in SHAPES:
         for scale, zero in ((0.25, 0), (0.1, 3), (1.7, 100 if kind == "quint8" else -5)):
             scale = float(np.float32(scale))
@@ -58,7 +61,7 @@ def test_quantize_per_tensor_rounds_and_cuts(device: torch.device, rng: np.rando
 
             found = torch.quantize_per_tensor(given, scale, zero, getattr(torch, kind))
             assert_equal(found.int_repr(), wanted)
-            # (q - zero) * scale is exact but for its own rounding
+            # (q - zero) * scale is exact except for its own rounding.
             assert_within(found.dequantize(), (wanted - zero) * scale, 2 * unit(F32) * np.abs(wanted - zero) * scale)
             assert (found.q_scale(), found.q_zero_point()) == (scale, zero)
             as_tensors = (torch.tensor(scale).to(device), torch.tensor(zero).to(device))
@@ -81,7 +84,7 @@ def test_quantize_per_tensor_rounds_ties_to_even(device: torch.device) -> None:
 def test_quantize_per_tensor_of_a_list_has_a_scale_for_each(
     device: torch.device, rng: np.random.Generator, kind: str
 ) -> None:
-    """The tensors of a list may have unlike shapes; each is quantized by the scale and the zero of its place."""
+    """The tensors of a list may have different shapes; each is quantized with the scale and the zero at its place."""
     scales, zeros = (0.25, 0.0625, 2.0), (0, 3, 7)
     parts = [
         _spread(rng, shape, scale, zero, ENDS[kind]).astype(np.float32)
@@ -104,7 +107,7 @@ def test_quantize_per_tensor_of_a_list_has_a_scale_for_each(
 def test_make_quantized_tensor_takes_the_integers_as_they_are(
     device: torch.device, rng: np.random.Generator, kind: str
 ) -> None:
-    """Integers, a scale and a zero, or one of each per row, make a tensor of these values."""
+    """Integers, with one scale and zero or one of each per row, make a tensor of these values."""
     stored = {"quint8": np.uint8, "qint8": np.int8, "qint32": np.int32}[kind]
     whole = rng.integers(max(ENDS[kind][0], -3000), min(ENDS[kind][1], 3000), (3, 35)).astype(stored)
     scales, zeros = np.array([0.25, 2.0, 0.0625]), np.array([0, 3, 7])
@@ -127,7 +130,7 @@ def test_make_quantized_tensor_takes_the_integers_as_they_are(
 def test_quantize_per_channel_has_a_scale_for_each(
     device: torch.device, rng: np.random.Generator, kind: str, axis: int
 ) -> None:
-    """Each place along the axis has a scale and a zero of its own."""
+    """Each place along the axis has its own scale and zero."""
     shape = (4, 5, 33)
     along = [-1 if place == axis else 1 for place in range(3)]
     scales = rng.integers(1, 64, shape[axis]) / 64
@@ -151,7 +154,7 @@ def test_quantize_per_channel_has_a_scale_for_each(
 @pytest.mark.operator("quantize_per_tensor_dynamic")
 @pytest.mark.requires(not_={"accelerator": True})
 def test_quantize_per_tensor_dynamic_uses_the_range(device: torch.device, rng: np.random.Generator) -> None:
-    """The scale is the range, with zero in it, divided by the steps of the type; each value is within half a step."""
+    """The scale is the range, including zero, divided by the steps of the type; each value is within half a step."""
     for low, high in ((-3.0, 5.0), (0.5, 5.0), (-7.0, -1.0)):
         x = rng.uniform(low, high, 1000)
         x[:2] = low, high
@@ -167,7 +170,7 @@ def test_quantize_per_tensor_dynamic_uses_the_range(device: torch.device, rng: n
 def test_fake_quantize_per_tensor_rounds_and_passes_gradients(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """The values of the integers; the gradient is that of the result where none was cut, else zero."""
+    """`fake_quantize` gives the values of the integers; the gradient passes where none was clamped, else it is zero."""
     for shape in SHAPES:
         for scale, zero, low, high in ((0.25, 0, -128, 127), (0.5, 7, 0, 255), (2.0, 3, 0, 15)):
             a = _spread(rng, shape, scale, zero, (low, high))
@@ -193,7 +196,7 @@ def test_fake_quantize_per_tensor_rounds_and_passes_gradients(
 def test_fake_quantize_per_channel_has_a_scale_for_each(
     device: torch.device, rng: np.random.Generator, axis: int, dtype: torch.dtype
 ) -> None:
-    """The values of the integers of each channel's scale, and the gradient where none was cut."""
+    """`fake_quantize` gives the values with each channel's scale; the gradient passes where none was clamped."""
     shape = (3, 4, 5)
     along = [-1 if place == axis else 1 for place in range(3)]
     scales, zeros = 2.0 ** rng.integers(-4, 3, shape[axis]), rng.integers(0, 9, shape[axis])
@@ -218,9 +221,10 @@ def test_fake_quantize_per_channel_has_a_scale_for_each(
 def test_fake_quantize_learnable_has_gradients_of_scale_and_zero(
     device: torch.device, rng: np.random.Generator, axis: int | None
 ) -> None:
-    """Gradients of scale and zero (Jain and others, 2020; Esser and others, 2020), times `grad_factor`.
+    """The gradients of scale and zero are as published (Jain et al., 2020; Esser et al., 2020), times `grad_factor`.
 
-    By the scale: (x' - x) / scale inside, and the end minus zero where a value was cut; by zero: minus the scale there.
+    By the scale: (x' - x) / scale inside, and the end minus zero if a value was clamped. By zero: minus the scale
+    there.
     """
     shape, (low, high) = (4, 6), (0, 31)
     along = [-1 if place == axis else 1 for place in range(2)]
@@ -259,9 +263,9 @@ def test_fake_quantize_learnable_has_gradients_of_scale_and_zero(
 def test_weight_int8pack_mm_scales_each_column(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """The product with int8 weights times a scale per output: whole numbers and powers of two, rounded once.
+    """The product with int8 weights times a scale per output, of whole numbers and powers of two, is rounded once.
 
-    A library of 16-bit types rounds the sum before its scale, which is a power of two.
+    A library for 16-bit types rounds the sum before the scale, which is a power of two.
     """
     for m, k, n in ((1, 32, 16), (5, 64, 32), (33, 128, 48)):
         a, b = rng.integers(-3, 4, (m, k)), rng.integers(-128, 128, (n, k))
@@ -279,7 +283,7 @@ def test_weight_int8pack_mm_scales_each_column(
 )
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_weight_int4pack_mm_dequantizes_groups(device: torch.device, rng: np.random.Generator, group: int) -> None:
-    """The product with 4-bit weights: (q - 8) * scale + zero, with scale and zero per group of inputs and output.
+    """The product with 4-bit weights uses (q - 8) * scale + zero, with scale and zero per group of inputs and output.
 
     bfloat16 holds each weight, and float32 each sum, so a result is rounded once.
     """
@@ -306,7 +310,7 @@ def test_weight_int4pack_mm_dequantizes_groups(device: torch.device, rng: np.ran
 def test_weight_norm_scales_each_row_to_its_length(
     device: torch.device, rng: np.random.Generator, last: bool, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
-    """v g / |v|, with the length of each row or, for the last dimension, of each column; and both gradients."""
+    """`weight_norm` is v g / |v|, by rows or, for the last dimension, columns; with gradients."""
     if device.type == "cuda" and dtype == F64 and not has_host_kernels(device):
         reason = "the kernel takes the root in float32 (`sqrtf` in WeightNorm.cu; seen on an H200 with torch 2.11)"
         request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))

@@ -2,8 +2,8 @@
 
 The seed is fixed, so a case always draws the same numbers on one device and release, and its verdict never varies. The
 bounds are quantiles for a probability of 10^-6 under the distribution (chi-square by Wilson and Hilferty, the
-Kolmogorov-Smirnov statistic by its series, means and variances by the normal distribution: five standard errors), so
-that a correct generator with any seed exceeds one once in a hundred thousand cases.
+Kolmogorov-Smirnov statistic by its series, means and variances by the normal distribution: five standard errors). A
+correct generator with any seed exceeds a bound once in a hundred thousand cases.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def normal(x: Array) -> Array:
     return np.vectorize(lambda value: 0.5 * math.erfc(-value / math.sqrt(2)))(x)  # type: ignore[no-any-return]
 
 
-#: How to draw numbers; the cumulative distribution; mean, deviation, and the ratio of the fourth moment.
+#: The function that draws numbers; the cumulative distribution; mean, deviation, and the ratio of the fourth moment.
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 CONTINUOUS: dict[str, tuple[Draw, Callable[[Array], Array], tuple[float, float, float]]] = {
     "rand": (
@@ -110,7 +110,7 @@ def test_continuous_distribution_fits(device: torch.device, kind: str, dtype: to
 @pytest.mark.parametrize("kind", ["cauchy", "standard_gamma", "beta_of_gammas"])
 @REAL
 def test_other_continuous_distributions_fit(device: torch.device, kind: str, dtype: torch.dtype) -> None:
-    """Cauchy by its arctangent, gamma of shape one as exponential, and the share of two such gammas as uniform."""
+    """Cauchy is uniform through the arctangent, gamma of shape one is exponential, and its shares are uniform."""
     x = torch.ones(COUNT, dtype=dtype, device=device)
     generator = seeded(device)
 
@@ -148,8 +148,10 @@ def test_randint_fits(device: torch.device, dtype: torch.dtype, high: int) -> No
 
 
 def test_random_of_64_bits_uses_each_bit(device: torch.device) -> None:
-    """Each of the low 53 bits of `randint` over a range of 2^60 is set in half of the numbers, independently of the
-    next."""
+    """Each of the low 53 bits of `randint` over a range of 2^60 is set in half of them.
+
+    It is independent of the next bit.
+    """
     values = numbers(torch.randint(0, 1 << 60, (COUNT,), generator=seeded(device), device=device))
 
     bits = (values[:, None] >> np.arange(60)) & 1
@@ -160,7 +162,7 @@ def test_random_of_64_bits_uses_each_bit(device: torch.device) -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.01, 0.5, 0.9, 1.0])
 def test_bernoulli_and_dropout_have_their_share(device: torch.device, p: float) -> None:
-    """`bernoulli` has ones in the share p, of a number or of a tensor, and `dropout` drops it and scales the rest."""
+    """`bernoulli` has ones in the share p, a number or a tensor; `dropout` drops that share and scales the rest."""
     x = torch.empty(COUNT, device=device)
     torch.manual_seed(SEED)
     allowed = 5 * math.sqrt(p * (1 - p) / COUNT)
@@ -178,7 +180,7 @@ def test_bernoulli_and_dropout_have_their_share(device: torch.device, p: float) 
 @pytest.mark.parametrize("replacement", [True, False], ids=["with", "without"])
 @REAL
 def test_multinomial_has_the_shares_of_its_weights(device: torch.device, replacement: bool, dtype: torch.dtype) -> None:
-    """`multinomial` draws each place with the share of its weight, and never one of weight zero.
+    """`multinomial` draws each place with the share of its weight, and never a place of weight zero.
 
     Without replacement, the first of three draws has these shares, and no place is drawn twice.
     """
@@ -200,7 +202,7 @@ def test_multinomial_has_the_shares_of_its_weights(device: torch.device, replace
 
 @pytest.mark.parametrize("size", [1, 2, 5, 1000, 70_001])
 def test_randperm_is_a_permutation_of_any_order(device: torch.device, size: int) -> None:
-    """Each permutation has each number once, and the number in each of five places has equal shares."""
+    """Each permutation has each number once, and the numbers at each of five places have equal shares."""
     generator = seeded(device)
     once = numbers(torch.randperm(size, generator=generator, device=device))
     assert (np.sort(once) == np.arange(size)).all()
@@ -252,7 +254,7 @@ def test_geometric_and_binomial_fit(device: torch.device, p: float) -> None:
 @pytest.mark.parametrize("kind", ["rand", "randn", "randint", "exponential"])
 @pytest.mark.types("float64")
 def test_seeds_and_consecutive_calls_are_independent(device: torch.device, kind: str) -> None:
-    """Equal seeds give equal numbers; other seeds, and the next call, give numbers that are not correlated."""
+    """Equal seeds give equal numbers; other seeds, and the next call, give uncorrelated numbers."""
     run: Any = {
         "rand": lambda g: torch.rand(20_000, generator=g, device=device),
         "randn": lambda g: torch.randn(20_000, generator=g, device=device),

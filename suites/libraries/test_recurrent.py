@@ -1,10 +1,10 @@
-"""Recurrent networks against their formulas in NumPy: `RNN`, `LSTM`, `GRU` and their cells, with gradients.
+"""Recurrent networks, compared with their formulas in NumPy: `RNN`, `LSTM`, `GRU` and their cells, with gradients.
 
-On a GPU these are cuDNN's recurrent networks, and torch's fused cells if cuDNN is off.
+On a GPU these are cuDNN's recurrent networks, and torch's fused cells if cuDNN is disabled.
 
 A step rounds sums of `inputs + hidden` products, whose magnitudes are below the root of `hidden`, and the states keep
-such errors: after `steps` steps they are below steps * 8 * (inputs + hidden) roundings. Types of 16 bits add in float32
-and round each state: 4 roundings per step.
+such errors: after `steps` steps they are below steps * 8 * (inputs + hidden) roundings. 16-bit types add in float32 and
+round each state: 4 roundings per step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORMS = {
     "wide": Form(inputs=33, hidden=65, lengths=(3,) * 9),
     "long": Form(lengths=(61,) * 2, hidden=5),
 }
-#: cuDNN computes these on a GPU; for `LSTM` and `GRU`, torch calls kernels of CUDA on every other accelerator too.
+#: cuDNN computes these on a GPU. For `LSTM` and `GRU`, torch also calls CUDA kernels on every other accelerator.
 NEEDS = {
     kind: pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}])
     if kind in ("LSTM", "GRU")
@@ -76,7 +76,7 @@ def _cases() -> list[Any]:
 
 
 def _new(kind: str, form: Form, device: torch.device, dtype: torch.dtype, rng: np.random.Generator) -> Any:
-    """Return a network with random weights, those of an initialisation in torch."""
+    """Return a network with random weights, from an initialization of torch."""
     options: dict[str, Any] = {"num_layers": form.layers, "bidirectional": form.both, "bias": form.bias}
     if form.projection:
         options["proj_size"] = form.projection
@@ -102,7 +102,7 @@ def _roundings(form: Form) -> float:
 def _given(
     form: Form, network: Any, rng: np.random.Generator, device: torch.device, dtype: torch.dtype
 ) -> tuple[dict[str, torch.Tensor], dict[str, Array]]:
-    """Return tensors that want a gradient, and the arrays with the same numbers and those of the weights."""
+    """Return tensors that require grad, and arrays with the same numbers and those of the weights."""
     rows, directions = len(form.lengths), 1 + form.both
     shapes = {
         "x": (max(form.lengths), rows, form.inputs),
@@ -135,13 +135,13 @@ def _call(kind: str, form: Form, network: Any, tensors: Mapping[str, torch.Tenso
     return (out.transpose(0, 1) if form.batch_first else out), h, c
 
 
-#: torch says that projections use its own implementation.
+#: torch warns that projections use its own implementation.
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(("kind", "form", "dtype"), _cases())
 def test_recurrent_network_is_its_formula(
     device: torch.device, rng: np.random.Generator, kind: str, form: Form, dtype: torch.dtype
 ) -> None:
-    """Outputs, last states and all gradients are those of the formulas of the documentation, row by row.
+    """Outputs, last states and all gradients are those of the documented formulas, row by row.
 
     Rows of a packed sequence end at their own lengths.
     """
@@ -160,14 +160,14 @@ def test_recurrent_network_without_cudnn(
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With cuDNN off, a GPU computes the same with torch's own cells."""
-    # Not by `cudnn.flags`: it reads `allow_tf32`, an error after `fp32_precision` was set.
+    """With cuDNN disabled, a GPU computes the same with torch's own cells."""
+    # Not with `cudnn.flags`, which reads `allow_tf32`: this raises after `fp32_precision` was set.
     monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
     _check(kind, FORMS[label], device, dtype, rng)
 
 
 def _check(kind: str, form: Form, device: torch.device, dtype: torch.dtype, rng: np.random.Generator) -> None:
-    """Check what a network returns, and its gradients."""
+    """Check the results of a network, and its gradients."""
     network = _new(kind, form, device, dtype, rng)
     tensors, arrays = _given(form, network, rng, device, dtype)
     reference, lengths = Network(kind, form.layers, 1 + form.both), np.array(form.lengths)
@@ -200,14 +200,14 @@ def _check(kind: str, form: Form, device: torch.device, dtype: torch.dtype, rng:
     assert_slopes(value, arrays, gradients, rng, 4 * _roundings(form))
 
 
-#: `flatten_parameters` leaves out bfloat16, which cuDNN computes.
+#: `flatten_parameters` omits bfloat16, which cuDNN supports.
 @pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=name)
 @KIND
 def test_recurrent_network_of_16_bits(
     device: torch.device, rng: np.random.Generator, kind: str, dtype: torch.dtype
 ) -> None:
-    """Types of 16 bits: outputs and last states within four roundings per step."""
+    """For 16-bit types, outputs and last states are within four roundings per step."""
     form = Form(layers=2, lengths=(4, 4, 4))
     network = _new(kind, form, device, dtype, rng)
     tensors, arrays = _given(form, network, rng, device, dtype)
@@ -227,7 +227,10 @@ def test_recurrent_network_of_16_bits(
 def test_recurrent_cell_is_its_formula(
     device: torch.device, rng: np.random.Generator, kind: str, bias: bool, dtype: torch.dtype
 ) -> None:
-    """`RNNCell`, `LSTMCell` and `GRUCell`: states after a step and their gradients, with and without a bias."""
+    """`RNNCell`, `LSTMCell` and `GRUCell` give the states of their formulas after a step, and the gradients.
+
+    This holds with and without a bias.
+    """
     form = Form(lengths=(1,) * 7, inputs=5, hidden=9)
     options: dict[str, Any] = {"nonlinearity": kind} if kind in ("tanh", "relu") else {}
     cls = getattr(nn, f"{kind if kind in ('LSTM', 'GRU') else 'RNN'}Cell")

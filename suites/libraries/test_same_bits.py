@@ -1,8 +1,8 @@
 """Equal bits for equal inputs: across repetitions, streams and memory, where libraries promise it.
 
-cuBLAS gives the same bits on one device with one stream, or with several if each has its workspace, which torch gives
-them (cuBLAS, 2.1.4); cuFFT and cuSOLVER do so for equal plans and inputs. Convolutions and scattered sums do with
-deterministic algorithms only, and are in `numerics`.
+cuBLAS gives the same bits on one device with one stream, or with several if each has its own workspace, as in torch
+(cuBLAS, 2.1.4). cuFFT and cuSOLVER do so for equal plans and inputs. Convolutions and scattered sums need deterministic
+algorithms for this, and are in `numerics`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_repetitions_and_other_memory_give_the_same_bits(device: torch.device, w
 @pytest.mark.requires(accelerator=True)
 @KIND
 def test_streams_give_the_same_bits(device: torch.device, work: Work) -> None:
-    """The same work on four streams at a time, each with its own inputs, gives the bits of each alone."""
+    """The same work on four concurrent streams, each with its own inputs, gives the bits of each alone."""
     inputs = [given(device) for _ in range(4)]
     alone = [work(x).cpu() for x in inputs]
     streams = [torch.Stream(device) for _ in inputs]
@@ -91,7 +91,7 @@ def test_streams_give_the_same_bits(device: torch.device, work: Work) -> None:
             assert torch.equal(result.cpu(), expected), f"stream {number} differs"
 
 
-#: Work of which libraries' calls can be captured: no synchronization, no workspace at the first call.
+#: Work whose library calls can be captured: no synchronization, no workspace at the first call.
 CAPTURED = ("mm_float32", "mm_float16", "mm_complex", "mm_split", "bmm", "linear", "mv", "softmax")
 
 
@@ -111,7 +111,7 @@ def test_graph_replays_give_the_bits_of_eager_work(api: Api, device: torch.devic
 
 
 def test_other_inputs_give_other_bits(device: torch.device) -> None:
-    """Control: one input that differs a little changes a product, so equality is not trivial."""
+    """Control: one input that differs a little changes a product."""
     x = given(device)
     y = x.clone()
     y[3, 7] += 1e-3

@@ -1,7 +1,7 @@
 """Products of 8-bit types: whole numbers (`torch._int_mm`) and float8 (`torch._scaled_mm`), exactly.
 
-Float8 holds whole numbers up to 16 (e4m3) or 4 (e5m2), products are added in float32, and scales are powers of two. So
-each result that the output type holds is exact.
+Float8 holds whole numbers up to 16 (e4m3) or 4 (e5m2), products are added in float32, and scales are powers of two.
+Each result that the output type holds is therefore exact.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def by_size(shape: tuple[int, ...]) -> str:
 def test_int_mm_is_exact(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int, int], layout: str
 ) -> None:
-    """A product of int8 matrices is exact in int32, up to -128 times -128, and the second matrix has either order."""
+    """A product of int8 matrices is exact in int32, up to -128 times -128; the second matrix has either order."""
     rows, inner, columns = shape
     a, b = (rng.integers(-128, 128, each) for each in ((rows, inner), (inner, columns)))
     a[0], b[:, 0] = -128, -128
@@ -49,13 +49,13 @@ def test_int_mm_is_exact(
 
 
 def sparse_ones(rng: np.random.Generator, shape: tuple[int, int], keep: int) -> Array:
-    """Ones and minus ones, `keep` in each row, and zeros."""
+    """Return ones and minus ones, `keep` in each row, and zeros."""
     signs = rng.choice([-1.0, 1.0], shape)
     return np.where(rng.random(shape).argsort(1) < keep, signs, 0.0)
 
 
 def of_columns(values: Array, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The second factor, column by column, as the library for CUDA requires."""
+    """Return the second factor in column-major order, as the library for CUDA requires."""
     return tensor(np.ascontiguousarray(values.T), torch.float32, device).to(dtype).t()
 
 

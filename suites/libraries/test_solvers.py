@@ -1,7 +1,7 @@
 """Solvers of linear systems: residuals, and known solutions in whole numbers.
 
-The residual of a backward stable solver is at most p(n)*u*||A||*||X|| (Higham, Accuracy and Stability, 9.3), with
-100*(n + 8)*u as the bound here.
+The residual of a backward stable solver is at most p(n)*u*||A||*||X|| (Higham, Accuracy and Stability, 9.3); the bound
+here is 100*(n + 8)*u.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def assert_solves(a: Array, found: torch.Tensor, b: Array, bound: float) -> None
 def test_solve_and_inv_have_small_residuals(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """`solve` of one and several right sides, from the left and the right, `lu_solve` with adjoints, and `inv`."""
+    """`solve`, `lu_solve` and `inv` have small residuals.
+
+    Systems have one or several right sides, on the left or the right, and `lu_solve` also solves adjoint systems.
+    """
     a, b = regular(rng, size, dtype), rng.standard_normal((size, 3))
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
     bound = rounding(x, 100)
@@ -49,7 +52,7 @@ def test_solve_and_inv_have_small_residuals(
 
 @TYPE
 def test_solve_broadcasts_over_batches(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """A batch of matrices with one right side, one matrix with a batch of right sides, and no right sides."""
+    """`solve` broadcasts a batch of matrices with one right side, and vice versa; right sides may be empty."""
     a = np.stack([regular(rng, 9, dtype) for _ in range(4)])
     b = rng.standard_normal((9, 2))
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
@@ -61,7 +64,7 @@ def test_solve_broadcasts_over_batches(device: torch.device, rng: np.random.Gene
 
 
 def test_solve_of_a_singular_matrix_is_refused(device: torch.device) -> None:
-    """`solve` and `inv` raise for a singular matrix, and `solve_ex` and `inv_ex` say which pivot is zero."""
+    """`solve` and `inv` raise for a singular matrix; `solve_ex` and `inv_ex` return the number of the zero pivot."""
     x = torch.tensor([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]], device=device)
     x[1] = 0
 
@@ -78,11 +81,11 @@ def test_solve_of_a_singular_matrix_is_refused(device: torch.device) -> None:
 def test_solve_triangular_of_whole_numbers_is_exact(
     device: torch.device, rng: np.random.Generator, size: int, upper: bool, dtype: torch.dtype
 ) -> None:
-    """Substitution with a unit diagonal and few ones beside it has whole solutions, without a rounding.
+    """Substitution with a unit diagonal and few entries beside it has whole solutions, without rounding.
 
-    Of the other triangle and, with `unitriangular`, of the diagonal nothing is read: both are NaN.
+    The other triangle and, with `unitriangular`, the diagonal are not read: both are NaN.
     """
-    # Blocks may be inverted first: only every other row has an entry beside the diagonal, so inverses are whole too.
+    # Blocks may be inverted first. Only every other row has an entry beside the diagonal, so inverses are whole too.
     a = np.eye(size)
     for row in range(1, size, 2):
         a[row, row - 1 - 2 * int(rng.integers(0, (row + 1) // 2))] = rng.choice([-1.0, 1.0])
@@ -111,7 +114,7 @@ def test_solve_triangular_of_whole_numbers_is_exact(
 def test_cholesky_solve_has_a_small_residual(
     device: torch.device, rng: np.random.Generator, size: int, dtype: torch.dtype
 ) -> None:
-    """`cholesky_solve` with the factor of either side."""
+    """`cholesky_solve` with the factor of either side has a small residual."""
     a, b = hermitian(rng, values(rng, size, low=0.5), dtype), rng.standard_normal((size, 3))
     x, y = tensor(a, dtype, device), tensor(b, dtype, device)
     bound = rounding(x, 100)
@@ -135,7 +138,7 @@ DRIVERS = [
 def test_lstsq_gives_the_known_solution(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], driver: str, dtype: torch.dtype
 ) -> None:
-    """The least-squares solution of a matrix of full rank, the shortest where several exist, by each driver.
+    """Each driver gives the least-squares solution of a matrix of full rank, the shortest one if several exist.
 
     The right side is A x plus a part that is orthogonal to the columns of A.
     """
@@ -180,7 +183,7 @@ def test_matrix_exp_of_known_matrices(
     for scale in (1e-5, 1.0, 4.0):  # in float64, a norm near 0.01 takes eight terms: see below
         x = tensor((q * (spectrum * scale)) @ q.conj().T, dtype, device)
         expected = (q * np.exp(spectrum * scale)) @ q.conj().T
-        # the exponential of a Hermitian matrix changes by its norm times the change of the matrix
+        # The exponential of a Hermitian matrix changes by its norm times the change of the matrix.
         assert_close(numbers(torch.linalg.matrix_exp(x)), expected, rounding(x, 200), f"exp({scale} A)")
     shift = np.eye(size, k=1)
     found = numbers(torch.linalg.matrix_exp(tensor(shift, dtype, device)))
@@ -211,7 +214,7 @@ def test_matrix_exp_of_a_turn_is_a_rotation(device: torch.device, dtype: torch.d
 )
 @types(torch.float32, torch.float64)
 def test_matrix_exp_by_eight_terms_is_a_rotation(device: torch.device, dtype: torch.dtype) -> None:
-    """The same for one matrix with a norm for which eight terms of the series are enough."""
+    """For one matrix with a norm for which eight terms of the series are enough, the exponential is also a rotation."""
     angle = numbers(torch.tensor(0.5 if dtype == torch.float32 else 0.04, dtype=dtype)).item()
     x = torch.tensor([[0.0, -angle], [angle, 0.0]], dtype=dtype, device=device)
 

@@ -30,13 +30,13 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "csc": lambda x: x.to_sparse_csc(),
 }
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
-#: On the CPU, torch does not free what MKL allocates for the sum or the product of two CSR matrices.
+#: On the CPU, torch does not free the memory that MKL allocates for the sum or the product of two CSR matrices.
 MKL_LEAKS = pytest.mark.keeps("MKL's result of two CSR matrices (pytorch/pytorch#109445)", host="8MiB")
 PAIR = pytest.mark.parametrize("layout", ["coo", pytest.param("csr", marks=MKL_LEAKS)])
 
 
 def thin(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
-    """A matrix of few whole numbers, with an empty row and column and a full row."""
+    """Return a matrix of few whole numbers, with an empty row and column and a full row."""
     found: Array = np.where(rng.random(shape) < 0.15, rng.integers(1, 8, shape), 0).astype(np.float64)
     if dtype.is_complex:
         found = found + 1j * np.where(found, rng.integers(-7, 8, shape), 0)
@@ -57,7 +57,7 @@ def dense(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def test_conversions_keep_each_element(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], layout: str, dtype: torch.dtype
 ) -> None:
-    """To a sparse layout and back, or on to each other one, keeps each element, and counts those that are not zero."""
+    """A conversion to a sparse layout and back, or to another one, keeps each element and counts the nonzero ones."""
     a = thin(rng, shape, dtype)
 
     x = LAYOUTS[layout](tensor(a, dtype, device))
@@ -71,7 +71,7 @@ def test_conversions_keep_each_element(
 
 @TYPE
 def test_blocks_keep_each_element(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Block layouts hold the blocks that are not zero, and give the matrix back."""
+    """Block layouts hold the nonzero blocks, and give the matrix back."""
     a = np.kron(thin(rng, (9, 7), torch.float32) > 0, np.ones((2, 4))) * dense(rng, (18, 28))
     x = tensor(a, dtype, device)
 
@@ -81,7 +81,7 @@ def test_blocks_keep_each_element(device: torch.device, rng: np.random.Generator
 
 @TYPE
 def test_indices_are_those_of_the_elements(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Indices of COO are sorted by row, and those of CSR and CSC count the elements of each row or column."""
+    """COO indices are sorted by row, and those of CSR and CSC count the elements of each row or column."""
     a = thin(rng, (33, 31), dtype)
     rows, columns = np.nonzero(a)
     x = tensor(a, dtype, device)
@@ -125,7 +125,7 @@ def test_coalesce_adds_equal_indices(
 def test_products_with_dense_matrices_are_exact(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], layout: str, dtype: torch.dtype
 ) -> None:
-    """Products of a sparse matrix with matrices and vectors, and scaled sums of them, are those of the dense one."""
+    """Products of a sparse matrix with matrices and vectors, and scaled sums of them, equal those of the dense one."""
     a, b = thin(rng, shape, dtype), dense(rng, (shape[1], 5))
     x, y = LAYOUTS[layout](tensor(a, dtype, device)), tensor(b, dtype, device)
 
@@ -146,7 +146,7 @@ def test_products_with_dense_matrices_are_exact(
 def test_products_of_sparse_matrices_are_exact(
     device: torch.device, rng: np.random.Generator, shape: tuple[int, int], layout: str, dtype: torch.dtype
 ) -> None:
-    """A product of two sparse matrices is sparse, and that of the dense ones."""
+    """A product of two sparse matrices is sparse, and equals that of the dense ones."""
     a, b = thin(rng, shape, dtype), thin(rng, (shape[1], 29), dtype)
 
     found = LAYOUTS[layout](tensor(a, dtype, device)) @ LAYOUTS[layout](tensor(b, dtype, device))
@@ -160,7 +160,7 @@ def test_products_of_sparse_matrices_are_exact(
 def test_sums_of_sparse_matrices(
     device: torch.device, rng: np.random.Generator, layout: str, dtype: torch.dtype
 ) -> None:
-    """Sums and differences, with a factor, of matrices with different elements; and products with a number."""
+    """Sums, differences and scaled sums of matrices with different elements, and products with a number, are exact."""
     a, b = thin(rng, (33, 31), dtype), thin(rng, (33, 31), dtype)
     x, y = (LAYOUTS[layout](tensor(each, dtype, device)) for each in (a, b))
 
@@ -172,7 +172,7 @@ def test_sums_of_sparse_matrices(
 
 @TYPE
 def test_coo_arithmetic_and_reductions(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Products of elements, transposes, sums over all or one dimension, concatenation and selection of COO."""
+    """Elementwise products, transposes, sums, concatenation and selection of COO are exact."""
     a, b = thin(rng, (33, 31), dtype), thin(rng, (33, 31), dtype)
     x, y = tensor(a, dtype, device).to_sparse(), tensor(b, dtype, device).to_sparse()
 
@@ -192,7 +192,7 @@ def test_coo_arithmetic_and_reductions(device: torch.device, rng: np.random.Gene
 def test_sparse_softmax_is_over_the_elements_present(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """`torch.sparse.softmax` takes the elements that are absent as minus infinity."""
+    """`torch.sparse.softmax` treats absent elements as minus infinity."""
     a = thin(rng, (20, 17), dtype)
     x = tensor(a, dtype, device).to_sparse()
 
@@ -220,7 +220,7 @@ def test_hybrid_tensors_keep_dense_rows(
 
 @types(torch.float32, torch.float64)
 def test_gradient_of_a_sparse_product(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """The gradient of a sparse factor has its elements only, and that of a dense one is full."""
+    """The gradient of a sparse factor has only its elements, and that of a dense factor is full."""
     a, b, g = thin(rng, (12, 9), dtype), dense(rng, (9, 4)), dense(rng, (12, 4))
     x: Any = tensor(a, dtype, device).to_sparse().requires_grad_()
     y = tensor(b, dtype, device).requires_grad_()

@@ -1,10 +1,11 @@
-"""Attention of several heads and layers of a transformer against NumPy: torch's fast paths for inference, and training.
+"""Multi-head attention and transformer layers, compared with NumPy: torch's fast paths for inference, and training.
 
 In evaluation and without gradients, `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call one operator each
-(`_native_multi_head_attention`, `_transformer_encoder_layer_fwd`); else they call many. Both have the same results.
+(`_native_multi_head_attention`, `_transformer_encoder_layer_fwd`); otherwise they call many. Both have the same
+results.
 
-Values are of the order of one. A result is some ten sums of up to 64 products one after the other, in float32 or wider:
-its error is below 1000 roundings of the type; for types of 16 bits, which round each of these results, below 24.
+Values are of the order of one. A result is some ten consecutive sums of up to 64 products, in float32 or wider. Its
+error is below 1000 roundings of the type; for 16-bit types, which round each of these results, below 24.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ._torch_private import aten
 from .oracle import Array, assert_equal, assert_within, name, numbers, tensor, types, unit
 from .slopes import assert_slopes
 
-#: What torch says about the state of its nested tensors is not under test.
+#: torch's warnings of the state of its nested tensors are not under test.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is")
 
 ROWS, STEPS, WIDTH, HEADS = 3, 7, 16, 4
@@ -30,7 +31,7 @@ F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat1
 NESTED = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
 PATH = pytest.mark.parametrize("path", ["inference", "training"])
 TYPE = types(F32, F64)
-#: The number of steps of each row that are there.
+#: The number of valid steps of each row.
 LENGTHS = np.array([7, 4, 5])
 
 
@@ -47,7 +48,7 @@ def _fill(module: nn.Module, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def _masks(kind: str) -> tuple[Array | None, Array | None, Array]:
-    """Return a padding mask (rows, steps), a mask of attention (steps, steps), and both for (rows, 1, to, from)."""
+    """Return a padding mask (rows, steps), an attention mask (steps, steps), and both for (rows, 1, to, from)."""
     padding = np.arange(STEPS) >= LENGTHS[:, None] if kind in ("padding", "both") else None
     causal = np.triu(np.ones((STEPS, STEPS), bool), 1) if kind in ("causal", "both") else None
     blocked = np.zeros((ROWS, 1, STEPS, STEPS), bool)
@@ -67,7 +68,7 @@ def _on(mask: Array | None, device: torch.device) -> torch.Tensor | None:
 def test_multiheadattention_is_its_formula(
     device: torch.device, rng: np.random.Generator, path: str, mask: str, dtype: torch.dtype
 ) -> None:
-    """The result, the weights of each head and their mean, with masks; in training also all gradients."""
+    """The result, each head's weights and their mean, with masks, and in training all gradients equal the formula."""
     module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, device=device, dtype=dtype)
     weights = _fill(module, rng)
     host = torch.from_numpy(rng.uniform(-1, 1, (ROWS, STEPS, WIDTH))).to(dtype)
@@ -105,7 +106,7 @@ def test_multiheadattention_is_its_formula(
 def test_multiheadattention_of_16_bits_in_inference(
     device: torch.device, rng: np.random.Generator, heads: int, dtype: torch.dtype
 ) -> None:
-    """Types of 16 bits, with heads of 8 to 64 features, and keys that are padding."""
+    """16-bit types, with heads of 8 to 64 features and keys that are padding, give the result of the formula."""
     module = nn.MultiheadAttention(64, heads, batch_first=True, device=device, dtype=dtype).eval()
     weights = _fill(module, rng)
     for each in weights:
@@ -140,7 +141,7 @@ def test_transformerencoderlayer_is_its_formula(
     mask: str,
     dtype: torch.dtype,
 ) -> None:
-    """Attention, two normalisations and two products, in both orders; with `relu`, in training also all gradients."""
+    """The layer is attention, two normalizations and two products, in both orders; in training also with gradients."""
     module = nn.TransformerEncoderLayer(
         WIDTH, HEADS, 24, dropout=0, activation=active, batch_first=True, norm_first=first, device=device, dtype=dtype
     )
@@ -197,7 +198,7 @@ def test_transformerencoder_of_nested_rows_skips_padding(device: torch.device, r
 def test_transform_bias_rescale_qkv_adds_biases_and_splits_heads(
     device: torch.device, rng: np.random.Generator, dtype: torch.dtype
 ) -> None:
-    """Queries, keys and values with their biases, as heads; queries are divided by the root of a head's size."""
+    """Queries, keys and values get their biases, as heads; queries are divided by the root of a head's size."""
     for width, heads, steps in ((16, 4, 7), (64, 2, 3), (6, 2, 5)):
         x = torch.from_numpy(rng.uniform(-1, 1, (2, steps, 3 * width))).to(dtype)
         bias = torch.from_numpy(rng.uniform(-1, 1, 3 * width)).to(dtype)
@@ -216,7 +217,7 @@ def test_transform_bias_rescale_qkv_adds_biases_and_splits_heads(
 def test_masked_softmax_gives_masked_places_nothing(
     device: torch.device, rng: np.random.Generator, kind: str, dtype: torch.dtype
 ) -> None:
-    """Shares of the places that are not masked; zero at the others, and so is the gradient, in rows up to 1500."""
+    """Places that are not masked have their shares; masked ones and their gradients are zero, in rows up to 1500."""
     for size, tall in ((5, 5), (33, 33), (1500, 2)) if kind == "all" else ((5, 5), (33, 33)):
         x = torch.from_numpy(rng.uniform(-3, 3, (2, 3, tall, size))).to(dtype)
         mask = rng.random({"steps": (size, size), "rows": (2, size), "all": (2, 3, tall, size)}[kind]) < 0.4
@@ -253,7 +254,7 @@ def _padded(rows: list[Array], steps: int, edge: float) -> Array:
 @NESTED
 @types(F32, F64, F16)
 def test_nested_from_padded_takes_the_rows(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Rows of their own lengths out of a padded tensor, also of heads that are joined, and back with any padding."""
+    """Rows of their own lengths are taken out of a padded tensor, also of joined heads, and back with any padding."""
     for lengths, width in (((3, 1, 5), 4), ((2, 7), 33), ((4, 4, 4, 1), 8)):
         rows, steps = _rows(rng, lengths, width), max(lengths)
         padded = _padded(rows, steps, 99)
@@ -281,7 +282,7 @@ def test_nested_from_padded_takes_the_rows(device: torch.device, rng: np.random.
 @pytest.mark.operator("_jagged_to_padded_dense_forward", "_padded_dense_to_jagged_forward")
 @types(F32, F64, F16, BF16)
 def test_jagged_to_padded_dense_and_back(device: torch.device, rng: np.random.Generator, dtype: torch.dtype) -> None:
-    """Rows one after the other become a padded tensor, cut at its size; and the other way round."""
+    """Consecutive rows become a padded tensor, cut at its size; and a padded tensor becomes rows."""
     for lengths, width in (((3, 0, 5), 4), ((2, 7, 1, 1), 33), ((70, 1), 3)):
         rows = _rows(rng, lengths, width)
         values = tensor(np.concatenate(rows), dtype, device)

@@ -1,4 +1,4 @@
-"""`torch.nn.attention.varlen`: attention of sequences of several lengths in one tensor, against float64."""
+"""`torch.nn.attention.varlen`: attention of sequences of several lengths in one tensor, compared with float64."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ H, E = 4, 16
 
 
 def ends(lengths: list[int], device: torch.device | str) -> torch.Tensor:
-    """Where each sequence begins, and where the last one ends."""
+    """Return the places where each sequence begins, and where the last one ends."""
     return torch.tensor([0, *lengths], device=device).cumsum(0, dtype=torch.int32)
 
 
 def inputs(queries: list[int], keys: list[int], heads: int = H) -> list[torch.Tensor]:
-    """Queries, keys and values on the host, which half precision has exactly."""
+    """Return queries, keys and values on the host, which half precision holds exactly."""
     generator = torch.Generator().manual_seed(12)
     shapes = [(sum(queries), H, E), (sum(keys), heads, E), (sum(keys), heads, E)]
     return [torch.randn(shape, generator=generator).half().double() for shape in shapes]
@@ -34,7 +34,7 @@ def inputs(queries: list[int], keys: list[int], heads: int = H) -> list[torch.Te
 def attention(
     given: list[torch.Tensor], queries: list[int], keys: list[int], scale: float, window: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of each sequence on its own, and the logarithm of the sum of each query's scores by head and query."""
+    """Return the attention of each sequence alone, and the log of the sum of each query's scores by head and query."""
     q, k, v = given
     k, v = (each.repeat_interleave(H // each.size(1), 1) for each in (k, v))
     found, sums = [], []
@@ -71,7 +71,7 @@ def run(device: torch.device, given: list[torch.Tensor], queries: list[int], key
 def test_varlen_attn_is_attention_within_each_sequence(
     device: torch.device, keys: list[int], window: tuple[int, int], scale: float | None
 ) -> None:
-    """No query sees keys of another sequence; the window is how many keys before and after its place it sees.
+    """No query sees keys of another sequence; the window is the number of keys that it sees before and after its place.
 
     Scores are scaled by 1/√E or `scale`. (-1, -1) sees all keys, and (-1, 0) is causal.
     """
@@ -84,7 +84,7 @@ def test_varlen_attn_is_attention_within_each_sequence(
 
 @KERNELS
 def test_varlen_attn_enable_gqa_shares_heads_of_keys_and_values(device: torch.device) -> None:
-    """With `enable_gqa` neighboring heads of queries share a head of keys and values."""
+    """With `enable_gqa`, neighboring heads of queries share a head of keys and values."""
     given = inputs(LENGTHS, LENGTHS, heads=2)
     wanted, _ = attention(given, LENGTHS, LENGTHS, 1 / math.sqrt(E), (-1, -1))
     found = run(device, given, LENGTHS, LENGTHS, enable_gqa=True)
@@ -93,10 +93,10 @@ def test_varlen_attn_enable_gqa_shares_heads_of_keys_and_values(device: torch.de
 
 @KERNELS
 def test_varlen_attn_auxrequest_returns_the_sums_of_the_scores(device: torch.device) -> None:
-    """`AuxRequest(lse=True)` adds the logarithm of the sum of the scores in float32, by head and query.
+    """`AuxRequest(lse=True)` also returns the log of the sum of the scores in float32, by head and query.
 
-    The documentation has the two dimensions the other way round, up to torch 2.13. Without `lse` there is the output
-    alone.
+    The documentation has the two dimensions in the other order, up to torch 2.13. Without `lse`, only the output is
+    returned.
     """
     given = inputs(LENGTHS, LENGTHS)
     wanted, sums = attention(given, LENGTHS, LENGTHS, 1 / math.sqrt(E), (-1, 0))
@@ -108,7 +108,7 @@ def test_varlen_attn_auxrequest_returns_the_sums_of_the_scores(device: torch.dev
     torch.testing.assert_close(alone.cpu().double(), wanted, rtol=1e-2, atol=5e-3)
 
 
-#: The form with an output is called with the same arguments.
+#: Both forms are called with the same arguments, except for the output.
 FORMS = pytest.mark.parametrize("form", ["varlen_attn", "varlen_attn_out"])
 
 
@@ -124,7 +124,7 @@ def form_of(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **opti
 
 @pytest.fixture
 def default_float64() -> Iterator[None]:
-    """float64 is the type of new tensors."""
+    """Make float64 the default type of new tensors."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
@@ -133,7 +133,7 @@ def default_float64() -> Iterator[None]:
 
 @FORMS
 def test_varlen_attn_of_tensors_without_memory_has_the_shapes(form: str) -> None:
-    """On the meta device there are the shapes and types of the results, as for a compiler: (T, H, E) and (H, T).
+    """On the meta device, the results have their shapes and types, as for a compiler: (T, H, E) and (H, T).
 
     `varlen_attn_out` returns the output that it was given.
     """
@@ -155,7 +155,7 @@ def test_varlen_attn_of_tensors_without_memory_has_the_shapes(form: str) -> None
 @FORMS
 @pytest.mark.usefixtures("default_float64")
 def test_varlen_attn_sums_are_float32_for_every_default_type(form: str) -> None:
-    """The type of the sums of the scores is float32, also if the default type is another."""
+    """The sums of the scores are float32, also if the default type is another one."""
     q = torch.empty(sum(LENGTHS), H, E, dtype=torch.bfloat16, device="meta")
     _, lse = form_of(form, q, q, q, return_aux=AuxRequest(lse=True))
     assert lse.dtype is torch.float32
@@ -164,7 +164,7 @@ def test_varlen_attn_sums_are_float32_for_every_default_type(form: str) -> None:
 @FORMS
 @pytest.mark.parametrize("window", [(1,), (1, 0, 1)], ids=["one", "three"])
 def test_varlen_attn_refuses_a_window_that_is_no_pair(device: torch.device, form: str, window: tuple[int, ...]) -> None:
-    """A window has a number for the keys before a query and one for those after; otherwise a ValueError."""
+    """A window has a number for the keys before a query and one for those after; otherwise ValueError is raised."""
     q = torch.zeros(sum(LENGTHS), H, E, device=device)
     with pytest.raises(ValueError, match=f"window_size must have length 2, got {len(window)}"):
         form_of(form, q, q, q, window_size=window)
@@ -172,7 +172,7 @@ def test_varlen_attn_refuses_a_window_that_is_no_pair(device: torch.device, form
 
 @pytest.mark.parametrize("window", [(1,), (1, 0, 1)], ids=["one", "three"])
 def test_varlen_attn_of_tensors_without_memory_refuses_a_window_that_is_no_pair(window: tuple[int, ...]) -> None:
-    """A compiler, which has shapes alone, gets the ValueError of the window too."""
+    """On the meta device, such as for a compiler, a window that is no pair raises ValueError too."""
     q = torch.empty(sum(LENGTHS), H, E, device="meta")
     with pytest.raises(ValueError, match=f"window_size must have length 2, got {len(window)}"):
         form_of("varlen_attn", q, q, q, window_size=window)
@@ -188,7 +188,7 @@ def test_varlen_attn_of_tensors_without_memory_has_gradients() -> None:
 
 
 def test_varlen_attn_of_parts_of_the_keys_has_no_gradients() -> None:
-    """`seqused_k` and `block_table` are for inference: with inputs that require gradients they raise a RuntimeError."""
+    """`seqused_k` and `block_table` are for inference: they raise RuntimeError if inputs require gradients."""
     q = torch.empty(sum(LENGTHS), H, E, device="meta", requires_grad=True)
     pages = torch.empty(2, 8, H, E, device="meta")
     used = torch.empty(len(LENGTHS), dtype=torch.int32, device="meta")
@@ -203,9 +203,9 @@ def test_varlen_attn_of_parts_of_the_keys_has_no_gradients() -> None:
 
 @FORMS
 def test_varlen_attn_refuses_heads_that_do_not_fit(device: torch.device, form: str) -> None:
-    """Heads of keys are as many as those of queries, or divide them with `enable_gqa`; otherwise a ValueError.
+    """Keys must have as many heads as queries, or with `enable_gqa` a divisor; otherwise ValueError is raised.
 
-    With `block_table` keys are pages, whose heads are the third dimension.
+    With `block_table`, keys are pages, whose heads are the third dimension.
     """
     q, k = (torch.zeros(sum(LENGTHS), heads, E, device=device) for heads in (H, 3))
     pages = torch.zeros(2, 8, 3, E, device=device)

@@ -1,4 +1,4 @@
-"""Attention of several heads and the layers of a transformer in NumPy, by the formulas of torch's documentation.
+"""Multi-head attention and transformer layers in NumPy, by the formulas of torch's documentation.
 
 Arrays may be complex, for derivatives by an imaginary step.
 """
@@ -14,21 +14,21 @@ from .oracle import Array
 
 
 def softmax(x: Array) -> Array:
-    """Softmax of the last dimension."""
+    """Return the softmax of the last dimension."""
     powers = np.exp(x - x.real.max(-1, keepdims=True))
     found: Array = powers / powers.sum(-1, keepdims=True)
     return found
 
 
 def split(x: Array, heads: int) -> Array:
-    """(rows, steps, features) as (rows, heads, steps, features of a head)."""
+    """Return (rows, steps, features) as (rows, heads, steps, features of a head)."""
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 def attention(
     query: Array, key: Array, value: Array, weights: Mapping[str, Array], heads: int, blocked: Array
 ) -> tuple[Array, Array]:
-    """Return the result and the weights of each head. `blocked`: which steps a step must not see."""
+    """Return the result and the weights of each head. `blocked`: the steps that a step must not see."""
     parts = np.split(weights["in_proj_weight"], 3), np.split(weights["in_proj_bias"], 3)
     q, k, v = (split(x @ w.T + b, heads) for x, w, b in zip((query, key, value), *parts, strict=True))
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
@@ -60,7 +60,7 @@ def encoder_layer(
     norm_first: bool,
     active: Callable[[Array], Array],
 ) -> Array:
-    """A layer of an encoder, by the names of `nn.TransformerEncoderLayer`."""
+    """Return the result of an encoder layer, by the names of `nn.TransformerEncoderLayer`."""
     own = {key.removeprefix("self_attn."): each for key, each in weights.items() if key.startswith("self_attn.")}
 
     def attends(y: Array) -> Array:

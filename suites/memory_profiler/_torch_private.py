@@ -1,7 +1,7 @@
 """The undocumented torch names that this suite uses, converted to plain values. No other module of the suite uses one.
 
-A case that needs a name that the torch release lacks is skipped, with the name in the reason: the memory profiler's
-results are under test, not where torch keeps them.
+A case that needs a name that the torch release lacks is skipped, with the name in the reason, because the cases test
+the memory profiler's results and not where torch keeps them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _ACTIONS = {
 
 
 def memory_profile(prof: torch.profiler.profile) -> Any:
-    """The memory profile of a finished profile. Raises ValueError if the profile lacks the required options."""
+    """Return the memory profile of a finished profile. Raise ValueError if the profile lacks the required options."""
     return below(prof, "_memory_profile")()
 
 
 def is_memory_profile(value: object) -> bool:
-    """Whether this is an object of the type that `memory_profile` should return."""
+    """Return whether this is an object of the type that `memory_profile` should return."""
     return isinstance(value, reach(f"{MODULE}.MemoryProfile"))
 
 
 def events(prof: torch.profiler.profile) -> Iterator[Any]:
-    """Every event of a finished profile, parents before children, siblings in order."""
+    """Yield every event of a finished profile, parents before children, siblings in order."""
     waiting = list(reversed(below(prof, "profiler.kineto_results.experimental_event_tree")()))
     while waiting:
         event = waiting.pop()
@@ -57,7 +57,7 @@ def events(prof: torch.profiler.profile) -> Iterator[Any]:
 
 
 def _sort(event: Any) -> str:
-    """The kind of an event: `TorchOp`, `Allocation`, `PyCall`, …"""
+    """Return the kind of an event: `TorchOp`, `Allocation`, `PyCall`, …"""
     return type(below(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
 
 
@@ -65,7 +65,7 @@ def _sort(event: Any) -> str:
 
 
 def key(value: Any) -> Key:
-    """The allocation of a key; torch has different types for keys with and without a tensor."""
+    """Return the allocation of a key. torch has different types for keys with and without a tensor."""
     device = str(below(value, "device"))
     if not isinstance(value, reach(f"{MODULE}.TensorKey")):
         return Key(None, None, device)
@@ -77,7 +77,7 @@ def key(value: Any) -> Key:
 
 
 def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
-    """Each gradient found in each event of a profile, in order."""
+    """Return each gradient found in each event of a profile, in order."""
     extract = reach(f"{MODULE}.extract_gradients")
     found = []
     for event in events(prof):
@@ -88,7 +88,7 @@ def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
 
 
 def matches(prof: torch.profiler.profile) -> list[Match]:
-    """The schema matches of each operator, autograd node and scope in a profile, in order."""
+    """Return the schema matches of each operator, autograd node and scope in a profile, in order."""
     matcher = reach(f"{MODULE}.SchemaMatcher")
     found = []
     for event in events(prof):
@@ -110,7 +110,7 @@ def matches(prof: torch.profiler.profile) -> list[Match]:
 
 
 def schema_count(name: str) -> int | None:
-    """The number of schemas with this name; None if it cannot be an operator's name."""
+    """Return the number of schemas with this name; None if it cannot be an operator's name."""
     found = below(reach(f"{MODULE}.SchemaMatcher"), "lookup_schemas")(name)
     return None if found is None else len(found)
 
@@ -119,7 +119,7 @@ def schema_count(name: str) -> int | None:
 
 
 def nodes(profile: Any) -> tuple[Node, ...]:
-    """The data flow, in chronological order."""
+    """Return the data flow, in chronological order."""
     return tuple(_node(node) for node in below(profile, "_data_flow_graph.flow_nodes"))
 
 
@@ -137,7 +137,7 @@ def _node(node: Any) -> Node:
 
 
 def categories(profile: Any) -> dict[State, Category | None]:
-    """The category of each version of each tensor."""
+    """Return the category of each version of each tensor."""
     known = {reach(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
     known[None] = None
     snapshot = below(profile, "_category_snapshot")()
@@ -145,7 +145,7 @@ def categories(profile: Any) -> dict[State, Category | None]:
 
 
 def timeline(profile: Any) -> list[Event]:
-    """The memory events, in chronological order."""
+    """Return the memory events, in chronological order."""
     known = {reach(f"{MODULE}.Action.{name}"): action for name, action in _ACTIONS.items()}
     return [
         Event(time, known[action], key(k), version, size)
@@ -157,7 +157,7 @@ def timeline(profile: Any) -> list[Event]:
 
 
 def category_columns() -> list[Category | None]:
-    """The categories in the order in which exported timelines number them."""
+    """Return the categories in the order in which exported timelines number them."""
     order = reach(f"{MODULE}._CATEGORY_TO_INDEX")
     known = {reach(f"{MODULE}.Category.{name}"): category for name, category in _CATEGORIES.items()}
     known[None] = None
@@ -165,11 +165,11 @@ def category_columns() -> list[Category | None]:
 
 
 def action_numbers() -> dict[int, Action]:
-    """The actions by their numbers in exported timelines."""
+    """Return the actions by their numbers in exported timelines."""
     order = reach(f"{MODULE}._ACTION_TO_INDEX")
     return {order[reach(f"{MODULE}.Action.{name}")]: action for name, action in _ACTIONS.items()}
 
 
 def plot(prof: torch.profiler.profile) -> str:
-    """The HTML page of a profile's memory over time."""
+    """Return the HTML page of a profile's memory over time."""
     return str(reach("torch.cuda._memory_viz.profile_plot")(prof))

@@ -14,7 +14,7 @@ class Gain(nn.Module):
         self.gain = nn.Parameter(torch.linspace(0.5, 1.5, features, device=device))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Input and result are (batch, features)."""
+        """Return the result. The input and the result are (batch, features)."""
         return x * self.gain
 
 
@@ -29,7 +29,7 @@ class LateLinear(nn.Module):
         self.features, self.results, self.device = features, results, device
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input is (batch, features), the result (batch, results)."""
+        """Return the result, (batch, results). The input is (batch, features)."""
         if not self._parameters:
             self.weight = nn.Parameter(torch.full((self.results, self.features), 0.25, device=self.device))
             self.bias = nn.Parameter(torch.zeros(self.results, device=self.device))
@@ -37,17 +37,17 @@ class LateLinear(nn.Module):
 
 
 def linear(features: int, results: int, device: torch.device, bias: bool = True) -> nn.Linear:
-    """A torch linear layer on a device."""
+    """Return a torch linear layer on a device."""
     return nn.Linear(features, results, bias=bias, device=device)
 
 
 def perceptron(device: torch.device) -> nn.Sequential:
-    """Two linear layers with bias and a custom one between them: three input features, one result."""
+    """Return two linear layers with bias and a custom one between them: three input features, one result."""
     return nn.Sequential(linear(3, 5, device), Gain(5, device), nn.Tanh(), linear(5, 1, device))
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """One training step. Gradients are cleared at its start, so they outlive it. Returns the loss."""
+    """Run one training step, and return the loss. Gradients are cleared at its start, so they outlive it."""
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(x), target)
     loss.backward()

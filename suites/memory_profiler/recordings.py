@@ -23,7 +23,7 @@ EVERYTHING = {"record_shapes": True, "profile_memory": True, "with_stack": True}
 class Recording:
     """The memory profiler's results for a finished run.
 
-    Tensors are found by address, so they must have been alive when the run ended, and still be alive.
+    Tensors are found by address, so they must be alive when the run ends, and afterwards.
     """
 
     def __init__(self, prof: profile, result: Any) -> None:
@@ -61,7 +61,7 @@ class Recording:
         return private.matches(self.prof)
 
     def key(self, tensor: torch.Tensor) -> Key:
-        """The key of a live tensor's memory; fails the case if the profiler has no record of it."""
+        """Return the key of a live tensor's memory; fail the case if the profiler has no record of it."""
         address, device = tensor.untyped_storage().data_ptr(), str(tensor.device)
         freed = {key for node in self.nodes for key in node.frees}
         found = {state.key for state in self.categories if (state.key.address, state.key.device) == (address, device)}
@@ -69,44 +69,44 @@ class Recording:
         return max(found - freed, key=lambda key: key.allocation or 0)
 
     def category(self, tensor: torch.Tensor) -> Category | None:
-        """The category of a live tensor in all its versions; fails the case if versions differ."""
+        """Return the category of a live tensor in all its versions; fail the case if versions differ."""
         versions = self.versions(tensor)
         assert len(set(versions.values())) == 1, f"expected one category for all versions, got {versions}"
         return versions[0]
 
     def versions(self, tensor: torch.Tensor) -> dict[int, Category | None]:
-        """The category of each version of a live tensor."""
+        """Return the category of each version of a live tensor."""
         key = self.key(tensor)
         return {state.version: category for state, category in self.categories.items() if state.key == key}
 
     def maker(self, tensor: torch.Tensor, version: int = 0) -> Node | None:
-        """The node that created a version of a live tensor, or None if it existed before."""
+        """Return the node that created a version of a live tensor, or None if it existed before."""
         state = State(self.key(tensor), version)
         makers = [node for node in self.nodes if state in node.makes]
         assert len(makers) <= 1, f"{len(makers)} nodes created the same version"
         return makers[0] if makers else None
 
     def named(self, name: str) -> list[Node]:
-        """The nodes with this name."""
+        """Return the nodes with this name."""
         return [node for node in self.nodes if node.name == name]
 
     def one(self, name: str) -> Node:
-        """The only node with this name; fails the case if there is not exactly one."""
+        """Return the only node with this name; fail the case if there is not exactly one."""
         found = self.named(name)
         assert len(found) == 1, f"{len(found)} nodes {name!r}, expected one, among {[n.name for n in self.nodes]}"
         return found[0]
 
     def names(self, **tensors: torch.Tensor) -> Names:
-        """Names for a listing, for live tensors."""
+        """Return the names for a listing, for live tensors."""
         return Names({self.key(tensor): name for name, tensor in tensors.items()})
 
     def sizes(self, device: torch.device) -> list[tuple[int, Sizes]]:
-        """The bytes of each category on a device over time, according to the timeline."""
+        """Return the bytes of each category on a device over time, according to the timeline."""
         return sizes_over_time([e for e in self.timeline if e.key.device == str(device)], self.categories)
 
 
 def record(work: Callable[[], object], device: torch.device = CPU) -> Recording:
-    """Run `work` once with all options that the memory profiler needs. Keeps its result alive."""
+    """Run `work` once with all options that the memory profiler needs, and keep its result alive."""
     warm_up(device)
     with recording(device) as prof:
         result = work()
@@ -130,7 +130,7 @@ def recording(device: torch.device) -> Iterator[profile]:
 
 
 def activities(device: torch.device) -> list[ProfilerActivity]:
-    """The activities to profile on this device: a run on the CPU does not touch a GPU."""
+    """Return the activities to profile on this device: a run on the CPU does not touch a GPU."""
     return [ProfilerActivity.CPU, ProfilerActivity.CUDA] if device.type == "cuda" else [ProfilerActivity.CPU]
 
 

@@ -22,12 +22,12 @@ class Scene:
 
 
 def values(device: torch.device, count: int = 6, grad: bool = False) -> torch.Tensor:
-    """A vector of nonzero numbers."""
+    """Return a vector of nonzero numbers."""
     return torch.linspace(0.5, 1.5, count, device=device, requires_grad=grad)
 
 
 def annotated(device: torch.device) -> Scene:
-    """Two writes and two new tensors in nested scopes, one of which has a name like an operator's."""
+    """Return two writes and two new tensors in nested scopes, one of which has an operator's name."""
     x, y = values(device), values(device)
 
     def work() -> Tensors:
@@ -40,7 +40,7 @@ def annotated(device: torch.device) -> Scene:
 
 
 def scalar(device: torch.device) -> Scene:
-    """A Python number as an operand: torch creates a tensor for it outside of any operator."""
+    """Return a scene with a Python number as an operand, for which torch creates a tensor outside of any operator."""
     x = values(device)
 
     def work() -> Tensors:
@@ -51,7 +51,7 @@ def scalar(device: torch.device) -> Scene:
 
 
 def product(device: torch.device) -> Scene:
-    """A new tensor and a view of it."""
+    """Return a scene with a new tensor and a view of it."""
     x, w = values(device), values(device, grad=True)
 
     def work() -> Tensors:
@@ -61,12 +61,12 @@ def product(device: torch.device) -> Scene:
 
 
 def product_without_graph(device: torch.device) -> Scene:
-    """The same with autograd off."""
+    """Return the scene `product` with autograd off."""
     return _without_graph(product(device))
 
 
 def product_in_place(device: torch.device) -> Scene:
-    """An in-place multiplication by a tensor that requires grad, for which autograd saves the old value."""
+    """Return an in-place multiplication by a tensor that requires grad, for which autograd saves the old value."""
     x, w = values(device), values(device, grad=True)
 
     def work() -> Tensors:
@@ -77,7 +77,7 @@ def product_in_place(device: torch.device) -> Scene:
 
 
 def product_in_place_without_graph(device: torch.device) -> Scene:
-    """The same with autograd off."""
+    """Return the scene `product_in_place` with autograd off."""
     return _without_graph(product_in_place(device))
 
 
@@ -90,7 +90,7 @@ def _without_graph(scene: Scene) -> Scene:
 
 
 def pass_back(device: torch.device) -> Scene:
-    """A forward through two operators, and backward."""
+    """Return a forward through two operators, and its backward."""
     x, w = values(device, 1), values(device, 1, grad=True)
 
     def work() -> Tensors:
@@ -102,14 +102,14 @@ def pass_back(device: torch.device) -> Scene:
 
 
 def pass_back_again(device: torch.device) -> Scene:
-    """The same with an existing gradient to accumulate into."""
+    """Return the scene `pass_back` with an existing gradient to accumulate into."""
     scene = pass_back(device)
     scene.work()
     return scene
 
 
 def chain(device: torch.device) -> Scene:
-    """Tensors that are created, changed in place with a Python number, and passed as `out=`."""
+    """Return a scene with tensors that are created, changed in place with a Python number, and passed as `out=`."""
 
     def work() -> Tensors:
         a = torch.ones(7, device=device)
@@ -121,7 +121,7 @@ def chain(device: torch.device) -> Scene:
 
 
 def views_and_deletion(device: torch.device) -> Scene:
-    """Writes through views, a concatenation, and a tensor that is changed and freed between uses of the others."""
+    """Return writes through views, a concatenation, and a tensor changed and freed between uses of the others."""
     x = values(device)
 
     def work() -> Tensors:
@@ -139,7 +139,7 @@ def views_and_deletion(device: torch.device) -> Scene:
 
 
 def stacked(device: torch.device) -> Scene:
-    """Two layers of plain tensors, trained for two steps by hand: gradients are created, then accumulated."""
+    """Return two layers of plain tensors, trained for two steps by hand: gradients are created, then accumulated."""
     x = values(device)
     weights = [values(device, grad=True) for _ in range(2)]
 
@@ -161,7 +161,7 @@ def stacked(device: torch.device) -> Scene:
 
 
 def leaves_forward(device: torch.device) -> Scene:
-    """Operators on tensors that require grad, without module or backward."""
+    """Return operators on tensors that require grad, without module or backward."""
     v, w = values(device, grad=True), values(device, grad=True)
 
     def work() -> Tensors:
@@ -174,7 +174,7 @@ def leaves_forward(device: torch.device) -> Scene:
 
 
 def leaves_backward(device: torch.device) -> Scene:
-    """The same with a loss and its backward."""
+    """Return the scene `leaves_forward` with a loss and its backward."""
     v, w = values(device, grad=True), values(device, grad=True)
 
     def work() -> Tensors:
@@ -190,7 +190,7 @@ def leaves_backward(device: torch.device) -> Scene:
 
 
 def leaves_step(device: torch.device) -> Scene:
-    """The same with an optimizer step."""
+    """Return the scene `leaves_backward` with an optimizer step."""
     v, w = values(device, grad=True), values(device, grad=True)
     optimizer = torch.optim.SGD([v, w], lr=0.1)
 
@@ -208,27 +208,27 @@ def leaves_step(device: torch.device) -> Scene:
 
 
 def module_forward(device: torch.device) -> Scene:
-    """A call of a layer."""
+    """Return a call of a layer."""
     return _module(torch.nn.Sequential(linear(3, 2, device)), device)
 
 
 def module_backward(device: torch.device) -> Scene:
-    """A layer, a loss and its backward."""
+    """Return a layer, a loss and its backward."""
     return _module(torch.nn.Sequential(linear(3, 2, device)), device, backward=True)
 
 
 def module_step(device: torch.device) -> Scene:
-    """A layer, a loss, its backward and an optimizer step."""
+    """Return a layer, a loss, its backward and an optimizer step."""
     return _module(torch.nn.Sequential(linear(3, 2, device)), device, backward=True, step=True)
 
 
 def layers_forward(device: torch.device) -> Scene:
-    """Two layers, the second without bias, with activation functions between and after them."""
+    """Return two layers, the second without bias, with activation functions between and after them."""
     return _module(_layers(device), device)
 
 
 def layers_backward(device: torch.device) -> Scene:
-    """The same with a loss and its backward."""
+    """Return the scene `layers_forward` with a loss and its backward."""
     return _module(_layers(device), device, backward=True)
 
 
@@ -260,10 +260,10 @@ def _module(model: torch.nn.Sequential, device: torch.device, backward: bool = F
 
 
 def training(device: torch.device) -> Scene:
-    """A training step with momentum after the first one, so that the momentum buffers exist.
+    """Return a training step with momentum after the first one, so that the momentum buffers exist.
 
-    The gradients are cleared before, so the run frees no memory from before it. On the CPU, the profiler can be wrong
-    about the size of such memory if its address was allocated in one profile and freed outside of any.
+    The gradients are cleared before, so the run frees no older memory. On the CPU, the profiler can report a wrong size
+    for such memory if its address was allocated in one profile and freed outside of any.
     """
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.requires(not_={"device": "soft"})
 
 
 def covers(test: str) -> pytest.MarkDecorator:
-    """The mark for an inventory row."""
+    """Return the mark for an inventory row."""
     return pytest.mark.covers(f"{CLASS}::{test}")
 
 
 def check_parameters(recording: Recording, model: nn.Module, with_gradients: bool) -> None:
-    """Check that each parameter is one in all its versions, and that its gradient, if it exists, is one."""
+    """Check that each parameter is a PARAMETER in all its versions, and its gradient, if it exists, a GRADIENT."""
     for name, parameter in model.named_parameters():
         assert recording.category(parameter) is Category.PARAMETER, name
         assert (parameter.grad is not None) == with_gradients
@@ -56,7 +56,7 @@ def test_categories_of_a_training_step_show_parameters_and_gradients(device: tor
 @covers("test_parameters_and_gradients")
 @pytest.mark.parametrize("trained", [False, True], ids=["untrained", "trained"])
 def test_categories_of_a_call_show_parameters_and_gradients_from_before(device: torch.device, trained: bool) -> None:
-    """A run that only calls the model recognizes its parameters and existing gradients, and invents none."""
+    """A run that only calls the model recognizes its parameters and existing gradients, and reports no others."""
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, target = torch.ones((2, 3), device=device), torch.zeros((2, 1), device=device)
@@ -75,7 +75,7 @@ def test_categories_of_a_call_show_parameters_and_gradients_from_before(device: 
 def test_categories_gradients_replaced_at_each_step_are_recognized(device: torch.device, cleared: bool) -> None:
     """Over several steps with cleared gradients, every gradient is recognized.
 
-    This includes the first and those that Python's tracer did not see; parameters stay parameters.
+    This includes the first gradients and those that Python's tracer did not see; parameters remain parameters.
     """
     model = perceptron(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -149,9 +149,9 @@ def test_categories_parameters_of_an_update_by_hand(device: torch.device) -> Non
 
 @covers("test_manual_optimizer_step")
 def test_categories_parameters_by_the_data_flow_alone(device: torch.device) -> None:
-    """Without module and optimizer, a tensor with a gradient that is updated from it is a parameter in all versions.
+    """Without module and optimizer, a tensor that is updated from its gradient is a parameter in all versions.
 
-    The other operand of the first layer is input.
+    The other operand of the first layer is an input.
     """
     scene = scenes.stacked(device)
     recording = record(scene.work, device)
@@ -171,8 +171,7 @@ def test_categories_parameters_by_the_data_flow_alone(device: torch.device) -> N
 
 @covers("test_inputs_fwd")
 def test_categories_input_of_a_model_call(device: torch.device) -> None:
-    """The tensors that a model with known parameters is called with are inputs, whether created before or in the
-    run."""
+    """The arguments of a model with known parameters are inputs, whether created before or in the run."""
     model = nn.Sequential(linear(3, 2, device), linear(2, 1, device))
     before = [torch.ones((2, 3), device=device) for _ in range(2)]
 
@@ -254,7 +253,7 @@ def test_categories_inputs_and_targets_stay_input_through_backward(device: torch
 
 
 def made_forward(recording: Recording) -> dict[str, set[Category | None]]:
-    """The categories of the results of each non-autograd operator with inputs, by name."""
+    """Return the categories of the results of each non-autograd operator with inputs, by name."""
     found: dict[str, set[Category | None]] = {}
     for node in recording.nodes:
         if node.reads and node.name.startswith("aten::"):
@@ -263,7 +262,7 @@ def made_forward(recording: Recording) -> dict[str, set[Category | None]]:
 
 
 def made_backward(recording: Recording) -> set[Category | None]:
-    """The categories of the tensors that autograd nodes created."""
+    """Return the categories of the tensors that autograd nodes created."""
     return {recording.categories[state] for node in recording.nodes if "Backward0" in node.name for state in node.makes}
 
 
@@ -278,7 +277,7 @@ def test_categories_of_operators_alone_are_none(device: torch.device) -> None:
 
 @covers("test_categories_e2e_simple_fwd_bwd")
 def test_categories_gradient_and_input_by_a_backward(device: torch.device) -> None:
-    """A backward identifies gradients and the inputs that they are computed from.
+    """A backward identifies gradients and the inputs from which they are computed.
 
     Leaves that are not updated are inputs too, because only an update makes a tensor a parameter.
     """
@@ -385,9 +384,9 @@ def test_categories_optimizer_state_is_kept_by_an_optimizer(
     buffers: int,
     steps: int,
 ) -> None:
-    """Buffers that an optimizer keeps per parameter are its state, and nothing else is.
+    """The buffers that an optimizer keeps per parameter are its state, and no other tensors are.
 
-    This holds whether they are created in the run or before, although gradients update them as they do parameters.
+    This holds whether they are created in the run or before, although gradients update them as they update parameters.
     """
     model = perceptron(device)
     optimizer = make(list(model.parameters()))

@@ -28,7 +28,7 @@ OUT_OF_TREE = 20  # PrivateUse1, whatever its name
 
 
 def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
-    """The content of an exported trace, which torch compresses if the file name says so."""
+    """Return the content of an exported trace. torch compresses the file if its name ends so."""
     prof = found.prof if isinstance(found, Recording) else found
     prof.export_chrome_trace(str(path))
     data = path.read_bytes()
@@ -38,17 +38,17 @@ def trace(found: Recording | profile, path: Path) -> dict[str, Any]:
 
 
 def of_kind(document: dict[str, Any], *kinds: str) -> list[Event]:
-    """The events of some categories, in chronological order."""
+    """Return the events of the given categories, in chronological order."""
     return sorted((e for e in document["traceEvents"] if e.get("cat") in kinds), key=lambda e: e["ts"])
 
 
 def named(document: dict[str, Any], name: str, kind: str = "cpu_op") -> list[Event]:
-    """The events of one category and name, in chronological order."""
+    """Return the events of one category and name, in chronological order."""
     return [event for event in of_kind(document, kind) if event["name"] == name]
 
 
 def within(inner: Event, outer: Event) -> bool:
-    """Whether an event lies within another one's time."""
+    """Return whether an event lies within another one's time."""
     end = inner["ts"] + inner.get("dur", 0)
     return bool(outer["ts"] - SLACK_US <= inner["ts"] and end <= outer["ts"] + outer["dur"] + SLACK_US)
 
@@ -94,7 +94,7 @@ def test_export_chrome_trace_has_the_operators_of_the_run(device: torch.device, 
 
 
 def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_path: Path) -> None:
-    """An operator's event has shape and type of each input tensor; without `record_shapes` it has none."""
+    """An operator's event has the shape and type of each input tensor; without `record_shapes` it has neither."""
     a, b = torch.ones((2, 3), device=device), torch.ones((3, 5), device=device)
     rows = torch.tensor([1, 0, 1, 1], device=device)
 
@@ -113,8 +113,7 @@ def test_export_chrome_trace_has_the_shapes_of_inputs(device: torch.device, tmp_
 
 
 def test_export_chrome_trace_has_the_memory_of_the_run(device: torch.device, tmp_path: Path) -> None:
-    """Allocations and frees are instants with bytes (negative for frees), address and device, within their operator's
-    time.
+    """Allocations and frees are instants with bytes (negative if freed), address and device, within their operator.
 
     They equal those of the timeline.
     """

@@ -25,17 +25,17 @@ GRAPH = pytest.mark.parametrize("graph", [True, False], ids=["autograd", "no_gra
 
 
 def touching(recording: Recording, key: Key) -> list[Node]:
-    """The nodes that read, create or free an allocation."""
+    """Return the nodes that read, create or free an allocation."""
     return [node for node in recording.nodes if key in {state.key for state in (*node.reads, *node.makes)}]
 
 
 def position(recording: Recording, node: Node) -> int:
-    """The position of a node in the data flow."""
+    """Return the position of a node in the data flow."""
     return next(i for i, each in enumerate(recording.nodes) if each is node)
 
 
 def freed_by(recording: Recording, key: Key) -> Node:
-    """The only node that frees an allocation."""
+    """Return the only node that frees an allocation."""
     (node,) = [node for node in recording.nodes if key in node.frees]
     return node
 
@@ -86,7 +86,7 @@ def test_data_flow_record_function_scopes_are_no_nodes(device: torch.device) -> 
 
 @pytest.mark.covers(f"{CLASS}::test_data_flow_graph_non_op_allocations")
 def test_data_flow_allocation_outside_operators_is_a_node(device: torch.device) -> None:
-    """The tensor for a Python number is in host memory and is created by no operator.
+    """The tensor for a Python number is in host memory, and no operator creates it.
 
     An allocation node before its operator and a free node after it represent it.
     """
@@ -108,7 +108,7 @@ def test_data_flow_allocation_outside_operators_is_a_node(device: torch.device) 
 def test_data_flow_operator_creates_its_results(device: torch.device, graph: bool) -> None:
     """An out-of-place operator reads current versions, writes none and creates version 0 of its result.
 
-    A view reads it and creates nothing. Autograd does not change the flow.
+    A view reads the result and creates nothing. Autograd does not change the flow.
     """
     scene = (scenes.product if graph else scenes.product_without_graph)(device)
     recording = record(scene.work, device)
@@ -160,9 +160,9 @@ def test_data_flow_each_write_makes_one_version(device: torch.device) -> None:
 
 @COMPLICATED
 def test_data_flow_out_is_written_and_not_created(device: torch.device) -> None:
-    """A tensor passed as `out=` was created by its allocation, and the operator creates its next version.
+    """The allocation of a tensor passed as `out=` creates it, and the operator creates its next version.
 
-    The operator reads its operands in the versions that in-place operators left.
+    The operator reads its operands in the versions that in-place operators created.
     """
     scene = scenes.chain(device)
     recording = record(scene.work, device)
@@ -231,7 +231,7 @@ def test_data_flow_list_of_tensors_is_read_tensor_by_tensor(device: torch.device
 
 @COMPLICATED
 def test_data_flow_memory_is_freed_with_the_last_reference(device: torch.device) -> None:
-    """A dropped tensor is freed immediately by a node that reads its last version.
+    """A dropped tensor is freed immediately, by a node that reads its last version.
 
     Tensors that the program keeps are not freed.
     """
@@ -269,7 +269,7 @@ def test_data_flow_reused_address_is_another_tensor(device: torch.device) -> Non
 def test_data_flow_tensor_that_moves_has_two_allocations(device: torch.device) -> None:
     """A tensor that outgrows its memory is the same tensor in another allocation.
 
-    The resize frees the first one.
+    The resize frees the first allocation.
     """
 
     def work() -> torch.Tensor:

@@ -16,7 +16,7 @@ FROM_OPERATORS = pytest.mark.covers(f"{CLASS}::test_extract_gradients_low_level"
 FROM_MODULE = pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_module")
 FROM_MODULE_AND_OPTIMIZER = pytest.mark.covers(f"{CLASS}::test_extract_gradients_from_module_and_optimizer")
 
-# Whether `.grad` exists before the run: the run creates it, or accumulates into it.
+# Whether `.grad` exists before the run. If not, the run creates it; otherwise it accumulates into it.
 START = pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 
 CLEARED = pytest.mark.parametrize(
@@ -43,13 +43,13 @@ Pair = tuple[int | None, int]
 
 
 def address(tensor: torch.Tensor | None) -> int:
-    """The address of a tensor's memory. The tensor must not be None."""
+    """Return the address of a tensor's memory. The tensor must not be None."""
     assert tensor is not None
     return tensor.untyped_storage().data_ptr()
 
 
 def found(recording: Recording, by: Finder) -> set[Pair]:
-    """The addresses of each parameter (None if the finder does not know it) and its gradient."""
+    """Return the addresses of each parameter (None if the finder does not know it) and its gradient."""
     return {
         (None if each.parameter is None else each.parameter.address, each.gradient.address)
         for each in recording.gradients
@@ -58,12 +58,12 @@ def found(recording: Recording, by: Finder) -> set[Pair]:
 
 
 def pairs(parameters: Iterable[torch.Tensor]) -> set[Pair]:
-    """The expected pairs from a finder that knows the parameters."""
+    """Return the expected pairs from a finder that knows the parameters."""
     return {(address(p), address(p.grad)) for p in parameters}
 
 
 def unpaired(gradients: Iterable[torch.Tensor | None]) -> set[Pair]:
-    """The expected pairs from a finder that does not know the parameters."""
+    """Return the expected pairs from a finder that does not know the parameters."""
     return {(None, address(gradient)) for gradient in gradients}
 
 
@@ -72,12 +72,12 @@ def grads(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
 
 
 def leaves(device: torch.device) -> list[torch.Tensor]:
-    """Two tensors that require grad and belong to no module."""
+    """Return two tensors that require grad and belong to no module."""
     return [torch.full((3,), value, device=device, requires_grad=True) for value in (0.5, 2.0)]
 
 
 def backward(a: torch.Tensor, b: torch.Tensor) -> None:
-    """A pass in which one leaf is used through a view, and both contribute to one scalar."""
+    """Run a pass in which one leaf is used through a view, and both leaves contribute to one scalar."""
     ((a.expand(4, 3) * b).cos() + b).sum().backward()
 
 
@@ -86,7 +86,7 @@ def backward(a: torch.Tensor, b: torch.Tensor) -> None:
 def test_extract_gradients_of_autograd_gives_the_gradient_of_each_leaf(device: torch.device, warm: bool) -> None:
     """Without module and optimizer, the operators that write or accumulate a gradient identify it, without its leaf.
 
-    Nothing else is identified as a gradient.
+    No other tensor is identified as a gradient.
     """
     both = leaves(device)
     if warm:
@@ -116,7 +116,7 @@ def test_extract_gradients_of_a_leaf_without_requires_grad_is_none(device: torch
 def test_extract_gradients_of_a_module_at_its_call(device: torch.device, warm: bool) -> None:
     """A module call yields each parameter with its gradient if it exists at that time.
 
-    In the first pass only autograd yields them. Custom layers are treated like torch's.
+    In the first pass, only autograd yields gradients. Custom layers are treated like torch's.
     """
     model = perceptron(device)
     x = torch.ones((2, 3), device=device)
@@ -225,8 +225,8 @@ def test_extract_gradients_inspects_an_optimizer_once_per_run(
 ) -> None:
     """Only an optimizer's first step is inspected in a run.
 
-    Gradients cleared in place stay the same in each step; of replaced ones, autograd yields the later ones. The
-    replaced gradients are kept alive, so that no other tensor has their address.
+    Gradients cleared in place are the same tensors in each step. If gradients are replaced, autograd yields the later
+    ones. The replaced gradients are kept alive, so that no other tensor has their address.
     """
     both = leaves(device)
     optimizer = make(both)

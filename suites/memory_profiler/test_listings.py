@@ -1,4 +1,4 @@
-"""Whole data flows and a timeline as text, which show the effect of a change in torch at a glance.
+"""Whole data flows and a timeline as text, which make the effect of a change in torch visible.
 
 The texts are in `listings/`, each named after a scene in `scenes.py`. They apply from the release named here on, and to
 the CPU only, because operators on other devices call other operators. To update one, take the text from the failure.
@@ -46,13 +46,13 @@ ROWS = {
 
 
 def written(name: str) -> str:
-    """The text of a listing in `listings/`, without comments."""
+    """Return the text of a listing in `listings/`, without comments."""
     lines = (Path(__file__).parent / "listings" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
 def listing(recording: Recording, tensors: Tensors, with_categories: bool) -> str:
-    """The data flow of a recording, with names for those of the tensors that the profiler recorded."""
+    """Return the data flow of a recording, with names for those of the tensors that the profiler recorded."""
     seen = {state.key.address for state in recording.categories}
     used = {name: tensor for name, tensor in tensors.items() if tensor.untyped_storage().data_ptr() in seen}
     names = Names({recording.key(tensor): name for name, tensor in used.items()})

@@ -1,4 +1,4 @@
-"""The schema match of each recorded operator, and so the arguments it may write to."""
+"""The schema match of each recorded operator, which determines the arguments that it may write to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LIST_CALLS: list[tuple[str, Call, str, str, set[str]]] = [
 
 
 def matches(work: Callable[[], object], device: torch.device, name: str) -> list[Match]:
-    """The matches of the operators with this name in a run."""
+    """Return the matches of the operators with this name in a run."""
     found = [match for match in record(work, device).matches if match.name == name]
     assert found, f"no {name} was recorded"
     return found
@@ -61,7 +61,7 @@ def matches(work: Callable[[], object], device: torch.device, name: str) -> list
 def test_schemamatcher_writes_where_the_schema_says(
     device: torch.device, call: Call, name: str, overload: str, written: set[str]
 ) -> None:
-    """Name and arguments determine the one overload that was called, and the arguments that it writes to.
+    """Name and arguments determine the overload that was called, and the arguments that it writes to.
 
     These are `self` for in-place operators, the `out=` tensors, and a list of tensors as a whole.
     """
@@ -75,7 +75,7 @@ def test_schemamatcher_writes_where_the_schema_says(
 
 @SCHEMAS
 def test_schemamatcher_matches_operators_within_an_operator(device: torch.device) -> None:
-    """Inner operators are matched too: `ones` writes to nothing, and the fill inside it does."""
+    """Inner operators are matched too: `ones` writes to nothing, and its inner fill does."""
     recording = record(lambda: torch.ones(3, device=device), device)
 
     found = {match.name: match for match in recording.matches}

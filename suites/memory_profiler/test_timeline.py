@@ -27,21 +27,21 @@ BLOCK = 512  # bytes: the block size of the caching allocator on CUDA
 
 
 def taken(size: int, device: torch.device) -> int:
-    """The bytes that the allocator uses for a tensor of `size` bytes; on the CPU exactly that many."""
+    """Return the bytes that the allocator uses for a tensor of `size` bytes; on the CPU exactly that many."""
     return size if device.type == "cpu" else -(-size // BLOCK) * BLOCK
 
 
 def on(device: torch.device, found: Recording) -> list[Event]:
-    """The timeline's entries for one device."""
+    """Return the timeline's entries for one device."""
     return [event for event in found.timeline if event.key.device == str(device)]
 
 
 @NO_ID
 def test_timeline_counts_memory_without_a_tensor(device: torch.device) -> None:
-    """Memory that no operator used as a tensor is in the timeline, like memory that one did.
+    """The timeline has memory that no operator used as a tensor, like memory that an operator did.
 
-    The case covers memory that is only freed in the run, and so existed before, memory that is allocated and freed, and
-    a tensor. On the CPU, the size of freed memory is known if it was allocated under a profiler. The sizes are whole
+    The case covers memory that existed before and is only freed in the run, memory that is allocated and freed, and a
+    tensor. On the CPU, the size of freed memory is known if it was allocated under a profiler. The sizes are whole
     blocks, so they apply to CUDA too.
     """
     with recording(device):
@@ -69,8 +69,7 @@ def test_timeline_counts_memory_without_a_tensor(device: torch.device) -> None:
 
 @NO_ID
 def test_timeline_on_the_cpu_omits_memory_of_unknown_size() -> None:
-    """CPU memory that was allocated while no profiler was active, and is freed in the run, has no entry in the
-    timeline."""
+    """CPU memory that was allocated while no profiler was active, and is freed in the run, has no timeline entry."""
     held = [torch.empty(1 << 22)]  # so large that its address has not been used in any profile
 
     def work() -> None:
@@ -89,7 +88,7 @@ def test_timeline_entries_are_in_order_and_balance(
     """Entries are in chronological order, with preexisting memory first.
 
     Each allocation exists before or is created once, is written and freed only afterwards, is freed at most once, and
-    has a constant size. (Memory without a tensor has no identity, so this is not checked for it.)
+    has a constant size. This is not checked for memory without a tensor, which has no identity.
     """
     reported = [event for event in record(scene(device).work, device).timeline if event.key.tensor is not None]
 
@@ -144,7 +143,7 @@ def test_timeline_increment_version_is_a_write_of_the_data_flow(
 def test_timeline_sizes_are_those_of_tensors(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Memory allocated in the run has its tensor's size plus the allocator's rounding.
 
-    For a tensor from before, seen through a transposed view, the size is computed from shape and strides.
+    The size of a preexisting tensor, seen through a transposed view, is computed from shape and strides.
     """
     before = torch.ones(shape, dtype=dtype, device=device)
     view = before.t() if before.dim() == 2 else before
@@ -175,7 +174,7 @@ def test_timeline_sizes_of_allocations_count_more_than_strides(device: torch.dev
 
 
 def test_timeline_has_tensors_that_only_a_list_or_a_module_holds(device: torch.device) -> None:
-    """Tensors from before have their sizes also if an operator gets them in a list only, or no operator gets them.
+    """A preexisting tensor has its size also if an operator gets it only in a list, or no operator gets it.
 
     A module is known from its call, and an optimizer from its step.
     """
@@ -203,7 +202,7 @@ def test_timeline_has_tensors_that_only_a_list_or_a_module_holds(device: torch.d
 def test_timeline_of_a_training_step_adds_up(device: torch.device) -> None:
     """In a training step, parameters and optimizer state exist throughout, and gradients only grow.
 
-    Of activations, only what the program keeps is left; temporaries and autograd details are all freed.
+    The only activations that remain are those that the program keeps; temporaries and autograd details are all freed.
     """
     found = record(scenes.training(device).work, device)
 
@@ -244,8 +243,7 @@ def test_timeline_ends_with_the_live_tensors(device: torch.device) -> None:
 def test_timeline_on_an_accelerator_is_that_of_the_cpu_in_whole_blocks(
     device: torch.device, scene: Callable[[torch.device], Scene]
 ) -> None:
-    """For operators that allocate only their results, an accelerator's timeline equals the CPU's in action, version
-    and category.
+    """If operators only allocate results, an accelerator's timeline has the CPU's actions, versions and categories.
 
     Only the sizes of new allocations are rounded to whole blocks.
     """

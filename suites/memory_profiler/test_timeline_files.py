@@ -25,21 +25,20 @@ from .values import Action, Category, Sizes, State
 
 
 def export(found: Recording, path: Path, device: torch.device | str) -> None:
-    """Write a timeline file, whose format depends on the file name's suffix. torch warns that the function is
-    deprecated."""
+    """Write a timeline file, whose format depends on the suffix. torch warns that the function is deprecated."""
     write = below(found.prof, "export_memory_timeline")
     with pytest.warns(FutureWarning, match="export_memory_timeline"):
         write(str(path), device=str(device))
 
 
 def read(path: Path) -> Any:
-    """The JSON in a file, compressed or not."""
+    """Return the JSON in a file, compressed or not."""
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
 def columns(sizes: Sizes) -> list[int]:
-    """The sizes by category as a row of a plot: a leading zero, and one number per category in torch's order."""
+    """Return the sizes by category as a row of a plot: a leading zero, and one number per category in torch's order."""
     return [0, *(sizes.get(category, 0) for category in private.category_columns())]
 
 
@@ -62,7 +61,7 @@ def test_export_memory_timeline_plot_points_sum_up_the_timeline(
     assert len(times) == len(rows) > 10
     assert times == sorted(times)
     assert (rows[0], rows[-1]) == (expected[0], expected[-1])
-    # of several times within one microsecond, the last one is in the file
+    # the file keeps only the last of several times within one microsecond
     rest = iter(zip(moments, expected, strict=True))
     for time, row in zip(times[1:], rows[1:], strict=True):
         assert any(sizes == row and abs(time - moment / 1000) <= 1 for (moment, _), sizes in rest), f"{time}: {row}"
@@ -87,13 +86,13 @@ def test_export_memory_timeline_raw_points_are_the_entries(device: torch.device,
 
 
 def raw(path: Path) -> list[tuple[int, Action, int, Category | None]]:
-    """The entries of a raw file."""
+    """Return the entries of a raw file."""
     actions, categories = private.action_numbers(), private.category_columns()
     return [(time, actions[action], size, categories[category]) for time, action, size, category in read(path)]
 
 
 def entries(found: Recording, device: torch.device) -> list[tuple[int, Action, int, Category | None]]:
-    """What a raw file has of a run on a device."""
+    """Return the entries that a raw file has of a run on a device."""
     expected: list[tuple[int, Action, int, Category | None]] = []
     for event in found.timeline:
         if event.key.device == str(device):
@@ -108,7 +107,7 @@ def entries(found: Recording, device: torch.device) -> list[tuple[int, Action, i
 
 
 def test_export_memory_timeline_of_a_tensor_that_changes_its_category(device: torch.device, tmp_path: Path) -> None:
-    """A write after the backward pass takes an activation out of its category, in the raw file and in the plot."""
+    """A write after the backward pass removes an activation from its category, in the raw file and in the plot."""
     layer = torch.nn.Linear(4, 4, device=device)
     given = torch.ones(2, 4, device=device)
 
@@ -178,14 +177,14 @@ def test_export_memory_timeline_html_without_matplotlib_is_not_written(
 
 
 class Drawing:
-    """What torch draws with matplotlib, in place of a figure and its axes."""
+    """A record of torch's drawing with matplotlib, in place of a figure and its axes."""
 
     def __init__(self) -> None:
         self.bands: list[tuple[list[float], list[float], list[float]]] = []
         self.texts: dict[str, Any] = {}
 
     def module(self) -> tuple[types.ModuleType, types.ModuleType]:
-        """The modules `matplotlib` and `matplotlib.pyplot`."""
+        """Return the modules `matplotlib` and `matplotlib.pyplot`."""
         whole, plots = types.ModuleType("matplotlib"), types.ModuleType("matplotlib.pyplot")
         whole.__spec__ = importlib.machinery.ModuleSpec("matplotlib", None)
         plots.figure = whole.figure = lambda **_: self  # type: ignore[attr-defined]
@@ -218,7 +217,7 @@ class Drawing:
 def test_export_memory_timeline_html_stacks_the_categories(
     device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plot has a band per category, from the sum of those before it, over the milliseconds since the first time.
+    """The plot has one band per category, above the sum of those before it, over the milliseconds since the first time.
 
     Title and labels have the units, and the page has the picture that matplotlib made (`export_memory_timeline`).
     """
@@ -248,12 +247,12 @@ def test_export_memory_timeline_html_stacks_the_categories(
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_profiler_viz")
 def test_profile_plot_page_has_stacks_and_categories(device: torch.device) -> None:
-    """The page for memory over time has the stack of each allocation, including the case's frame, and its category."""
+    """The page for memory over time has the category and the stack of each allocation, including the case's frame."""
     training = scenes.training(device)
     x = scenes.values(device)
 
     def work() -> Any:
-        torch.nn.functional.cosine_similarity(x, x, dim=0)  # it has temporaries on any device
+        torch.nn.functional.cosine_similarity(x, x, dim=0)  # allocates temporaries on any device
         return training.work()
 
     found = record(work, device)

@@ -42,8 +42,8 @@ class Finder(StrEnum):
 class Key:
     """An allocation. `tensor` and `allocation` are None if the profiler recorded no tensor in it.
 
-    Successive allocations of one tensor share `tensor`; each has its own `allocation`, which increases over time. An
-    address, in contrast, is reused.
+    Successive allocations of one tensor share `tensor`. Each has its own `allocation`, which increases over time, while
+    an address is reused.
     """
 
     tensor: int | None
@@ -111,7 +111,7 @@ Sizes = dict[Category | None, int]
 
 
 def sizes_over_time(events: Iterable[Event], categories: dict[State, Category | None]) -> list[tuple[int, Sizes]]:
-    """The bytes of each category after each point in time with an event, in chronological order.
+    """Return the bytes of each category after each point in time with an event, in chronological order.
 
     A write moves a tensor's bytes from the category of the old version to that of the new one. Preexisting memory is
     included from the start, at time -1.
@@ -140,7 +140,7 @@ def sizes_over_time(events: Iterable[Event], categories: dict[State, Category | 
 
 
 class Names:
-    """Names for allocations: those given, and `t1`, `t2`, … for others in the order of their first use.
+    """Names for allocations: the given ones, and `t1`, `t2`, … for others in the order of their first use.
 
     The profiler's own numbers depend on earlier work, so a listing cannot use them.
     """
@@ -150,7 +150,7 @@ class Names:
         self._numbered = 0
 
     def __call__(self, key: Key) -> str:
-        """The name of `key`, the same each time; memory without a tensor is `untold`."""
+        """Return the name of `key`, the same each time; memory without a tensor is `untold`."""
         if key.tensor is None:
             return "untold"
         if key not in self._names:
@@ -160,7 +160,7 @@ class Names:
 
 
 def flow_listing(nodes: Sequence[Node], names: Names, categories: dict[State, Category | None] | None = None) -> str:
-    """The data flow as text, one node per line: `operator(name.version, …) -> name.version, … using name, …`.
+    """Return the data flow as text, one node per line: `operator(name.version, …) -> name.version, … using name, …`.
 
     Allocations and frees outside of operators are `take() -> …` and `free(…)`; memory that an operator frees without
     having created it is marked `freed`. With `categories`, each version is followed by its category. Nodes that touch
@@ -190,7 +190,7 @@ def _reported(state: State, node: Node, names: Names, categories: dict[State, Ca
 
 
 def timeline_listing(events: Iterable[Event], names: Names, categories: dict[State, Category | None]) -> str:
-    """The timeline as text, one entry per line without its time: `action name.version:category size B`."""
+    """Return the timeline as text, one entry per line without its time: `action name.version:category size B`."""
     lines = []
     for event in events:
         after = event.version + 1 if event.action is Action.INCREMENT_VERSION else event.version

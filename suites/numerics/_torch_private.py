@@ -9,6 +9,6 @@ from suites.reaching import reach
 
 
 def get_sdp_priority_order() -> list[int]:
-    """The order in which the backends of attention are tried: nothing documented reads it."""
+    """Return the order in which torch tries the attention backends. No documented function reads it."""
     found: list[int] = list(reach("torch._C._get_sdp_priority_order")())
     return found

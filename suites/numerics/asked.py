@@ -1,6 +1,6 @@
-"""Settings as a process has them that has used nothing of torch yet: some are read once, and some cannot be restored.
+"""Settings in a process that has not used torch yet, since some are read only once and some cannot be restored.
 
-A case that asks has the mark ``own_process``.
+A case that uses this module has the mark `own_process`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from suites import children
 
 
 def answers_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = None) -> list[list[Any]]:
-    """Run each scene, a sequence of steps, in its own fork of this process, and return the values of the steps that are
-    expressions. With `environ`, a new interpreter with these variables forks instead.
+    """Run each scene, a sequence of steps, in its own fork of this process, and return the values of its expressions.
 
-    A step knows `torch`, `B` for `torch.backends`, `os` and `warnings`. An exception gives its class name, and None
-    after a warning gives "warned". Statements have no value.
+    With `environ`, a new interpreter with these variables forks instead. A step can use `torch`, `B` for
+    `torch.backends`, `os` and `warnings`. An exception gives its class name, and None after a warning gives "warned".
+    Statements have no value.
     """
     if environ:
         asking = (
@@ -35,7 +35,7 @@ def answers_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = Non
 
 
 def answers(*steps: str, environ: Mapping[str, str] | None = None) -> list[Any]:
-    """The same for one scene."""
+    """Run one scene like `answers_each`."""
     return answers_each(steps, environ=environ)[0]
 
 

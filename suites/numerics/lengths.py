@@ -1,18 +1,18 @@
-"""Lengths and values at which kernels change their behavior: vector widths, blocks, tails; and the limits of dtypes."""
+"""Lengths at which kernels change their behavior (vector widths, blocks, tails), and the limits of dtypes."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-#: Around vector widths, warps, blocks and splits between threads; odd lengths have tails.
+#: Lengths around vector widths, warps, blocks and splits between threads; odd lengths have tails.
 LENGTHS = (1, 2, 7, 8, 9, 31, 33, 255, 1000, 4097, 70_001)
 
 WHOLE_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 #: Older GPUs have no hardware for bfloat16 products, and on some processors, mostly of virtual machines, these raise
-#: SIGILL; a software device computes on the processor.
+#: SIGILL. A software device computes on the processor.
 BF16_PRODUCTS = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
 
 
@@ -21,7 +21,7 @@ def name(dtype: torch.dtype) -> str:
 
 
 def ends(dtype: torch.dtype) -> tuple[float, float]:
-    """The lowest and highest values of a dtype, which are infinities for floating-point dtypes."""
+    """Return the lowest and highest values of a dtype, which are infinities for floating-point dtypes."""
     if dtype.is_floating_point:
         return float("-inf"), float("inf")
     info = torch.iinfo(dtype)
@@ -29,5 +29,5 @@ def ends(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def unit(dtype: torch.dtype) -> float:
-    """The unit roundoff: the largest relative error of rounding to nearest."""
+    """Return the unit roundoff, the largest relative error of rounding to nearest."""
     return torch.finfo(dtype).eps / 2

@@ -1,7 +1,7 @@
-"""Contexts that set something restore what was set before: at the end of the block, by an exception, and when nested.
+"""Contexts restore the previous setting: at the end of the block, after an exception, and when nested.
 
-Each context is entered twice, with two settings, and both differ from the default: a context that restores the default,
-or that restores at the end of a block only, is noticed.
+Each context is entered twice, with two settings that both differ from the default. A context that restores the default,
+or that only restores at the end of a block, therefore fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..compiled import KEEPS, KEPT
 from ._torch_private import get_sdp_priority_order
 
-# The default of `mkldnn.flags` sets what only Intel's GPUs have.
+# `mkldnn.flags` sets by default what only Intel's GPUs have.
 pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
 
 B = torch.backends
@@ -28,7 +28,7 @@ Context = AbstractContextManager[Any]
 
 
 class Setting(NamedTuple):
-    """Two ways to enter a context, and what is read within each. `read` gets the kind of device."""
+    """Two ways to enter a context, and the value that `read` returns within each. `read` gets the kind of device."""
 
     first: Callable[[], Context]
     second: Callable[[], Context]
@@ -62,12 +62,12 @@ def backends_of_attention() -> tuple[bool, ...]:
 
 
 def draws() -> float:
-    """Return the next number without a change of the generator."""
+    """Return the next random number without changing the generator."""
     return torch.rand((), generator=torch.Generator().set_state(torch.get_rng_state())).item()
 
 
 def saves() -> object:
-    """Return what is saved of 2 x 3 for its gradient: the hooks of the block change it."""
+    """Return the gradient of x * x at 3, which is computed from saved tensors, so that the block's hooks change it."""
     x = torch.tensor(3.0, requires_grad=True)
     try:
         y = x * x
@@ -104,7 +104,7 @@ class One:
 
 
 class Two:
-    """Another."""
+    """Another class that may be loaded."""
 
 
 partial = functools.partial
@@ -228,7 +228,7 @@ NAMES = pytest.mark.parametrize("setting", SETTINGS, indirect=True)
 
 @NAMES
 def test_contexts_restore_what_the_block_around_has_set(setting: Setting) -> None:
-    """Within the inner block its setting holds, after it the outer one, after both what was before."""
+    """Each block has its own setting; its end restores the outer block's setting, or the original one."""
     before = setting.read()
     with setting.first():
         assert setting.read() == setting.within[0]
@@ -243,7 +243,7 @@ def test_contexts_restore_what_the_block_around_has_set(setting: Setting) -> Non
 
 @NAMES
 def test_contexts_restore_after_an_exception(setting: Setting) -> None:
-    """An exception leaves the blocks, and each restores what it found. The exception goes on."""
+    """An exception leaves the blocks and propagates, and each block restores the setting that it found."""
     before = setting.read()
     with setting.first():
         with pytest.raises(InterruptedBlockError), setting.second():
@@ -256,7 +256,7 @@ def test_contexts_restore_after_an_exception(setting: Setting) -> None:
 
 @NAMES
 def test_contexts_restore_when_a_generator_is_closed(setting: Setting) -> None:
-    """A block in a generator is left when the generator is closed."""
+    """Closing a generator leaves the block in it."""
 
     def block() -> Iterator[object]:
         with setting.second():
@@ -276,7 +276,7 @@ DECORATORS = ("no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "a
 
 @pytest.mark.parametrize("setting", DECORATORS, indirect=True)
 def test_contexts_as_decorators_hold_during_each_call(setting: Setting) -> None:
-    """A decorated function runs with the setting, each time, and an exception in it restores."""
+    """A decorated function runs with the setting at each call, and restores it also after an exception."""
     before = setting.read()
     decorator: Any = setting.second()
 
@@ -297,7 +297,7 @@ def test_contexts_as_decorators_hold_during_each_call(setting: Setting) -> None:
 
 
 def test_sdpa_kernel_set_priority_restores_the_order() -> None:
-    """With `set_priority` the order of the backends is that of the list in the block, and the earlier one after it."""
+    """With `set_priority`, the backends have the order of the list in the block, and the earlier order after it."""
     order = get_sdp_priority_order
     before = order()
     first = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
@@ -309,12 +309,12 @@ def test_sdpa_kernel_set_priority_restores_the_order() -> None:
             assert order()[:3] == [int(each) for each in second]
         assert order()[:2] == [int(each) for each in first]
         with sdpa_kernel(second):
-            assert order()[:2] == [int(each) for each in first]  # without it the order stays
+            assert order()[:2] == [int(each) for each in first]  # without it the order does not change
         with pytest.raises(InterruptedBlockError), sdpa_kernel(second, set_priority=True):
             raise InterruptedBlockError
         assert order()[:2] == [int(each) for each in first]
         assert sorted(order()) == sorted(before)
-    with sdpa_kernel([*first, first[0]], set_priority=True):  # the first of equal ones counts
+    with sdpa_kernel([*first, first[0]], set_priority=True):  # the first of equal entries counts
         assert order()[:2] == [int(each) for each in first]
         assert sorted(order()) == sorted(before)
     assert order() == before
@@ -322,7 +322,7 @@ def test_sdpa_kernel_set_priority_restores_the_order() -> None:
 
 
 @pytest.mark.keeps(KEEPS, **KEPT)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # Dynamo's import of it
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # from Dynamo's import of it
 def test_sdpa_kernel_set_priority_holds_within_compiled_code(request: pytest.FixtureRequest) -> None:
     """A compiled function runs attention with the order and the backends of its block, and restores both."""
     torch.compiler.reset()
@@ -351,7 +351,7 @@ def test_sdpa_kernel_set_priority_holds_within_compiled_code(request: pytest.Fix
 
 @pytest.mark.parametrize("place", range(4), ids=["flash", "mem_efficient", "math", "cudnn"])
 def test_enable_sdp_turns_one_backend_on_and_off(request: pytest.FixtureRequest, place: int) -> None:
-    """`enable_flash_sdp` and its siblings change their own backend only, and `*_sdp_enabled` reads it."""
+    """`enable_flash_sdp` and its siblings only change their own backend, and `*_sdp_enabled` reads the setting."""
     name = ("flash", "mem_efficient", "math", "cudnn")[place]
     enable = getattr(B.cuda, f"enable_{name}_sdp")
     before = backends_of_attention()
@@ -363,7 +363,7 @@ def test_enable_sdp_turns_one_backend_on_and_off(request: pytest.FixtureRequest,
 
 @pytest.mark.filterwarnings("ignore:.*sdp_kernel.*:FutureWarning")
 def test_sdp_kernel_of_torch_backends_restores_too() -> None:
-    """The old `torch.backends.cuda.sdp_kernel` takes a flag per backend, all on by default, and restores."""
+    """The old `torch.backends.cuda.sdp_kernel` takes a flag per backend, by default on, and restores the setting."""
     with sdpa_kernel([SDPBackend.MATH]):
         before = backends_of_attention()
         with B.cuda.sdp_kernel():
@@ -386,7 +386,7 @@ def test_fp16_bf16_reduction_math_sdp_reads_back(request: pytest.FixtureRequest)
 
 
 def test_sdpa_kernel_refuses_what_is_no_backend() -> None:
-    """A list of backends or one of them is taken, and nothing else."""
+    """`sdpa_kernel` accepts a backend or a list of backends, and refuses all other arguments."""
     before = backends_of_attention()
     with pytest.raises(AssertionError, match="tuple"), sdpa_kernel((SDPBackend.MATH,)):  # type: ignore[arg-type]
         pass
@@ -394,7 +394,7 @@ def test_sdpa_kernel_refuses_what_is_no_backend() -> None:
 
 
 def test_nnpack_flags_turn_nnpack_off_by_default() -> None:
-    """Without an argument `nnpack.flags` turns NNPACK off in its block."""
+    """`nnpack.flags` without an argument disables NNPACK in its block."""
     with B.nnpack.flags(True):
         with B.nnpack.flags():
             assert not nnpack_is_on()
@@ -418,7 +418,7 @@ def test_fork_rng_restores_the_generators_of_the_devices(device: torch.device) -
 
 
 def test_fork_rng_that_is_not_enabled_restores_nothing() -> None:
-    """With `enabled=False` the block draws from the generators as without it."""
+    """With `enabled=False`, draws in the block advance the generators as without it."""
     torch.manual_seed(5)
     with torch.random.fork_rng(devices=[], enabled=False):
         first = torch.rand(()).item()

@@ -17,7 +17,7 @@ def put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     filling = torch.utils.deterministic.fill_uninitialized_memory
     yield
-    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # which also sets the compiler's state
+    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # also sets the compiler's state
     torch.utils.deterministic.fill_uninitialized_memory = filling
 
 
@@ -48,7 +48,7 @@ def test_use_deterministic_algorithms_and_debug_mode_are_one_setting(
         torch.set_deterministic_debug_mode(3)
 
 
-@pytest.mark.requires(not_={"device": "soft"})  # which leaves new memory uninitialized
+@pytest.mark.requires(not_={"device": "soft"})  # leaves new memory uninitialized
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.uint8], ids=str)
 def test_fill_uninitialized_memory_fills_new_memory(device: torch.device, dtype: torch.dtype) -> None:
     """With deterministic algorithms and filling enabled, new memory is filled with NaN or the largest integer.
@@ -92,8 +92,10 @@ NONE_ON_CUDA = {
 @pytest.mark.parametrize("operation", NONE_ON_CUDA)
 @pytest.mark.own_process
 def test_use_deterministic_algorithms_refuses_nondeterministic_operations(device: torch.device, operation: str) -> None:
-    """On CUDA, an operation without a deterministic implementation raises, warns with `warn_only`, or runs by
-    default."""
+    """On CUDA, an operation without a deterministic implementation raises, or warns with `warn_only`.
+
+    By default it runs.
+    """
     script = f"""
 import json, warnings
 import torch
@@ -119,10 +121,9 @@ print(json.dumps(told))
 @pytest.mark.requires(device="cuda", compute_capability="<9.0")
 @pytest.mark.own_process
 def test_cublas_workspace_config_is_needed_for_deterministic_products(device: torch.device) -> None:
-    """Where cuBLAS is deterministic only with a configured workspace, a product raises if CUBLAS_WORKSPACE_CONFIG is
-    unset.
+    """A product raises without CUBLAS_WORKSPACE_CONFIG, if cuBLAS is deterministic only with a configured workspace.
 
-    The error names the variable, and with the variable set the product works.
+    The error names the variable, and the product works if the variable is set.
     """
     script = """
 import torch

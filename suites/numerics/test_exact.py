@@ -1,7 +1,7 @@
 """Results that are exact in floating point, so that one lost term or one wrong bit is visible.
 
-Whole numbers below 2^24 are exact in float32, and so are their sums and products if all partial results stay below it,
-in any order of addition. No tolerance is needed.
+Whole numbers below 2^24 are exact in float32. Their sums and products are exact too, in any order of addition, if all
+partial results stay below 2^24. No tolerance is needed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SIZES = pytest.mark.parametrize("size", [1, 2, 3, 17, 64, 1000, 4096])
 
 
 def whole(*shape: int, device: torch.device, dtype: torch.dtype = torch.float32, below: int = 8) -> torch.Tensor:
-    """Whole numbers from 1 to `below`, so that every lost term changes the result."""
+    """Return whole numbers from 1 to `below`, so that every lost term changes the result."""
     return torch.randint(1, below + 1, shape).to(dtype).to(device)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The product of matrices by elementwise multiplication and a sum, without a matrix product kernel."""
+    """Return the product of matrices by elementwise multiplication and a sum, without a matrix product kernel."""
     there = b.cpu().long()
     return torch.stack([(row.unsqueeze(-1) * there).sum(-2) for row in a.cpu().long().unbind(-2)], -2)
 

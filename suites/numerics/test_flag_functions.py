@@ -1,4 +1,4 @@
-"""`set_flags` and `flags` of torch's back ends: each argument sets its own flag, and the call returns what was set."""
+"""`set_flags` and `flags` of torch's backends: each argument sets one flag, and the call returns the old values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 CUDA = pytest.mark.requires(device="cuda")
 cudnn, mkldnn, nnpack = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.nnpack
 
-#: By module: the arguments of `set_flags`, by position, with how each flag reads and two values for it.
+#: By module: the arguments of `set_flags`, by position, with the function that reads each flag and two values for it.
 Flag = tuple[str, Callable[[], Any], tuple[Any, Any]]
 CUDNN: list[Flag] = [
     ("enabled", lambda: cudnn.enabled, (False, True)),
@@ -51,7 +51,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.requires(torch=">=2.13")
 @EACH_OF_CUDNN
 def test_cudnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> None:
-    """An argument of `set_flags` changes its flag only; the call returns all values from before."""
+    """An argument of `set_flags` only changes its own flag; the call returns all previous values."""
     name, read, values = CUDNN[place]
     for value in (*values, values[0]):
         before = [each() for _, each, _ in CUDNN]
@@ -64,7 +64,7 @@ def test_cudnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> Non
 @pytest.mark.requires(torch=">=2.13")
 @EACH_OF_CUDNN
 def test_cudnn_flags_set_one_flag_in_their_block(place: int) -> None:
-    """`flags` sets the argument in the block, all others to the defaults that its signature has, and restores them."""
+    """`flags` sets its arguments in the block, and other flags to its signature's defaults, and restores them."""
     name, _, values = CUDNN[place]
     defaults = {
         "enabled": False,
@@ -92,7 +92,7 @@ def test_cudnn_flags_set_fp32_precision_in_their_block(value: str) -> None:
 
 @pytest.mark.parametrize("place", range(len(MKLDNN)), ids=[name for name, _, _ in MKLDNN])
 def test_mkldnn_set_flags_sets_one_flag_and_returns_all_before(place: int) -> None:
-    """An argument of `set_flags` changes its flag only; the call returns the values from before."""
+    """An argument of `set_flags` only changes its own flag; the call returns the previous values."""
     name, read, values = MKLDNN[place]
     for value in (*values, values[0]):
         before = [each() for _, each, _ in MKLDNN]
@@ -122,7 +122,7 @@ def test_mkldnn_flags_set_fp32_precision_in_their_block(value: str) -> None:
     " https://github.com/pytorch/pytorch)",
 )
 def test_mkldnn_fp32_precision_is_that_of_onednn_alone() -> None:
-    """`mkldnn.fp32_precision = …` sets the precision of oneDNN, and not that of all back ends."""
+    """`mkldnn.fp32_precision = …` sets the precision of oneDNN only, and not that of all backends."""
     backends = torch.backends
     before = backends.fp32_precision, mkldnn.set_flags(_fp32_precision=None)[-1]
     try:
@@ -135,7 +135,7 @@ def test_mkldnn_fp32_precision_is_that_of_onednn_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN:UserWarning")
 def test_mkldnn_flags_turn_onednn_off_and_are_not_deterministic_by_default() -> None:
-    """Without arguments `flags` turns oneDNN off, and determinism too; each argument changes one of them."""
+    """`flags` without arguments disables oneDNN and determinism; each argument changes one of them."""
     cudnn_before = [read() for _, read, _ in MKLDNN]
     with mkldnn.flags():
         assert (mkldnn.enabled, mkldnn.deterministic) == (False, False)
@@ -145,7 +145,7 @@ def test_mkldnn_flags_turn_onednn_off_and_are_not_deterministic_by_default() -> 
 
 
 def test_is_available_of_the_back_ends_is_a_truth_value() -> None:
-    """`is_available` of each back end is True or False, and the module's own is that of the function."""
+    """`is_available` of each backend is True or False, and the module's own one equals the function's."""
     for module in (cudnn, mkldnn, nnpack, torch.backends.cuda, torch.backends.openmp, torch.backends.mkl):
         reported = module.is_built() if module is torch.backends.cuda else module.is_available()
         assert isinstance(reported, bool), module.__name__
@@ -154,7 +154,7 @@ def test_is_available_of_the_back_ends_is_a_truth_value() -> None:
 @pytest.mark.requires(cudnn=True)
 @CUDA
 def test_cudnn_is_acceptable_for_device_tensors_of_its_types(device: torch.device) -> None:
-    """cuDNN takes device tensors of half, float and double while it is enabled; nothing else."""
+    """cuDNN accepts device tensors of half, float and double while it is enabled, and refuses all others."""
     ones = torch.ones(2, device=device)
     with cudnn.flags(enabled=True):
         assert [cudnn.is_acceptable(ones.to(dtype)) for dtype in (torch.half, torch.float, torch.double)] == [True] * 3
@@ -166,7 +166,7 @@ def test_cudnn_is_acceptable_for_device_tensors_of_its_types(device: torch.devic
 
 @CUDA
 def test_cudnn_is_acceptable_refuses_host_tensors_and_other_types(device: torch.device) -> None:
-    """Host tensors and integers are not for cuDNN; neither is anything while it is disabled."""
+    """cuDNN refuses host tensors and integers, and while it is disabled all tensors."""
     ones = torch.ones(2, device=device)
     with cudnn.flags(enabled=True):
         assert cudnn.is_acceptable(ones.cpu()) is False
@@ -176,7 +176,7 @@ def test_cudnn_is_acceptable_refuses_host_tensors_and_other_types(device: torch.
 
 
 def test_cuda_matmul_settings_are_each_their_own() -> None:
-    """Each setting of `torch.backends.cuda.matmul` reads back, and changes no other; an unknown one raises."""
+    """Each setting of `torch.backends.cuda.matmul` reads back and changes no other; an unknown one raises."""
     matmul = torch.backends.cuda.matmul
     names = (
         "allow_fp16_reduced_precision_reduction",
@@ -199,9 +199,9 @@ def test_cuda_matmul_settings_are_each_their_own() -> None:
 
 @CUDA
 def test_can_use_attention_kernels_answer_with_a_truth_value(device: torch.device) -> None:
-    """`can_use_flash_attention` and its siblings answer True or False for parameters of attention.
+    """`can_use_flash_attention` and its siblings return True or False for parameters of attention.
 
-    None takes float64.
+    None of them supports float64.
     """
     q = torch.ones(1, 2, 4, 8, device=device, dtype=torch.float64)
     parameters = torch.backends.cuda.SDPAParams(q, q, q, None, 0.0, False, False)
@@ -213,7 +213,7 @@ def test_can_use_attention_kernels_answer_with_a_truth_value(device: torch.devic
         assert ask(parameters) is False
 
 
-#: Each setting of the precision of float32, with two values that it takes.
+#: Each setting of the float32 precision, with two values that it accepts.
 PRECISIONS: dict[str, tuple[Any, tuple[str, str]]] = {
     "cudnn.conv": (cudnn.conv, ("ieee", "tf32")),
     "cudnn.rnn": (cudnn.rnn, ("ieee", "tf32")),
@@ -226,7 +226,7 @@ PRECISIONS: dict[str, tuple[Any, tuple[str, str]]] = {
 
 @pytest.fixture
 def precisions_as_before() -> Iterator[None]:
-    """Restore every setting of the precision."""
+    """Restore every precision setting."""
     before = {name: each.fp32_precision for name, (each, _) in PRECISIONS.items()}
     yield
     for name, value in before.items():
@@ -236,9 +236,9 @@ def precisions_as_before() -> Iterator[None]:
 @pytest.mark.usefixtures("precisions_as_before")
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_fp32_precision_of_one_kind_reads_back_and_changes_no_other(name: str) -> None:
-    """A setting reads back what it was given; no other one changes.
+    """A setting reads back as set, and no other setting changes.
 
-    An unknown attribute raises, read or written. `cudnn.rnn` is a module and has any attribute.
+    Reading or writing an unknown attribute raises. `cudnn.rnn` is a module and accepts any attribute.
     """
     setting, values = PRECISIONS[name]
     others = {each: PRECISIONS[each][0].fp32_precision for each in PRECISIONS if each != name}
@@ -249,13 +249,13 @@ def test_fp32_precision_of_one_kind_reads_back_and_changes_no_other(name: str) -
     if name == "cudnn.rnn":
         return
     with pytest.raises(AttributeError, match="precise"):
-        setting.precise  # noqa: B018 - the read is what the case is about
+        setting.precise  # noqa: B018 - the case checks the read
     with pytest.raises(AttributeError, match="precise"):
         setting.precise = True
 
 
 def test_mha_fastpath_reads_back() -> None:
-    """`torch.backends.mha.set_fastpath_enabled` decides what `get_fastpath_enabled` returns; it is on at first."""
+    """`get_fastpath_enabled` returns the value of `torch.backends.mha.set_fastpath_enabled`, initially True."""
     before = torch.backends.mha.get_fastpath_enabled()
     try:
         assert before is True
@@ -278,7 +278,7 @@ def test_cudnn_flags_set_the_depthwise_kernel_in_their_block() -> None:
 
 @CUDA
 def test_cudnn_get_cudnn_mode_is_the_number_that_cudnn_has() -> None:
-    """`rnn.get_cudnn_mode` gives each kind of recurrent network its `cudnnRNNMode_t`; another name is refused."""
+    """`rnn.get_cudnn_mode` returns the `cudnnRNNMode_t` of each kind of recurrent network, and refuses another name."""
     modes = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
     assert {name: cudnn.rnn.get_cudnn_mode(name) for name in modes} == modes
     with pytest.raises(ValueError, match="LSTMS"):
@@ -286,7 +286,10 @@ def test_cudnn_get_cudnn_mode_is_the_number_that_cudnn_has() -> None:
 
 
 def test_backends_flags_set_the_precision_of_all_in_their_block() -> None:
-    """`torch.backends.flags` sets the precision of all back ends, "none" by default, and restores it; so by hand."""
+    """`torch.backends.flags` and `set_flags` set the precision of all backends, by default "none".
+
+    The block restores the precision.
+    """
     backends = torch.backends
     (before,) = backends.set_flags(None)
     assert backends.fp32_precision == before
@@ -306,7 +309,7 @@ def test_backends_flags_set_the_precision_of_all_in_their_block() -> None:
 
 
 def test_quantized_engine_is_one_of_the_supported_ones() -> None:
-    """Each supported engine reads back; an unknown name raises and changes nothing; the list is not for writing."""
+    """Each supported engine reads back; an unknown name raises and changes nothing; the list is read-only."""
     quantized = torch.backends.quantized
     before = quantized.engine
     names = quantized.supported_engines
@@ -340,17 +343,17 @@ def opt_einsum_as_before() -> Iterator[None]:
 
 
 def einsum() -> torch.Tensor:
-    """A product of three matrices, for which the order matters."""
+    """Return a product of three matrices, for which the order matters."""
     a, b, c = (torch.arange(6.0, dtype=torch.float64).reshape(shape) for shape in ((2, 3), (3, 2), (2, 3)))
     return torch.einsum("ij,jk,kl->il", a, b, c)
 
 
 @pytest.mark.usefixtures("opt_einsum_as_before")
 def test_opt_einsum_flags_set_enabled_and_strategy_in_their_block() -> None:
-    """`opt_einsum.flags` sets whether and how einsum orders its products, in its block; the result is the same.
+    """`opt_einsum.flags` sets whether and how einsum orders its products in its block; the result is the same.
 
-    `set_flags` returns what was set before. A strategy is one of three, and needs the library and that it is enabled;
-    without the library neither can be set.
+    `set_flags` returns the previous settings. A strategy is one of three, and requires the library and that it is
+    enabled. Without the library, neither can be set.
     """
     library = torch.backends.opt_einsum
     wanted = torch.tensor([[39.0, 62.0, 85.0], [120.0, 188.0, 256.0]], dtype=torch.float64)
@@ -394,17 +397,17 @@ def test_get_cpu_capability_names_instructions_that_the_processor_has() -> None:
 
 
 def test_cusparselt_and_other_libraries_that_a_build_has() -> None:
-    """`is_available` of the libraries of some builds is a truth value; cuSPARSELt has a version exactly if available.
+    """`is_available` of optional libraries is True or False; cuSPARSELt has a version if and only if it is available.
 
-    The version is MAJOR * 100 + MINOR * 10 + PATCH, and the same when it is asked for again. KleidiAI and the Arm
-    Compute Library are for Arm alone.
+    The version is MAJOR * 100 + MINOR * 10 + PATCH, and the same each time. KleidiAI and the Arm Compute Library are
+    for Arm only.
     """
     cusparselt = torch.backends.cusparselt
     version = cusparselt.version()
     assert cusparselt.is_available() is (version is not None)
     assert version is None or 100 <= version < 10000
     assert cusparselt.version() == version
-    # Releases of cuSPARSELt with a largest number of an algorithm, which torch has as a constant.
+    # Releases of cuSPARSELt with their largest algorithm number, which is a constant in torch.
     assert cusparselt.get_max_alg_id() == {400: 4, 502: 5, 602: 37}.get(version)
     for reported in (torch.backends.kleidiai.is_available(), mkldnn.is_acl_available()):
         assert isinstance(reported, bool)
@@ -412,7 +415,7 @@ def test_cusparselt_and_other_libraries_that_a_build_has() -> None:
 
 
 def test_cudnn_rnn_unserializable_keeps_its_value_until_it_is_pickled() -> None:
-    """`rnn.Unserializable` has the state of dropout of old models: `get` returns it, and after pickle None."""
+    """`rnn.Unserializable` holds the dropout state of old models: `get` returns the state, and after pickling None."""
     state = cudnn.rnn.Unserializable([1, 2])
     assert state.get() == [1, 2]
     assert pickle.loads(pickle.dumps(state)).get() is None
@@ -422,7 +425,7 @@ def test_cudnn_rnn_unserializable_keeps_its_value_until_it_is_pickled() -> None:
 
 @CUDA
 def test_cudnn_rnn_init_dropout_state_without_dropout_is_none(device: torch.device) -> None:
-    """Without dropout, or while not training, `rnn.init_dropout_state` has no state, one per device."""
+    """Without dropout, or while not training, `rnn.init_dropout_state` keeps no state for the device."""
     known: dict[str, Any] = {}
     assert cudnn.rnn.init_dropout_state(0.0, True, 3, known) is None
     assert cudnn.rnn.init_dropout_state(0.5, False, 3, known) is None
@@ -432,7 +435,7 @@ def test_cudnn_rnn_init_dropout_state_without_dropout_is_none(device: torch.devi
 
 @pytest.mark.requires(device="cuda", silicon=True, rocm=False)
 def test_cudnn_rnn_init_dropout_state_is_made_once(device: torch.device) -> None:
-    """With dropout, `rnn.init_dropout_state` makes a state on the device once, and again after it is pickled."""
+    """With dropout, `rnn.init_dropout_state` creates a state on the device once, and again after pickling."""
     known: dict[str, Any] = {}
     made = cudnn.rnn.init_dropout_state(0.5, True, 3, known)
     assert (made.dtype, made.device) == (torch.uint8, device)
@@ -444,7 +447,7 @@ def test_cudnn_rnn_init_dropout_state_is_made_once(device: torch.device) -> None
 
 
 def test_contextprop_and_propmodule_make_flags_of_a_module() -> None:
-    """`ContextProp` reads and writes a flag by two functions; `PropModule` has the rest of a module's attributes."""
+    """`ContextProp` reads and writes a flag through functions; `PropModule` has a module's other attributes."""
     stored = [1]
 
     class Flags(torch.backends.PropModule):
@@ -457,4 +460,4 @@ def test_contextprop_and_propmodule_make_flags_of_a_module() -> None:
     flags.flag = 2
     assert (flags.flag, stored) == (2, [2])
     with pytest.raises(AttributeError, match="unknown"):
-        flags.unknown  # noqa: B018 - the read is what the case is about
+        flags.unknown  # noqa: B018 - the case checks the read

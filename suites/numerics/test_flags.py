@@ -14,7 +14,7 @@ from .asked import answers, answers_each
 pytestmark = pytest.mark.own_process
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-#: None where there is none, so that no new interpreter is needed.
+#: None if the variable is not set, so that no new interpreter is needed.
 NO_OVERRIDE = {OVERRIDE: "0"} if os.environ.get(OVERRIDE) == "1" else None
 TF32 = "B.cuda.matmul.allow_tf32"
 PRECISION = "torch.get_float32_matmul_precision()"
@@ -184,7 +184,7 @@ CONV, RNN = "B.cudnn.conv.fp32_precision", "B.cudnn.rnn.fp32_precision"
 @pytest.mark.covers("test_cuda::TestCuda::test_fp32_precision_with_tf32")
 @pytest.mark.parametrize("on", [True, False])
 def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
-    """`allow_tf32` enabled is "tf32" in `fp32_precision`; disabled it is "ieee" for products and "none" for cuDNN."""
+    """In `fp32_precision`, enabled `allow_tf32` is "tf32"; disabled, it is "ieee" for products and "none" for cuDNN."""
     wanted = "tf32" if on else "ieee"
 
     product, cudnn = answers_each(
@@ -200,8 +200,7 @@ def test_allow_tf32_is_seen_by_fp32_precision(on: bool) -> None:
     ("name", "product", "onednn"), [("highest", "ieee", "ieee"), ("high", "tf32", "tf32"), ("medium", "tf32", "bf16")]
 )
 def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, product: str, onednn: str) -> None:
-    """`set_float32_matmul_precision` sets `fp32_precision` of cuBLAS and of oneDNN, which has bfloat16 in place of
-    TF32."""
+    """`set_float32_matmul_precision` sets `fp32_precision` of cuBLAS and oneDNN, which has bfloat16 for TF32."""
     found = answers(
         f"torch.set_float32_matmul_precision('{name}')", MATMUL, "B.mkldnn.matmul.fp32_precision", environ=NO_OVERRIDE
     )
@@ -212,7 +211,7 @@ def test_set_float32_matmul_precision_is_seen_by_fp32_precision(name: str, produ
 def test_fp32_precision_global_applies_to_each() -> None:
     """The global `fp32_precision` applies to each operation without its own setting.
 
-    Does not override those with one.
+    It does not override an operation's own setting.
     """
     everything = [MATMUL, CONV, RNN, "B.mkldnn.matmul.fp32_precision"]
 
@@ -228,7 +227,7 @@ def test_fp32_precision_global_applies_to_each() -> None:
 @pytest.mark.covers("test_cuda::TestFP32PrecisionFlags::test_generic_fp32_precision_propagates_to_cudnn_conv_rnn")
 @pytest.mark.requires(torch=">=2.13")
 def test_fp32_precision_global_ieee_applies_to_cudnn() -> None:
-    """Global "ieee" applies to cuDNN's convolutions and RNNs, whose default is TF32. (Before torch 2.13 it did not.)"""
+    """Global "ieee" applies to cuDNN's convolutions and RNNs, whose default is TF32. Before torch 2.13 it did not."""
     all_, conv, rnn = answers_each(
         ["B.fp32_precision = 'ieee'", CONV, RNN, MATMUL],
         ["B.fp32_precision = 'ieee'", f"{CONV} = 'tf32'", CONV, RNN],
@@ -244,7 +243,7 @@ def test_fp32_precision_global_ieee_applies_to_cudnn() -> None:
 def test_allow_tf32_raises_for_states_of_fp32_precision_only() -> None:
     """Reading `allow_tf32` raises if `fp32_precision` was set to a state that the old API cannot express.
 
-    This is TF32 of cuDNN if convolutions and RNNs differ, and of products if the new API set it.
+    For cuDNN, this is TF32 in only one of convolutions and RNNs; for products, TF32 that the new API set.
     """
     cudnn, other_way, product = answers_each(
         [f"{CONV} = 'tf32'", f"{RNN} = 'ieee'", "B.cudnn.allow_tf32", CONV, RNN],
@@ -271,9 +270,9 @@ def test_fp32_precision_unknown_is_refused() -> None:
 
 
 def test_disable_global_flags_refuses_settings_outside_of_blocks() -> None:
-    """After `disable_global_flags` an assignment raises and changes nothing; a block of `flags` sets and restores.
+    """After `disable_global_flags`, an assignment raises and changes nothing; a block of `flags` sets and restores.
 
-    The flags are frozen after the block too.
+    The flags remain frozen after the block.
     """
     frozen, enabled = "B.flags_frozen()", "B.cudnn.enabled"
     block = "with B.cudnn.flags(enabled=False):\n    seen = B.cudnn.enabled"
@@ -294,8 +293,9 @@ def test_disable_global_flags_refuses_settings_outside_of_blocks() -> None:
 
 @pytest.mark.requires(device="cuda", rocm=False)
 def test_preferred_linalg_library_reads_back() -> None:
-    """The linear algebra library is torch's choice by default and reads back as set; an invalid name raises and changes
-    nothing.
+    """The linear algebra library is torch's choice by default and reads back as set.
+
+    An invalid name raises and changes nothing.
     """
     ask = "str(B.cuda.preferred_linalg_library())"
     steps = (ask, "str(B.cuda.preferred_linalg_library('cusolver'))", ask, "B.cuda.preferred_linalg_library('x')", ask)
@@ -310,7 +310,7 @@ def test_preferred_linalg_library_reads_back() -> None:
 
 @pytest.mark.parametrize("of", ["blas", "linalg"])
 def test_preferred_library_takes_what_it_has_returned(of: str) -> None:
-    """`preferred_blas_library` and `preferred_linalg_library` take the value that they return, and no other type."""
+    """`preferred_blas_library` and `preferred_linalg_library` accept the value that they return, and no other type."""
     ask = f"B.cuda.preferred_{of}_library"
     before, again, number, after = answers(f"str({ask}())", f"str({ask}({ask}()))", f"{ask}(1)", f"str({ask}())")
     assert before == again == after
@@ -320,7 +320,7 @@ def test_preferred_library_takes_what_it_has_returned(of: str) -> None:
 
 @pytest.mark.requires(rocm=False)
 def test_preferred_rocm_fa_library_reads_back_and_does_nothing_elsewhere() -> None:
-    """The library of attention on ROCm reads back as set also where it has no effect; others are refused.
+    """The attention library for ROCm reads back as set, also where it has no effect; other values are refused.
 
     It is set by a name or by a value that the function has returned.
     """
@@ -340,7 +340,7 @@ def test_is_ck_sdpa_available_is_for_rocm() -> None:
 
 @pytest.mark.requires(device="cuda", rocm=False)
 def test_cudnn_version_has_major_minor_and_patch() -> None:
-    """`cudnn.version` is MAJOR * 10000 + MINOR * 100 + PATCH since cuDNN 9, at least the version of the build."""
+    """`cudnn.version` is MAJOR * 10000 + MINOR * 100 + PATCH since cuDNN 9, and at least the version of the build."""
     version = torch.backends.cudnn.version()
     assert version is not None
     assert 9_00_00 <= version < 99_00_00
@@ -349,14 +349,14 @@ def test_cudnn_version_has_major_minor_and_patch() -> None:
 
 @pytest.mark.requires(cudnn=False)
 def test_cudnn_version_without_cudnn_is_none() -> None:
-    """Where torch has no cuDNN, `cudnn.version` is None."""
+    """`cudnn.version` is None if torch has no cuDNN."""
     assert torch.backends.cudnn.version() is None
     assert not torch.backends.cudnn.is_available()
 
 
 @pytest.mark.requires(device="cpu")
 def test_nnpack_is_available_decides_whether_it_can_be_used() -> None:
-    """`nnpack.is_available` stays; a convolution that NNPACK takes has the same result with and without it."""
+    """`nnpack.is_available` does not change; a convolution has the same result with and without NNPACK."""
     available = torch.backends.nnpack.is_available()
     x, weight = torch.arange(2 * 3 * 8 * 8.0).reshape(2, 3, 8, 8), torch.arange(4 * 3 * 3 * 3.0).reshape(4, 3, 3, 3)
     results = []
@@ -392,7 +392,7 @@ PRODUCT = "x = torch.ones(64, 64, dtype=torch.float64)\nwork = lambda: x @ x"
 
 
 def printed(library: str, work: str, sign: str) -> dict[str, list[str]]:
-    """The lines with a sign that a library prints before, during and after blocks of `verbose`."""
+    """Return the lines with `sign` that a library prints before, during and after blocks of `verbose`."""
     quiet = {"DNNL_VERBOSE": "0", "ONEDNN_VERBOSE": "0", "MKL_VERBOSE": "0"}
     parts: dict[str, list[str]] = {}
     for line in children.fork(VERBOSE.format(library=library, work=work), environ=quiet).lines():
@@ -405,10 +405,9 @@ def printed(library: str, work: str, sign: str) -> dict[str, list[str]]:
 
 @pytest.mark.requires(device="cpu")
 def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
-    """`mkldnn.verbose(VERBOSE_ON)` has oneDNN print the primitives that run in the block, and none before or after.
+    """`mkldnn.verbose(VERBOSE_ON)` makes oneDNN print the primitives that run in the block, and none before or after.
 
-    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it. The value of a block of
-    `VERBOSE_ON` is what was entered.
+    `VERBOSE_OFF` prints nothing. An exception leaves the block and ends it. A block of `VERBOSE_ON` yields its object.
     """
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
@@ -419,10 +418,9 @@ def test_mkldnn_verbose_prints_the_primitives_of_its_block() -> None:
 
 @pytest.mark.requires(device="cpu")
 def test_mkl_verbose_prints_the_calls_of_its_block() -> None:
-    """`mkl.verbose(VERBOSE_ON)` has oneMKL print the calls that run in the block, and none before or after.
+    """`mkl.verbose(VERBOSE_ON)` makes oneMKL print the calls that run in the block, and none before or after.
 
-    `VERBOSE_OFF` prints nothing. An exception leaves the block, and ends it. The value of a block of
-    `VERBOSE_ON` is what was entered.
+    `VERBOSE_OFF` prints nothing. An exception leaves the block and ends it. A block of `VERBOSE_ON` yields its object.
     """
     if not torch.backends.mkl.is_available():
         pytest.skip("this torch has no oneMKL")

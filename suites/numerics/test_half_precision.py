@@ -1,7 +1,7 @@
 """Sums, means and norms in half precision, at overflow, underflow and rounding.
 
-Sums of 16-bit numbers are accumulated at least in float32. Rounded to the dtype are the result and, on the CPU, the
-partial sum of each thread.
+Sums of 16-bit numbers are accumulated at least in float32. Only the result and, on the CPU, the partial sum of each
+thread are rounded to the dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIZES = pytest.mark.parametrize("size", LENGTHS)
 
 @pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
 def test_sum_at_the_end_of_float16(device: torch.device) -> None:
-    """The sum of 65504 float16 ones is exact, that of 65536 is infinite, and exact with dtype float32."""
+    """The sum of 65504 float16 ones is exact, and that of 65536 is infinite, or exact with dtype float32."""
 
     def ones(count: int) -> torch.Tensor:
         return torch.ones(count, device=device, dtype=torch.float16)
@@ -32,7 +32,7 @@ def test_sum_at_the_end_of_float16(device: torch.device) -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_sum_fp16")
 @HALVES
 def test_sum_counts_few_ones_among_many_zeros(device: torch.device, dtype: torch.dtype) -> None:
-    """Of more than a million elements with some hundred ones, every one is counted, also along dimensions.
+    """Every one of some hundred ones among more than a million elements is counted, also along dimensions.
 
     The number of ones is within what the dtype can count (2048 in float16, 256 in bfloat16), so the sum is exact for
     any split into parts.
@@ -75,9 +75,9 @@ def test_sum_of_half_precision_is_accumulated_in_float32(device: torch.device, d
 @pytest.mark.covers("test_cuda::TestCuda::test_mean_fp16")
 @HALVES
 def test_mean_of_half_precision_does_not_overflow(device: torch.device, dtype: torch.dtype) -> None:
-    """The mean of 65536 ones is 1, and that of two alternating numbers near the maximum is halfway between them."""
+    """The mean of 65536 ones is 1, and the mean of two alternating numbers near the maximum is halfway between them."""
     ones = torch.ones(65536, device=device, dtype=dtype)
-    # Multiples of 256, as is their mean, are representable in both dtypes.
+    # Multiples of 256, such as these and their mean, are representable in both dtypes.
     large = torch.tensor([59904.0, 49664.0], device=device, dtype=dtype).repeat(2048)
 
     assert ones.mean().item() == 1
@@ -89,8 +89,7 @@ def test_mean_of_half_precision_does_not_overflow(device: torch.device, dtype: t
 
 @pytest.mark.covers("test_cuda::TestCuda::test_tiny_half_norm_")
 def test_norm_of_subnormal_float16_is_not_zero(device: torch.device) -> None:
-    """The norm of float16 subnormals, whose squares float16 cannot represent, equals the float64 norm within a
-    rounding.
+    """The norm of float16 subnormals, whose squares underflow, equals the float64 norm within a rounding.
 
     The tolerance is half a float16 subnormal step, 2^-25, plus a float32 rounding.
     """

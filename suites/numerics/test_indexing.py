@@ -29,8 +29,7 @@ def test_gather_of_bool(device: torch.device) -> None:
 def test_gather_index_select_and_take_along_dim_equal_indexing(
     device: torch.device, dtype: torch.dtype, dim: int
 ) -> None:
-    """`gather`, `take_along_dim`, `index_select` and indexing return the elements that Python's indexing does, per
-    dtype."""
+    """`gather`, `take_along_dim`, `index_select` and indexing return the elements of Python's indexing, per dtype."""
     x = torch.randint(0, 2 if dtype == torch.bool else 100, (13, 17)).to(dtype)
     if dtype.is_complex:
         x = x * (1 - 2j)
@@ -75,7 +74,7 @@ def test_bincount_is_exact(device: torch.device, bins: int, dtype: torch.dtype) 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_bincount_ext")
 def test_bincount_minlength_makes_more_bins_than_numbers(device: torch.device) -> None:
-    """With `minlength` there are that many bins, including empty ones, and each number is counted once."""
+    """With `minlength` there are at least that many bins, including empty ones, and each number is counted once."""
     numbers = torch.zeros(10, dtype=torch.int32, device=device)
     numbers[0] = 35488
 
@@ -91,7 +90,7 @@ def test_bincount_minlength_makes_more_bins_than_numbers(device: torch.device) -
 def test_scatter_add_index_add_and_index_put_count_every_element(
     device: torch.device, dtype: torch.dtype, targets: int
 ) -> None:
-    """Accumulation of many elements into few places by four index operations counts every element.
+    """Four index operations that accumulate many elements into few places count every element.
 
     The values are whole numbers, so the order does not matter; those of the wider dtypes exceed float32's precision.
     """
@@ -130,7 +129,7 @@ def test_nonzero_masked_select_where_and_masked_fill_agree(device: torch.device,
 
 @pytest.mark.parametrize("size", [1, 33, 4097, 40_001])
 def test_sort_topk_searchsorted_and_unique_equal_python(device: torch.device, size: int) -> None:
-    """A stable sort equals Python's with indices; `topk` returns its end in descending order.
+    """A stable sort equals Python's, with indices; `topk` returns the end of it in descending order.
 
     `searchsorted` finds each value's position, and `unique` counts it.
     """

@@ -1,7 +1,7 @@
 """Tensors with more elements or bytes than 31 or 32 bits can count, on devices with sufficient memory.
 
-Each case detects an index truncated to 32 bits: the differing elements are beyond that limit. Operations run on the
-device, and the expected results are whole numbers.
+Each case detects an index truncated to 32 bits, since the differing elements are beyond that limit. Operations run on
+the device, and the expected results are whole numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HALF_OF_32_BITS = 2**31
 def test_arithmetic_in_place_on_a_billion_elements(device: torch.device) -> None:
     """In-place arithmetic reaches each of 2^30 elements, and their float32 sum, a power of two, is exact.
 
-    A sum of float32 would hide an element that was left out, and the least and the greatest element do not.
+    A float32 sum would hide an omitted element, so the least and the greatest element are checked too.
     """
     x = torch.empty(2**30, device=device)
 
@@ -34,7 +34,7 @@ def test_arithmetic_in_place_on_a_billion_elements(device: torch.device) -> None
 @pytest.mark.requires(free_memory=">=12GiB")
 @pytest.mark.parametrize("place", [0, 2**31 - 1, 2**31, 2**32 - 1])
 def test_max_and_min_along_four_billion_elements(device: torch.device, place: int) -> None:
-    """`max` and `min` along 2^32 elements find the one that differs, with its index, around the 31-bit limit."""
+    """`max` and `min` along 2^32 elements find the differing element, with its index, around the 31-bit limit."""
     x = torch.zeros(2**32, device=device, dtype=torch.int8)
     x[place] = 1
     found = x.max(0)
@@ -87,7 +87,7 @@ def test_avg_pool2d_loops_beyond_a_billion_elements(device: torch.device) -> Non
 def test_avg_pool2d_at_the_end_of_31_bits(device: torch.device) -> None:
     """Pooling of 2^31 - 1 elements is correct.
 
-    Of 2^31 it is correct or raises "out of range", and is never silently wrong.
+    Pooling of 2^31 elements is correct or raises "out of range", and is never silently wrong.
     """
     x = torch.zeros(1, 1, 1, HALF_OF_32_BITS - 1, dtype=torch.float16, device=device)
     x[..., -1] = 5
@@ -155,7 +155,7 @@ def test_elements_beyond_31_bits_are_reached(device: torch.device, operation: st
         assert (found[HALF_OF_32_BITS].item(), found[-1].item()) == (2, 3)
 
 
-# ---- known to have been wrong in releases of torch at such sizes ----
+# ---- sizes at which releases of torch were wrong ----
 
 BEYOND = HALF_OF_32_BITS + 4099
 
@@ -182,7 +182,7 @@ def test_matmul_with_more_entries_than_31_bits_count(device: torch.device) -> No
 
 @pytest.mark.requires(free_memory=">=40GiB")
 def test_arange_beyond_31_bits_has_each_number(device: torch.device) -> None:
-    """`arange` of more than 2^31 numbers of 64 bits has each at its place: neighbors differ by one."""
+    """`arange` of more than 2^31 numbers of 64 bits has each number at its place: neighbors differ by one."""
     x = torch.arange(BEYOND, device=device)
 
     assert (x[0].item(), x[HALF_OF_32_BITS].item(), x[-1].item()) == (0, HALF_OF_32_BITS, BEYOND - 1)
@@ -194,7 +194,7 @@ def test_arange_beyond_31_bits_has_each_number(device: torch.device) -> None:
 
 @pytest.mark.requires(free_memory=">=40GiB")
 def test_cumsum_beyond_31_bits_counts_each_element(device: torch.device) -> None:
-    """The running sum of more than 2^31 ones is their number at each place, along the last and the first dimension."""
+    """The cumulative sum of more than 2^31 ones is their number at each place, along the first and last dimension."""
     ones = torch.ones(BEYOND, dtype=torch.int8, device=device)
 
     found = ones.cumsum(0)
@@ -211,7 +211,7 @@ def test_cumsum_beyond_31_bits_counts_each_element(device: torch.device) -> None
 @pytest.mark.requires(free_memory=">=16GiB")
 @pytest.mark.parametrize("dim", [0, 1])
 def test_cat_and_stack_beyond_32_bits_keep_each_element(device: torch.device, dim: int) -> None:
-    """`cat` and `stack` to more than 2^32 elements keep each, compared as whole parts."""
+    """`cat` and `stack` to more than 2^32 elements keep each element; whole parts are compared."""
     columns = 1 << 16
     first = _remainders(HALF_OF_32_BITS // columns + 5, columns, device)
     second = first.neg()
@@ -228,7 +228,7 @@ def test_cat_and_stack_beyond_32_bits_keep_each_element(device: torch.device, di
 
 
 def _remainders(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """A matrix of int8 whose entry (i, j) is (i + j) % 127, without a larger matrix on the way."""
+    """Return a matrix of int8 whose entry (i, j) is (i + j) % 127, without a larger intermediate matrix."""
     found = torch.empty(rows, columns, dtype=torch.int8, device=device)
     steps = torch.arange(columns, device=device)
     for row in range(0, rows, 1024):

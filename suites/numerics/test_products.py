@@ -1,8 +1,8 @@
 """Error bounds of products relative to float64: rounding theory's bound for each dtype, and for TF32 where enabled.
 
 A sum of k products, in any order in a dtype with unit roundoff u, is within k*u/(1 - k*u) of the exact one, relative to
-the sum of the products' magnitudes (Higham, Accuracy and Stability, 3.1). 16-bit inputs are exact in float32, in which
-they are multiplied and added, and are rounded once at the end.
+the sum of the products' magnitudes (Higham, Accuracy and Stability, 3.1). 16-bit inputs are exact in float32. They are
+multiplied and added in float32, and rounded once at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .lengths import BF16_PRODUCTS, FLOATING_TYPES, name, unit
 
 PRODUCTS = [pytest.param(dtype, marks=BF16_PRODUCTS) if dtype == torch.bfloat16 else dtype for dtype in FLOATING_TYPES]
 SHAPES = [(1, 1, 1), (5, 7, 3), (16, 16, 16), (24, 300, 8), (64, 1000, 48)]
-#: Sizes larger than a tile in each dimension, and those that fill a chip. `suites/libraries` has larger ones.
+#: Sizes larger than a tile in each dimension, and sizes that fill a chip. `suites/libraries` has larger ones.
 LARGE = [
     (310, 33, 305),
     *(pytest.param(each, marks=pytest.mark.requires(silicon=True)) for each in ((1024, 1031, 1029), (129, 4097, 2047))),
@@ -25,12 +25,12 @@ LARGE = [
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The product of matrices by elementwise multiplication and a sum, without a matrix product kernel."""
+    """Return the product of matrices by elementwise multiplication and a sum, without a matrix product kernel."""
     return torch.stack([(row[:, None] * b).sum(0) for row in a])
 
 
 def sizes(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sums of the products' magnitudes."""
+    """Return the sums of the products' magnitudes."""
     return product(a.double().abs(), b.double().abs())
 
 
@@ -41,7 +41,7 @@ def bound(a: torch.Tensor, b: torch.Tensor, roundoff: float) -> torch.Tensor:
 
 @pytest.fixture
 def exact_float32(device: torch.device) -> Iterator[None]:
-    """Float32 products in float32: reduced precision on a GPU is off."""
+    """Disable reduced precision on a GPU, so that float32 products use float32."""
     if device.type != "cuda":
         yield
         return
@@ -80,7 +80,7 @@ def test_matmul_is_within_the_bound_of_its_dtype(
 
 
 def entries(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The exact entries of a convolution, and the sums of the magnitudes of their products, with fractions."""
+    """Return the exact entries of a convolution, and the sums of the magnitudes of their products, with fractions."""
     windows = [column for each in torch.nn.functional.unfold(x, 3) for column in each.t().tolist()]
     kernels = weight.flatten(1).tolist()
     products = [[[Fraction(a) * Fraction(b) for a, b in zip(k, w, strict=True)] for w in windows] for k in kernels]
@@ -116,10 +116,9 @@ def test_conv2d_is_within_the_bound_of_its_dtype(device: torch.device, dtype: to
 @pytest.mark.requires(device="cuda", tf32=True, silicon=True)
 @pytest.mark.parametrize("shape", SHAPES[2:], ids=str)
 def test_fp32_precision_tf32_matmul_has_ten_bit_inputs(device: torch.device, shape: tuple[int, int, int]) -> None:
-    """With TF32, products are within 2^-9 of their magnitudes plus float32's bound, and some entry exceeds float32's
-    bound.
+    """With TF32, products are within 2^-9 of their magnitudes plus float32's bound, and an entry exceeds that bound.
 
-    TF32 rounds or truncates each of the two inputs to ten mantissa bits, 2^-10 each. Without TF32, they are within
+    TF32 rounds or truncates each of the two inputs to ten mantissa bits, 2^-10 each. Without TF32, products are within
     float32's bound alone.
     """
     rows, inner, columns = (max(size, 64) for size in shape)
@@ -144,7 +143,7 @@ def test_fp32_precision_tf32_matmul_has_ten_bit_inputs(device: torch.device, sha
 
 @pytest.mark.requires(device="cuda", tf32=True, cudnn=True, silicon=True)
 def test_fp32_precision_tf32_conv2d_has_ten_bit_inputs(device: torch.device) -> None:
-    """The same for a cuDNN convolution, with cuDNN's setting."""
+    """With TF32, a cuDNN convolution is within 2^-9 of its magnitudes plus float32's bound, with cuDNN's setting."""
     x, weight = torch.randn(4, 64, 16, 16), torch.randn(64, 64, 3, 3)
     windows = torch.nn.functional.unfold(x.double(), 3)
     kernel = weight.double().flatten(1)

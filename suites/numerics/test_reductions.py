@@ -19,7 +19,7 @@ SIZES = pytest.mark.parametrize("size", LENGTHS)
 @pytest.mark.covers("test_cuda::TestCuda::test_reduction_gpu_memory_accessing")
 @pytest.mark.parametrize("shape", [(512, 8), (1, 1), (513, 7), (7, 513), (65, 1024), (4, 3, 1000)], ids=str)
 def test_sum_of_ones_reads_all_and_nothing_beyond(device: torch.device, shape: tuple[int, ...]) -> None:
-    """The sum of ones along any dimension is its size exactly; the surrounding memory would change a wrong sum."""
+    """The sum of ones along any dimension is exactly its size; reading the surrounding memory would change the sum."""
     count = torch.Size(shape).numel()
     around = torch.full((count + 2048,), 1e6, device=device)
     ones = around[1024 : 1024 + count].fill_(1).view(shape)
@@ -48,17 +48,17 @@ def test_prod_of_many_units_is_exact(device: torch.device, dtype: torch.dtype, m
 
 
 def turned(x: list[Fraction]) -> list[Fraction]:
-    """The terms of the product of a vector with its reverse."""
+    """Return the terms of the product of a vector with its reverse."""
     return [a * b for a, b in zip(x, reversed(x), strict=True)]
 
 
 def deviations(x: list[Fraction]) -> list[Fraction]:
-    """The terms of a variance by the mean of squares, which bounds its error."""
+    """Return the terms of a variance by the mean of squares, which bounds its error."""
     return [a * a / len(x) for a in x] + [-((sum(x) / len(x)) ** 2)]
 
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
-    """A sum by `index_add_`."""
+    """Return a sum by `index_add_`."""
     return x.new_zeros(1).index_add_(0, torch.zeros(len(x), dtype=torch.int64, device=x.device), x)
 
 
@@ -85,10 +85,9 @@ def test_sum_of_float64_has_the_precision_of_float64(
     terms: Callable[[list[Fraction]], list[Fraction]],
     size: int,
 ) -> None:
-    """A float64 sum of full-precision numbers is within the rounding bound for twice as many roundings as terms, plus
-    eight.
+    """A float64 sum of full-precision numbers is within the bound for twice as many roundings as terms, plus eight.
 
-    One rounding to float32 would exceed the bound by far.
+    One rounding to float32 would far exceed the bound.
     """
     x = (torch.rand(size, dtype=torch.float64) + 0.5) * torch.where(torch.rand(size) < 0.25, -1.0, 1.0)
     exact = terms([Fraction(number) for number in x.tolist()])
@@ -102,8 +101,10 @@ def test_sum_of_float64_has_the_precision_of_float64(
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=name)
 def test_sums_and_products_of_small_integers_have_64_bits(device: torch.device, dtype: torch.dtype) -> None:
-    """Integers are converted to int64 before they are added or multiplied, so sums beyond the type of the input are
-    exact (torch, `sum`, `prod`, `cumsum`, `cumprod`)."""
+    """Integers are converted to int64 before they are added or multiplied, so results beyond the input type are exact.
+
+    Source: torch, `sum`, `prod`, `cumsum`, `cumprod`.
+    """
     low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     rows = [[high, high - (high > 1), high, high // 2 + 1], [low, low, high, low + 1], [high, high, 1, 1]]
     x = torch.tensor(rows, dtype=dtype, device=device)
@@ -134,8 +135,7 @@ def test_sums_and_products_of_small_integers_have_64_bits(device: torch.device, 
 @pytest.mark.parametrize("dtype", [*WHOLE_TYPES, *FLOATING_TYPES], ids=name)
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_max_of_the_lowest_value_and_min_of_the_highest(device: torch.device, dtype: torch.dtype, size: int) -> None:
-    """The maximum of only lowest values is the lowest, and the minimum of only highest the highest, with a valid
-    index."""
+    """The maximum of only lowest values is the lowest, and vice versa, with a valid index."""
     low, high = ends(dtype)
     lowest, highest = (torch.full((size,), value, dtype=dtype, device=device) for value in (low, high))
 
@@ -153,7 +153,7 @@ def test_max_of_the_lowest_value_and_min_of_the_highest(device: torch.device, dt
 @SIZES
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16], ids=name)
 def test_argmax_finds_the_one_that_differs(device: torch.device, size: int, dtype: torch.dtype) -> None:
-    """The one element above (or below) all others is the maximum (or minimum), and its position the index."""
+    """The only element above (or below) all others is the maximum (or minimum), and its position is the index."""
     for place in {0, size // 3, size // 2, size - 1}:
         x = torch.zeros(size, dtype=dtype, device=device)
         x[place] = 7
@@ -163,7 +163,7 @@ def test_argmax_finds_the_one_that_differs(device: torch.device, size: int, dtyp
 
 
 def test_reductions_of_no_elements(device: torch.device) -> None:
-    """Of no elements, sum, product, mean, `all` and `any` have their neutral values; `max` and `min` raise."""
+    """Without elements, sum, product, mean, `all` and `any` have their neutral values; `max` and `min` raise."""
     nothing = torch.empty(0, device=device)
 
     assert (nothing.sum().item(), nothing.prod().item()) == (0, 1)
@@ -206,7 +206,7 @@ PROPAGATING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_nan_anywhere_makes_a_reduction_nan(
     device: torch.device, reduce: Callable[[torch.Tensor], torch.Tensor], size: int
 ) -> None:
-    """One NaN at any position makes the result NaN; as a control, the result is not NaN without it."""
+    """One NaN at any position makes the result NaN; without it, the result is not NaN (control)."""
     x = torch.ones(size, device=device)
     assert not reduce(x).isnan().item()
 
@@ -337,7 +337,7 @@ def test_subnormal_numbers_are_kept(device: torch.device, dtype: torch.dtype) ->
 def test_batch_norm_gather_stats_of_two_batches(device: torch.device) -> None:
     """`batch_norm_gather_stats` of two equal batches with mean 1 and inverse deviation 1 gives 1 and 1.
 
-    For unequal batches it gives the mean of means, and the inverse deviation with the difference of the means, as in
+    For unequal batches, it gives the mean of means, and the inverse deviation with the difference of the means, as in
     float64 (within 1e-5, about ten float32 roundings).
     """
     x = torch.randn(1, 3, 3, 3, device=device)

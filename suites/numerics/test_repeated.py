@@ -1,7 +1,7 @@
 """Reproducibility: fifty repetitions, or another device of the same model, give bitwise equal results.
 
 No tolerance is needed, because accuracy is not under test. Other work of other sizes runs between the repetitions, so
-memory and timing differ.
+that memory and timing differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def backward(x: torch.Tensor, function: Work) -> torch.Tensor:
 
 
 def kernel(x: torch.Tensor) -> torch.Tensor:
-    """Weights for a convolution, the same at each call."""
+    """Return weights for a convolution, the same at each call."""
     return x[:8, :27].reshape(8, 3, 3, 3)
 
 
@@ -72,16 +72,16 @@ ASKED: dict[str, Work] = {
 
 @pytest.fixture
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Deterministic algorithms, with the workspace that cuBLAS needs for them."""
+    """Enable deterministic algorithms, with the workspace that cuBLAS needs for them."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.get_deterministic_debug_mode()
     torch.use_deterministic_algorithms(True)
     yield
-    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # which also sets the compiler's state
+    torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)  # also sets the compiler's state
 
 
 def again(device: torch.device, work: Work) -> None:
-    """Repeat some work with other work in between, and compare every result with the first."""
+    """Repeat the work with other work in between, and compare every result with the first."""
     x = torch.randn(64, 100).to(device)
     first = work(x)
     for repeat in range(REPEATS):
@@ -92,7 +92,7 @@ def again(device: torch.device, work: Work) -> None:
 
 
 def test_fft_that_is_repeated_is_the_transform(device: torch.device) -> None:
-    """The transform whose bits are compared here is NumPy's, within 24*u*log2(4n) of its norm (`suites/libraries`)."""
+    """The transform whose bits are compared equals NumPy's within 24*u*log2(4n) of its norm (`suites/libraries`)."""
     x = torch.randn(64, 100)
 
     found = torch.view_as_complex(STEADY["fft"](x.to(device)).cpu()).numpy()
@@ -110,8 +110,7 @@ def test_repeated_fifty_times_gives_the_same_bits(device: torch.device, work: Wo
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("work", [*STEADY.values(), *ASKED.values()], ids=[*STEADY, *ASKED])
 def test_use_deterministic_algorithms_repeated_gives_the_same_bits(device: torch.device, work: Work) -> None:
-    """With deterministic algorithms, operations whose default implementations add in any order are bitwise equal
-    too."""
+    """With deterministic algorithms, operations that add in any order by default are bitwise equal too."""
     again(device, work)
 
 
@@ -130,7 +129,7 @@ def test_use_deterministic_algorithms_devices_of_one_model_agree(device: torch.d
 
 
 def test_sum_in_another_order_differs(device: torch.device) -> None:
-    """Control: sums of these numbers in ten orders are not all equal, so equality is not trivial."""
+    """Control: sums of these numbers in ten orders are not all equal."""
     x = torch.randn(1000)
     sums = set()
     for _ in range(10):

@@ -40,8 +40,7 @@ def test_type_methods_on_the_cpu_give_their_class(method: str) -> None:
 @pytest.mark.requires(device="cuda")
 @METHODS
 def test_type_methods_on_a_gpu_and_back_give_their_class(device: torch.device, method: str) -> None:
-    """On a GPU, tensors and storages have the CUDA classes after a conversion, and the CPU classes after a copy
-    back."""
+    """On a GPU, tensors and storages have CUDA classes after a conversion, and CPU classes after a copy back."""
     x = torch.randn(5, 5).abs() * 10
     tensor_class, storage_class = ON_HOST[method]
     there_class = getattr(torch.cuda, tensor_class.__name__)

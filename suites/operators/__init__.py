@@ -1,1 +1,1 @@
-"""Does every operator of torch compute correctly? One case per operator, group of types and aspect."""
+"""Correct computation by every operator of torch. There is one case per operator, group of types and aspect."""

@@ -1,4 +1,7 @@
-"""torch's catalogue of its operators, which is private. Its import changes the process, and that is undone here."""
+"""torch's catalogue of its operators, which is private.
+
+Its import changes the process; these changes are undone here.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def operators() -> Mapping[str, Any]:
     environment = dict(os.environ)
     changeable = not torch.backends.flags_frozen()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some come from packages that torch's tests import if they are there
+        warnings.simplefilter("ignore")  # some come from packages that torch's tests import if they are installed
         listed = reaching.reach("torch.testing._internal.common_methods_invocations.op_db")
     for name in set(os.environ) - set(environment):
         del os.environ[name]
@@ -37,7 +40,7 @@ def full_name(info: Any) -> str:
 
 
 def operator(name: str) -> Any:
-    """Return the entry of an operator; skips the case if this release of torch has none."""
+    """Return the entry of an operator; skip the case if this release of torch has none."""
     found = operators().get(name)
     if found is None:
         pytest.skip(f"torch {torch.__version__} has no operator {name} in its catalogue")
@@ -45,5 +48,5 @@ def operator(name: str) -> Any:
 
 
 def overload(name: str) -> Any:
-    """Return an overload of aten by its name, such as ``_foreach_add.List``; skips the case if torch has none."""
+    """Return an overload of aten by its name, such as `_foreach_add.List`; skip the case if torch has none."""
     return reaching.below(torch.ops.aten, name)

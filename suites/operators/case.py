@@ -1,4 +1,4 @@
-"""What the cases of several files share: an operator's samples of each type of a group."""
+"""Helpers for the cases of several files: an operator's samples of each type of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .references import formats
 
 
 def types_to_try(name: str, group: str, device: torch.device) -> tuple[Any, list[torch.dtype]]:
-    """Return the operator and the types of the group; skips the case if there is nothing to try."""
+    """Return the operator and the types of the group; skip the case if there is nothing to test."""
     info = _torch_private.operator(name)
     found = types.types_of(info, group, device)
     left = [each for each in found if not known.deviates(name, formats.name_of(each), device)]
@@ -33,7 +33,8 @@ def spread(
 ) -> Iterator[tuple[Any, Any, torch.dtype]]:
     """Yield the operator, `count` samples in all, and their types, which take turns; None for all samples.
 
-    `apart`: each type has other samples, for what is the same in all types, as formulas of gradients are.
+    `apart`: each type has different samples, for properties that are the same in all types, such as formulas of
+    gradients.
     """
     info, kinds = types_to_try(name, group, device)
     first = 0

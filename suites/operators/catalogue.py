@@ -1,6 +1,6 @@
 """The table of operators from which the cases are made. `python -m suites.operators.generate` writes it.
 
-Collecting the cases must not import torch's own catalogue, which takes seconds and asks for CUDA.
+Collecting the cases must not import torch's own catalogue, which takes seconds and initializes CUDA.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 
 FILE = Path(__file__).with_name("catalogue.txt")
 
-#: Operators whose reference takes a hundred times as long as that of others, each beside one with the same kernel or
-#: formula: the values of six samples are compared, and in the default run neither gradients nor many sizes.
+#: Operators whose reference takes a hundred times as long as others. Each has a sibling with the same kernel or
+#: formula. Six samples of values are compared, and the default run has neither gradients nor many sizes.
 COSTLY = frozenset(
     {
         "grid_sampler_3d",
@@ -34,16 +34,16 @@ COSTLY = frozenset(
 )
 
 
-#: What the cases of a group need whose types torch declares for one kind of device only. A simulated CUDA computes with
-#: the kernels of the CPU, which lack what only CUDA has.
+#: The requirements of a group whose types torch declares for one kind of device only. A simulated CUDA computes with
+#: the kernels of the CPU, which lack those that only CUDA has.
 _NEEDS = {
     "cpu": pytest.mark.requires(not_={"device": "cuda"}),
     "cuda": pytest.mark.requires(device="cuda", silicon=True),
 }
-#: Operators that return the statistics of a batch or layer. For types of 16 bits, the reference computes what the CPU
+#: Operators that return the statistics of a batch or layer. For 16-bit types, the reference computes what the CPU
 #: returns: statistics of the type of the weight or input. Those of CUDA are float32.
 _WITH_STATISTICS = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
-#: What the values of an operator and a group need beside that.
+#: Further requirements for the values of an operator and a group.
 _VALUES_NEED = {
     **{(name, "half"): pytest.mark.requires(not_={"device": "cuda"}) for name in _WITH_STATISTICS},
     # Only the CPU has its kernel.
@@ -61,8 +61,8 @@ _VALUES_NEED = {
 class Entry:
     """An operator: its name in torch's catalogue, the groups of its types, and the aspects that apply to it.
 
-    `only`: the groups of whose types torch declares some for one kind of device, and none for the other, with the kind
-    that has them: ``cpu`` or ``cuda``. The table has them as ``int:cpu``.
+    `only`: the groups for which torch declares types for one kind of device only, with that kind: `cpu` or `cuda`. The
+    table has them as `int:cpu`.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """The only kind of device for which torch declares types, or ""."""
+        """The only kind of device for which torch declares types, or an empty string."""
         kinds = {self.only.get(each, "") for each in self.groups}
         return kinds.pop() if len(kinds) == 1 else ""
 
@@ -103,9 +103,10 @@ def by_operator(
     without: Collection[str] = (),
     needs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return the mark that makes a case of each operator with an aspect. `extended`: all, or those with these names.
+    """Return the mark that makes a case of each operator with an aspect.
 
-    `without`: these operators are left out. `needs`: a further mark by the name of the operator.
+    `extended`: all operators, or those with these names. `without`: operators to leave out. `needs`: a further mark by
+    the name of the operator.
     """
     return pytest.mark.parametrize("name", list(_operators(aspect, extended, without, needs or {})))
 
@@ -126,9 +127,9 @@ def _operators(
 
 
 def by_operator_of(group: str, aspect: str, *, without: Collection[str] = ()) -> Any:
-    """Return the mark that makes a case of each operator with an aspect whose further groups of types have `group`.
+    """Return the mark that makes a case of each operator with an aspect and `group` among its further groups of types.
 
-    Where it is the only group, `by_group` makes the case. `without`: these operators are left out.
+    If it is the only group, `by_group` makes the case. `without`: operators to leave out.
     """
     found = [each for each in entries() if aspect in each.aspects and group in each.groups[1:]]
     parameters = [
@@ -142,7 +143,7 @@ def by_operator_of(group: str, aspect: str, *, without: Collection[str] = ()) ->
 def by_group(aspect: str, *, quick: Sequence[str], without: Collection[str] = ()) -> Any:
     """Return the mark that makes a case of each operator and group. Only the groups `quick` are in the default run.
 
-    `without`: these operators are left out.
+    `without`: operators to leave out.
     """
     return pytest.mark.parametrize(("name", "group"), list(_groups(aspect, quick, without)))
 

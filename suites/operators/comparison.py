@@ -1,9 +1,9 @@
 """Compare the result of an operator with a reference, within bounds of rounding.
 
 A result must have the structure, types and shapes of the reference. Integers and truth values must be equal. A float
-may differ by `k` roundings of its type, and by what the same number of roundings of the inputs would change in the
-reference: no algorithm that rounds its inputs can do better. `k` is stated per type and, where an operator rounds more
-often, per operator (`tolerances.py`).
+may differ by `k` roundings of its type, and by the change of the reference that the same number of roundings of the
+inputs causes: no algorithm that rounds its inputs can do better. `k` is defined per type and, for operators that round
+more often, per operator (`tolerances.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .references.interpreter import Host
 
 
 class WrongValueError(AssertionError):
-    """A value is not what the reference says."""
+    """A value differs from the reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The roundings that are allowed.
+    """The allowed roundings.
 
-    `roundings`: of each element. `scaled`: of the largest element of the result, for sums with cancellation.
-    `least`: an absolute error that is always allowed.
+    `roundings`: of each element. `scaled`: of the largest element of the result, for sums with cancellation. `least`:
+    an absolute error that is always allowed.
     """
 
     roundings: float
@@ -38,7 +38,7 @@ class Bound:
 
 
 def describe(actual: Array, expected: Array, bad: Array) -> str:
-    """Return the first wrong element and how many there are."""
+    """Return the first wrong element and the number of wrong elements."""
     place = tuple(int(each) for each in np.argwhere(bad)[0]) if bad.ndim else ()
     return f"{int(bad.sum())} of {bad.size} wrong, first at {place}: {actual[place]!r}, expected {expected[place]!r}"
 
@@ -68,7 +68,7 @@ def excess(actual: Array, expected: Array, dtype: torch.dtype, bound: Bound, sla
         for one, two, exact in zip(_values(actual), _values(near), _values(expected), strict=True):
             same = (one == two) | (np.isnan(one) & np.isnan(two))
             close = np.abs(one - exact) <= allowed
-            # At the edge of the type the result may round to infinity, or not.
+            # At the edge of the type, the result may or may not round to infinity.
             edge = (
                 np.isinf(one)
                 & np.isfinite(exact)
@@ -86,7 +86,7 @@ def excess(actual: Array, expected: Array, dtype: torch.dtype, bound: Bound, sla
 
 
 def check_tensor(actual: Any, expected: Host, bound: Bound, slack: Callable[[], Array | float], where: str) -> None:
-    """Raise WrongValueError if a tensor of the device is not what is expected. `slack` is called if it is not close."""
+    """Raise WrongValueError if a tensor of the device is not as expected. `slack` is called if it is not close."""
     if actual.dtype != expected.dtype:
         raise WrongValueError(f"{where} has type {actual.dtype}, expected {expected.dtype}")
     if tuple(actual.shape) != tuple(expected.shape):
@@ -125,7 +125,10 @@ def check(
     disturbed: Callable[[], Sequence[Any]],
     where: str,
 ) -> None:
-    """Raise WrongValueError if results differ. `disturbed` returns those of the reference for slightly other inputs."""
+    """Raise WrongValueError if results differ.
+
+    `disturbed` returns the reference's results for slightly different inputs.
+    """
     found, wanted = tensors(actual), tensors(expected)
     if len(found) != len(wanted):
         raise WrongValueError(f"{where} returns {len(found)} tensors, expected {len(wanted)}")

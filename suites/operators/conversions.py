@@ -1,4 +1,4 @@
-"""Tensors made from bits, and what a conversion between types must give."""
+"""Tensors made from bits, and the expected result of a conversion between types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CODES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def made(source: str, numbers: Sequence[float]) -> torch.Tensor:
-    """Return a tensor of a type on the host, whose bits NumPy wrote: these numbers, or whole ones of all sizes."""
+    """Return a tensor of a type on the host, whose bits NumPy wrote: these numbers, or whole numbers of all sizes."""
     dtype = getattr(torch, source)
     if dtype.is_floating_point and source in formats.FORMATS:
         table = formats.FORMATS[source].decode(np.arange(1 << formats.FORMATS[source].bits))
@@ -39,7 +39,7 @@ def defined(source: str, target: str) -> bool:
     """Return whether every number that `made` has for `source` has a defined value in `target`."""
     one, two = getattr(torch, source), getattr(torch, target)
     if one.is_floating_point and not two.is_floating_point:
-        return False  # numbers beyond the type: what a machine gives
+        return False  # beyond the type, results depend on the machine
     return "e8m0" not in target or "e8m0" in source  # only powers of two
 
 
@@ -50,7 +50,7 @@ def check(source: torch.Tensor, found: torch.Tensor, what: str) -> None:
         if found.dtype.is_floating_point:
             wanted = formats.rounded(exact.astype(np.float64), found.dtype)
             bad = (got != wanted) & ~(np.isnan(got) & np.isnan(wanted))
-            # Beyond the largest value a conversion gives infinity, NaN or the largest value, by torch's choice.
+            # Beyond the largest value, torch may choose infinity, NaN or the largest value.
             over = np.abs(exact.astype(np.float64)) > formats.largest(found.dtype)
             bad &= ~(over & ~(np.abs(got) < formats.largest(found.dtype)))
         else:

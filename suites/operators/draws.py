@@ -20,7 +20,7 @@ COUNT = 20_001
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A distribution: how to draw `COUNT` numbers like a tensor, their mean, variance, kurtosis bound and range."""
+    """A distribution: how to draw `COUNT` numbers like a tensor, and their mean, variance, kurtosis bound and range."""
 
     draw: Callable[[torch.Tensor], torch.Tensor]
     mean: float
@@ -78,7 +78,7 @@ DRAWS = {
 
 
 def verify(name: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise WrongValueError if the numbers that the operator draws have another distribution, or come twice."""
+    """Raise WrongValueError if the numbers that the operator draws have another distribution, or are drawn twice."""
     draw = DRAWS[name]
     like = torch.zeros(COUNT, dtype=dtype, device=device)
     found = formats.read(on_host(draw.draw(like))).reshape(-1)

@@ -19,13 +19,13 @@ _NUMBERS = ("float", "half", "complex")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An overload, such as ``add.List``.
+    """An overload, such as `add.List`.
 
-    - `given`: what follows the list: "list", "scalar", "scalars" (a number per tensor), "tensor" (of no dimensions),
-      "tensors" (a tensor with a number per list element), or "" (nothing).
+    - `given`: the arguments after the list: "list", "scalar", "scalars" (a number per tensor), "tensor" (of no
+      dimensions), "tensors" (a tensor with a number per list element), or "" (nothing).
     - `formula`: of the elements of the lists, then of the numbers.
     - `low`, `high`: the range of the elements.
-    - `floating`: whether integers have results of floats, so that there is no variant in place for them.
+    - `floating`: whether integers have float results, so that there is no in-place variant for them.
     """
 
     name: str
@@ -72,11 +72,11 @@ def _sign(x: Array) -> Array:
 
 
 def _floating(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A function that takes integers as floats."""
+    """Return a function that treats integers as floats."""
     return lambda x: function(x if x.dtype.kind in "fc" else x.astype(np.float64))
 
 
-#: Function, groups of types, range of the elements.
+#: Functions with float results: the function, groups of types, and the range of the elements.
 _FLOATS: dict[str, tuple[Formula, tuple[str, ...], float, float]] = {
     "acos": (np.arccos, _ALL, -0.9, 0.9),
     "asin": (np.arcsin, _ALL, -0.9, 0.9),

@@ -37,7 +37,7 @@ class Drawn:
 
 
 class Call:
-    """The arguments of an operation: as torch takes them, and as arrays of an element each."""
+    """The arguments of an operation: in torch's form, and as arrays with one entry per element."""
 
     def __init__(self, operation: Operation, draw: Drawn, kind: str, device: torch.device) -> None:
         self.first = lists.listed(kind, draw, draw.dtype, device)
@@ -47,7 +47,7 @@ class Call:
             self._add(given, draw, kind, device)
 
     def _add(self, given: str, draw: Drawn, kind: str, device: torch.device) -> None:
-        if given == "list":  # of other strides than the first list, if that has gaps
+        if given == "list":  # other strides than the first list, if that has gaps
             found = lists.listed(kind, draw, draw.dtype, device, "few" if kind == "strided" else "")
             self.others.append(found.tensors)
             self.arrays.append(found.values)
@@ -58,6 +58,6 @@ class Call:
         self.arrays.append(np.repeat(array, self.first.sizes) if several else array)
         if given == "tensor":
             numbers = torch.tensor(numbers, dtype=draw.dtype).to(device)
-        elif given == "tensors":  # on the host, as torch wants
+        elif given == "tensors":  # on the host, as torch requires
             numbers = torch.tensor(numbers, dtype=draw.dtype)
         self.others.append(numbers)

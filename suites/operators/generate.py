@@ -12,7 +12,7 @@ _HEADER = """\
 # Operator, groups of types (with the kind of device, if only the CPU or only CUDA has them), aspects.
 # Written by `python -m suites.operators.generate` with torch {}.
 """
-#: Operators that are no function of their inputs alone.
+#: Operators that are not functions of their inputs alone.
 _NO_VALUES = frozenset({oracles.STATISTICS, oracles.SHAPES, oracles.NONE})
 
 
@@ -20,7 +20,7 @@ _NO_VALUES = frozenset({oracles.STATISTICS, oracles.SHAPES, oracles.NONE})
 _NO_DERIVATIVE = frozenset({"svd_lowrank", "pca_lowrank", "as_strided.partial_views"})
 
 
-#: Operators whose gradient has no derivative, although the catalogue says so.
+#: Operators whose gradient has no derivative, although the catalogue claims one.
 _ONCE = frozenset(
     {
         "nn.functional.linear_cross_entropy.chunked",
@@ -28,7 +28,7 @@ _ONCE = frozenset(
         "nn.functional.ctc_loss",
     }
 )
-#: Operators whose results depend on strides, or that ask for one memory format.
+#: Operators whose results depend on strides, or that require one memory format.
 _BY_STRIDES = frozenset(
     {
         "as_strided",
@@ -43,7 +43,8 @@ _BY_STRIDES = frozenset(
         "native_group_norm",
     }
 )
-#: Operators that the catalogue says take `out=`, and whose Python functions do not, or take a list of another length.
+#: Operators that take `out=` according to the catalogue, but whose Python functions do not, or take another list
+#: length.
 _WITHOUT_OUT = frozenset(
     {"equal", "histogramdd", "_batch_norm_with_update", "split_with_sizes_copy", "unbind_copy", "torch._scaled_mm_v2"}
 )

@@ -1,9 +1,9 @@
-"""Write `overloads.txt`: which case calls which overload of aten.
+"""Write `overloads.txt`, which lists the case that calls each overload of aten.
 
     python -m suites.operators.generate_overloads [--recorded FOLDER] [PATHS]
 
-runs the cases of PATHS (default: all) on the CPU with `recorder`, or reads what such a run left in FOLDER. Lines of
-overloads for CUDA are kept if this build of torch has no CUDA.
+This runs the cases of PATHS (default: all) on the CPU with `recorder`, or reads what such a run left in FOLDER. Lines
+of overloads for CUDA are kept if this build of torch has no CUDA.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def _record(paths: list[str], folder: Path) -> None:
-    """Run the cases. Cases that fail because they are recorded count as far as they came."""
+    """Run the cases. A case that fails because it is recorded counts up to its failure."""
     command = [sys.executable, "-m", "pytest", *paths, "-n", "auto", "--extended", "-p", "suites.operators.recorder"]
     environment = {**os.environ, recorder.VARIABLE: str(folder), "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as results:
@@ -35,7 +35,7 @@ def _record(paths: list[str], folder: Path) -> None:
 
 
 def table(called: dict[str, list[str]], kept: list[Overload]) -> list[Overload]:
-    """Return the lines for the overloads that this build of torch registers, and `kept` ones of other builds."""
+    """Return the lines for the overloads that this build of torch registers, and the `kept` lines of other builds."""
     here = registered_overloads()
     others = {each.name: each.keys for each in kept if "CUDA" in each.keys and not torch.backends.cuda.is_built()}
     found = []

@@ -55,7 +55,7 @@ def _called() -> tuple[dict[str, str], set[str]]:
 
 
 def _out_and_inplace(entry: Entry, info: Any, sample: Any, seen: Called) -> None:
-    """Call what `test_out` and `test_inplace` call."""
+    """Make the calls of `test_out` and `test_inplace`."""
     given = samples.arguments(sample)
     x, args, named = samples.move(given, _HOST)
     result = comparison.tensors(info.op(x, *args, **named))

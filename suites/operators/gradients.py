@@ -1,4 +1,4 @@
-"""Derivatives on the device, by the reference, and by differences of the reference's values."""
+"""Derivatives on the device, of the reference, and by differences of the reference's values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .references.interpreter import Host
 
 
 def _weights(tensors: list[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
-    """Return numbers between 0.5 and 1.5 for each tensor, exact in every type of floats."""
+    """Return numbers between 0.5 and 1.5 for each tensor, exact in every float type."""
     found = []
     for place, each in enumerate(tensors):
         count = np.arange(each.numel(), dtype=np.float64)
@@ -43,7 +43,7 @@ def results(function: Function, sample: Any, given: Any) -> list[torch.Tensor]:
 
 
 def first(function: Function, sample: Any) -> Callable[[Any], list[torch.Tensor]]:
-    """Return a function that computes the gradients by all inputs that want one, for fixed weights of the results."""
+    """Return a function that computes the gradients by all inputs that require one, for fixed result weights."""
 
     def gradients(given: Any) -> list[torch.Tensor]:
         outs, ins = results(function, sample, given), samples.leaves(given)
@@ -96,7 +96,7 @@ def forward(function: Function, sample: Any) -> Callable[[Any], list[torch.Tenso
 
 
 def compare(name: str, info: Any, way: Callable[..., Any], sample: Any, device: torch.device) -> int:
-    """Raise WrongValueError unless the device's derivatives are those of the reference. Return how many there are."""
+    """Raise WrongValueError unless the device's derivatives equal the reference's. Return the number of derivatives."""
     types.skip_if_lacking(name)
     given = samples.arguments(sample)
     call = oracles.call(info)

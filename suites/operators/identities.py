@@ -1,6 +1,6 @@
-"""What results must satisfy where more than one is right: factors, indices of equal values, random numbers, memory.
+"""Identities for operators with several correct results: factors, indices of equal values, random numbers, memory.
 
-Each function is given the sample (in the host's memory) and the results, as arrays. It raises `WrongValueError`.
+Each function gets the sample (in the host's memory) and the results, as arrays, and raises `WrongValueError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .comparison import WrongValueError, on_host, tensors
 from .references import formats
 from .references.formats import Array
 
-#: What a checked identity may differ by, in roundings of the type times the size of the matrix and of its norm.
+#: The allowed difference of a checked identity, in roundings of the type times the size of the matrix and its norm.
 _ROUNDINGS = 60.0
 
 
@@ -50,7 +50,7 @@ def _falling(values: Array, what: str) -> None:
 
 
 def svd(sample: Any, result: Any) -> None:
-    """U and V have orthonormal columns, U S V^H is the matrix, and S is that of NumPy."""
+    """Check that U and V have orthonormal columns, that U S V^H is the matrix, and that S equals NumPy's."""
     x = formats.read(sample.input)
     dtype = sample.input.dtype
     u, s, v = _arrays(result)
@@ -58,7 +58,7 @@ def svd(sample: Any, result: Any) -> None:
 
 
 def linalg_svd(sample: Any, result: Any) -> None:
-    """U and V have orthonormal columns, U S V^H is the matrix, and S is that of NumPy."""
+    """Check that U and V have orthonormal columns, that U S V^H is the matrix, and that S equals NumPy's."""
     u, s, vh = _arrays(result)
     _singular(formats.read(sample.input), u, s, vh, sample.input.dtype)
 
@@ -78,7 +78,7 @@ def _singular(x: Array, u: Array, s: Array, vh: Array, dtype: torch.dtype) -> No
 
 
 def svd_lowrank(sample: Any, result: Any) -> None:
-    """The factors are orthonormal, and the values are at most those of the matrix."""
+    """Check that the factors are orthonormal, and that the values are at most those of the matrix."""
     u, s, v = _arrays(result)
     dtype = tensors(result)[0].dtype
     _falling(s, "singular values")
@@ -93,7 +93,7 @@ def svd_lowrank(sample: Any, result: Any) -> None:
 
 
 def eig(sample: Any, result: Any) -> None:
-    """A v = w v for each pair, and the vectors have length 1."""
+    """Check that A v = w v for each pair, and that the vectors have length 1."""
     values, vectors = _arrays(result)
     x = formats.read(sample.input)
     dtype = sample.input.dtype
@@ -105,7 +105,7 @@ def eig(sample: Any, result: Any) -> None:
 
 
 def eigvals(sample: Any, result: Any) -> None:
-    """The eigenvalues are those of NumPy, in any order."""
+    """Check that the eigenvalues equal NumPy's, in any order."""
     values = tensors(result)
     x = formats.read(sample.input)
     if not x.size:
@@ -122,7 +122,10 @@ def eigvals(sample: Any, result: Any) -> None:
 
 
 def eigh(sample: Any, result: Any) -> None:
-    """A v = w v, V is unitary, and the values are those of NumPy in ascending order. One triangle of A counts."""
+    """Check that A v = w v, that V is unitary, and that the values equal NumPy's in ascending order.
+
+    Only one triangle of A counts.
+    """
     values, vectors = _arrays(result)
     x = formats.read(sample.input)
     upper = (sample.args[0] if sample.args else sample.kwargs.get("UPLO", "L")).upper() == "U"
@@ -139,7 +142,7 @@ def eigh(sample: Any, result: Any) -> None:
 
 
 def qr(sample: Any, result: Any) -> None:
-    """Q has orthonormal columns, R is upper triangular, and Q R is the matrix."""
+    """Check that Q has orthonormal columns, that R is upper triangular, and that Q R is the matrix."""
     q, r = _arrays(result)
     x = formats.read(sample.input)
     dtype = sample.input.dtype
@@ -153,7 +156,7 @@ def qr(sample: Any, result: Any) -> None:
 
 
 def geqrf(sample: Any, result: Any) -> None:
-    """The triangle is R of a QR: R^H R = A^H A."""
+    """Check that the triangle is R of a QR: R^H R = A^H A."""
     a, _ = _arrays(result)
     x = formats.read(sample.input)
     if x.size:
@@ -162,7 +165,7 @@ def geqrf(sample: Any, result: Any) -> None:
 
 
 def lstsq(sample: Any, result: Any) -> None:
-    """The solution satisfies the normal equations, and the squares of the residuals are those of A X - B."""
+    """Check that the solution satisfies the normal equations, and that the squared residuals are those of A X - B."""
     found, squares = _arrays(result)[:2]
     a, b = formats.read(sample.input), formats.read(sample.args[0])
     if not a.size or not b.size:
@@ -185,7 +188,10 @@ def _ordered(values: Array, descending: bool) -> None:
 
 
 def picks(sample: Any, result: Any, expected: Any, *, counts: bool = False) -> None:
-    """The values are right, and the indices point to them. Among equal values any index may come."""
+    """Check that the values are correct, and that the indices point to them.
+
+    Equal values may have any of their indices.
+    """
     values, places = tensors(result)
     wanted = tensors(expected)[0]
     found, exact = formats.read(on_host(values)), formats.rounded(wanted.array, wanted.dtype)
@@ -222,7 +228,7 @@ def _dim(sample: Any, *, picked_first: bool = False) -> int:
 
 
 def argsort(sample: Any, result: Any) -> None:
-    """The indices are a permutation that puts the values in order."""
+    """Check that the indices are a permutation that sorts the values."""
     places = _arrays(result)[0]
     x = formats.read(sample.input)
     if not x.ndim or not x.size:
@@ -244,11 +250,11 @@ def argsort(sample: Any, result: Any) -> None:
 
 
 def memory_only(sample: Any, result: Any) -> None:
-    """Types and shapes: the values are not defined."""
+    """Check types and shapes. The values are not defined."""
 
 
 def resized(sample: Any, result: Any) -> None:
-    """The elements that there were come first, in the order of memory."""
+    """Check that the previous elements come first, in memory order."""
     x = formats.memory(sample.input.contiguous()).reshape(-1)
     found = tensors(result)[0]
     wanted = sample.args[0]
@@ -288,7 +294,7 @@ def _ldl(packed: Array, pivots: Array, hermitian: bool) -> Array:
 
 
 def ldl_factor(sample: Any, result: Any) -> None:
-    """The product of the factors is the symmetric or Hermitian matrix, of which the lower triangle counts."""
+    """Check that the product of the factors is the symmetric or Hermitian matrix, whose lower triangle counts."""
     packed, pivots = _arrays(result)[:2]
     x = formats.read(sample.input)
     hermitian = bool(sample.kwargs.get("hermitian", False))
@@ -302,7 +308,7 @@ def ldl_factor(sample: Any, result: Any) -> None:
 
 
 def ldl_solve(sample: Any, result: Any) -> None:
-    """The matrix of the factors times the solution is the right side."""
+    """Check that the matrix of the factors times the solution is the right side."""
     packed = formats.read(sample.input)
     pivots, b = (formats.read(each) for each in sample.args[:2])
     found = _arrays(result)[0]
@@ -315,7 +321,10 @@ def ldl_solve(sample: Any, result: Any) -> None:
 
 
 def logcumsumexp(sample: Any, result: Any) -> None:
-    """The exponential of the result is the running sum of exponentials: the imaginary part may be off by 2 pi."""
+    """Check that the exponential of the result is the running sum of exponentials.
+
+    The imaginary part may be off by 2 pi.
+    """
     x = formats.read(sample.input)
     found = _arrays(result)[0]
     dtype = tensors(result)[0].dtype

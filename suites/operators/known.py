@@ -1,7 +1,7 @@
-"""Where torch computes something else than the reference: found by running, each with its reason.
+"""Known differences between torch and the reference, found by running, each with its reason.
 
 The cases of values and gradients leave these types out; `test_deviations.py` has a case for each, which is expected to
-fail. `OUT`, `OUT_OF_ANY_TYPE`, `EMPTY` and `OVERLOADS` make the case itself one that is expected to fail.
+fail. `OUT`, `OUT_OF_ANY_TYPE`, `EMPTY` and `OVERLOADS` mark the case itself as expected to fail.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _BESSEL = "the coefficients for |x| > 5 are good for 8 digits"
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The types for which an operator deviates with the CPU's kernels, and why.
+    """The types for which an operator deviates with the CPU's kernels, and the reason.
 
-    `everywhere`: whether it does on each processor. Kernels may differ between processors.
+    `everywhere`: whether it deviates on each processor. Kernels may differ between processors.
     """
 
     types: tuple[str, ...]
@@ -38,13 +38,13 @@ class Deviation:
 
 
 def waive(request: pytest.FixtureRequest, reason: str, device: torch.device, *, everywhere: bool = False) -> None:
-    """Expect the case to fail by a wrong value, for this reason: with the CPU's kernels, or `everywhere`."""
+    """Expect the case to fail with a wrong value for this reason: with the CPU's kernels, or `everywhere`."""
     if everywhere or has_host_kernels(device):
         raises = (WrongValueError, pytest.fail.Exception)
         request.applymarker(pytest.mark.xfail(reason=reason, raises=raises, strict=False))
 
 
-#: By operator.
+#: Deviations of values, by operator.
 VALUES = {
     "special.bessel_j0": Deviation(("float64",), _BESSEL),
     "special.bessel_j1": Deviation(("float64",), _BESSEL),
@@ -83,7 +83,7 @@ def deviates(name: str, dtype: str, device: torch.device) -> bool:
     return entry is not None and dtype in entry.types and has_host_kernels(device)
 
 
-#: Derivatives that differ, and the groups of types.
+#: Derivatives that differ, with the groups of types.
 GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "logcumsumexp": (
         ("float", "complex"),
@@ -95,7 +95,7 @@ GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
     "digamma": (("float",), "trigamma is good for 9 digits near its poles"),
     "nn.functional.hardsigmoid": (("float",), "1/6 is rounded to float32"),
 }
-#: Operators whose result is not unique, and so its gradient, and the groups of types.
+#: Operators whose result, and therefore gradient, is not unique, with the groups of types.
 NOT_UNIQUE = dict.fromkeys(("linalg.qr", "qr"), (("complex",), "the phases of Q are not unique"))
 
 
@@ -104,7 +104,7 @@ def _by_the_largest(sample: Any, dtype: torch.dtype) -> bool:
 
 
 def _turned_by_rounding(sample: Any, dtype: torch.dtype) -> bool:
-    """Whether a rounding of the largest imaginary part turns an exponential by more than a thousandth."""
+    """Return whether a rounding of the largest imaginary part turns an exponential by more than a thousandth."""
     return dtype.is_complex and float(sample.input.detach().imag.abs().max()) * torch.finfo(dtype).eps > 1e-3
 
 
@@ -112,14 +112,14 @@ def _turned_by_rounding(sample: Any, dtype: torch.dtype) -> bool:
 GRADIENT_SAMPLES: dict[str, tuple[Callable[[Any, torch.dtype], bool], str]] = {
     "renorm": (_by_the_largest, "looks for the largest of 32-bit numbers among numbers of 64 bits, and finds none"),
 }
-#: Samples whose gradients have no digits, on any device, by operator, and the condition.
+#: Samples whose gradients have no correct digits, on any device, by operator, and the condition.
 ILL_CONDITIONED: dict[str, tuple[Callable[[Any, torch.dtype], bool], str]] = {
     "logsumexp": (_turned_by_rounding, "exp(x - y) has no angle if the imaginary part of x is rounded to 0.1"),
 }
 
 
 def gradient_deviates(name: str, sample: Any, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether the gradients of a sample are known to deviate, or have no digits."""
+    """Return whether the gradients of a sample are known to deviate, or have no correct digits."""
     if name in ILL_CONDITIONED and ILL_CONDITIONED[name][0](sample, dtype):
         return True
     return name in GRADIENT_SAMPLES and has_host_kernels(device) and GRADIENT_SAMPLES[name][0](sample, dtype)
@@ -167,12 +167,12 @@ NO_FORWARD = {
 }
 
 
-#: Operators whose invalid inputs are refused in another way than the catalogue states, but on CUDA, and why.
+#: Operators that refuse invalid inputs differently from the catalogue's statement, except on CUDA, with the reason.
 ERRORS: dict[str, str] = dict.fromkeys(
     ("clamp_max", "clamp_min", "__rmod__", "__rpow__", "__rsub__"),
     "the CPU accepts tensors of several devices where one is a number",
 )
-#: Operators whose `out=` is not what they return.
+#: Operators whose `out=` differs from their result.
 OUT = {
     "fft.ihfft2": "`out=` keeps its old values",
     "fft.ihfftn": "`out=` keeps its old values",
@@ -181,7 +181,7 @@ OUT = {
     "narrow_copy": f"`out=` with strides is written in the order of memory ({ISSUE}84577)",
     "nn.functional.linear": "`out=` of three dimensions in the order of columns is refused",
 }
-#: Those of them that are made of other operators, in the same way on each device.
+#: Those that consist of other operators, in the same way on each device.
 OUT_EVERYWHERE = frozenset({"nn.functional.linear"})
 #: Operators that write floats into `out=` of integers.
 OUT_OF_ANY_TYPE = {
@@ -189,7 +189,7 @@ OUT_OF_ANY_TYPE = {
     "cumprod": "the type of `out=` is the type of the product",
     "torch._scaled_mm": "the type of `out=` is not looked at",
 }
-#: Operators with a result that is no float, whatever the inputs are: `out=` of integers can be right for it.
+#: Operators with a non-float result, whatever the inputs are: `out=` of integers can be correct for it.
 NOT_FLOATS_ALONE = frozenset(
     (
         *("all", "any", "eq", "ge", "gt", "isin", "isneginf", "isposinf", "le", "lt", "ne", "signbit"),
@@ -262,7 +262,8 @@ EXTREMES = {
 }
 
 
-#: Operators that are known to differ at infinity: `test_extremes` leaves infinities out, `test_deviations.py` has them.
+#: Operators that are known to differ at infinity: `test_extremes` leaves infinities out, and `test_deviations.py` has
+#: them.
 AT_INFINITY = dict.fromkeys(
     ("i0", "special.i1", "special.modified_bessel_i0", "special.modified_bessel_i1"),
     f"is NaN for an infinite argument ({ISSUE}187332)",
@@ -279,12 +280,12 @@ def extremes_differ(name: str, dtype: str) -> bool:
     return name in EXTREMES and dtype in EXTREMES[name].types
 
 
-#: Overloads that write into an argument and do not do what their functional siblings do.
+#: Overloads that write into an argument and differ from their functional siblings.
 OVERLOADS = {"binary_cross_entropy.out": "reduces what `out` was before it is resized, which is its first element"}
 
 
 _FLAT = f"reads `indices` as if they were contiguous ({ISSUE}197888)"
-#: Kernels of gradients that read an argument with gaps as if it were contiguous.
+#: Gradient kernels that read an argument with gaps as if it were contiguous.
 STRIDED = {
     "adaptive_max_pool3d_backward": _FLAT,
     "fractional_max_pool2d_backward": _FLAT,

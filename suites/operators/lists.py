@@ -1,7 +1,8 @@
 """Lists of tensors for operators that work on lists: sizes, memory, and their numbers as one array.
 
-CUDA's kernels take a list in parts: up to 110 tensors, up to 320 chunks of 65536 elements, and vectors of four elements
-where addresses allow. Tensors with gaps, or of unlike strides, take another path. The lists have each of these borders.
+CUDA's kernels process a list in parts: up to 110 tensors, up to 320 chunks of 65536 elements, and vectors of four
+elements where addresses allow. Tensors with gaps, or with different strides, take another path. The lists cover each of
+these limits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .references.formats import Array
 
 Shape = tuple[int, ...]
 
-#: The shapes of each list. Those of `memory` have elements beside them, which must stay as they are.
+#: The shapes of each list. The memory of those of `memory` has further elements, which must not change.
 SHAPES: dict[str, Sequence[Shape]] = {
     "one": [(7,)],
     "few": [(3, 4), (), (0,), (1,), (2, 3, 5), (17,), (0, 4), (33,)],
@@ -41,7 +42,7 @@ class Listed:
 
     tensors: list[torch.Tensor]
     values: Array
-    #: The memory of each tensor, if it has elements that belong to none.
+    #: The memory of each tensor, if it has elements outside of the tensors.
     around: list[torch.Tensor]
 
     @property
@@ -55,14 +56,14 @@ def flat(tensors: Sequence[torch.Tensor]) -> Array:
 
 
 def _placed(x: torch.Tensor, kind: str, place: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return a tensor on the device with these numbers, and the memory that it is a part of."""
-    if kind == "misaligned":  # one element behind an address that is a multiple of 64 bytes
+    """Return a tensor on the device with these numbers, and the memory that contains it."""
+    if kind == "misaligned":  # one element after an address that is a multiple of 64 bytes
         base = torch.full((x.numel() + 3,), 77, dtype=x.dtype, device=device)
         found = base[1 : 1 + x.numel()].view(x.shape)
     elif kind == "strided" and x.dim():
         wide = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 1), 77, dtype=x.dtype, device=device)
         base, found = wide, wide[..., 1::2]
-        if place % 2 and x.dim() > 1:  # in the order of columns
+        if place % 2 and x.dim() > 1:  # column-major
             base = found = torch.empty(x.shape[::-1], dtype=x.dtype, device=device).permute(*range(x.dim())[::-1])
     else:
         return x.to(device, copy=True), None
@@ -72,19 +73,22 @@ def _placed(x: torch.Tensor, kind: str, place: int, device: torch.device) -> tup
 def listed(
     name: str, draw: Callable[[Shape], Array], dtype: torch.dtype, device: torch.device, like: str = ""
 ) -> Listed:
-    """Return a list of tensors whose numbers `draw` makes. `like`: the kind of memory, if it is not that of `name`."""
+    """Return a list of tensors whose numbers `draw` generates.
+
+    `like`: the kind of memory, if it is not that of `name`.
+    """
     hosts = [number(draw(shape), dtype) for shape in SHAPES[name]]
     placed = [_placed(each, like or name, place, device) for place, each in enumerate(hosts)]
     return Listed([each for each, _ in placed], flat(hosts), [base for _, base in placed if base is not None])
 
 
 def outside(found: Listed) -> int:
-    """Return how many elements of the memory around the tensors are 77."""
+    """Return the number of elements with the value 77 in the memory around the tensors."""
     return sum(int((formats.read(comparison.on_host(each)) == 77).sum()) for each in found.around)
 
 
 def bound(dtype: torch.dtype, roundings: float) -> Bound:
-    """Return the error of elementwise functions: their roundings, and 16 times those for float64."""
+    """Return the error bound of elementwise functions: their roundings, and 16 times those for float64."""
     return Bound(16 * roundings if dtype in (torch.float64, torch.complex128) else roundings, 0.0)
 
 
@@ -96,7 +100,7 @@ def check(
     allowed: Bound | None,
     where: str,
 ) -> None:
-    """Raise WrongValueError unless tensors have shapes, a type and, one after the other, these numbers."""
+    """Raise WrongValueError unless tensors have these shapes, this type and, one after the other, these numbers."""
     if [tuple(each.shape) for each in found] != list(shapes):
         raise WrongValueError(f"{where}: shapes {[tuple(each.shape) for each in found]}, expected {list(shapes)}")
     for each in found:

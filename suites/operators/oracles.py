@@ -1,4 +1,4 @@
-"""What says that an operator's result is right: one oracle per operator, and the reason where it is not NumPy's value.
+"""The oracles that check an operator's result: one per operator, with the reason if it is not NumPy's value.
 
 `NUMPY` is the oracle of every operator that is not in one of the tables: the operator's Python code runs in the
 interpreter of `references`, which computes with NumPy in 64 bits and calls no kernel of torch.
@@ -35,7 +35,7 @@ IDENTITIES: dict[str, Callable[[Any, Any], None]] = {
     "linalg.ldl_factor": identities.ldl_factor,
     "linalg.ldl_factor_ex": identities.ldl_factor, "linalg.ldl_solve": identities.ldl_solve,
 }  # fmt: skip
-#: Operators that return values and their places, where equal values have several.
+#: Operators that return values and their indices, of which equal values have several.
 PICKING = frozenset(
     {
         "sort",
@@ -51,7 +51,7 @@ PICKING = frozenset(
 )
 UNDEFINED = frozenset({"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"})
 DENSELY = frozenset({"sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse"})
-#: Operators without an oracle, and why.
+#: Operators without an oracle, and the reason.
 WITHOUT = {
     "jiterator_unary": "its kernel is given as text by the sample, and only CUDA compiles it",
     "jiterator_binary": "its kernel is given as text by the sample, and only CUDA compiles it",
@@ -64,7 +64,7 @@ WITHOUT = {
 
 
 def kind(name: str) -> str:
-    """Return which oracle an operator has."""
+    """Return the kind of an operator's oracle."""
     if name in WITHOUT:
         return NONE
     tables = (
@@ -83,7 +83,7 @@ def call(info: Any) -> Callable[[Any], Any]:
 
 
 def verify(name: str, info: Any, sample: Any, device: torch.device) -> Any:
-    """Call the operator on the device and raise WrongValueError if the result is not right. Return the result."""
+    """Call the operator on the device and raise WrongValueError if the result is wrong. Return the result."""
     types.skip_if_lacking(name)
     function = call(info)
     given = samples.arguments(sample)
@@ -93,7 +93,7 @@ def verify(name: str, info: Any, sample: Any, device: torch.device) -> Any:
 
 
 def judge(name: str, function: Callable[[Any], Any], sample: Any, result: Any) -> None:
-    """Raise WrongValueError if `result` is not right for the sample, whose tensors are on the host and unchanged."""
+    """Raise WrongValueError if `result` is wrong for the sample, whose tensors are on the host and unchanged."""
     found = kind(name)
     if found == IDENTITY:
         IDENTITIES[name](sample, result)
@@ -153,7 +153,7 @@ def dense(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def sparse_as_dense(name: str, given: Any, result: Any) -> None:
-    """Raise WrongValueError if the result of an operator of sparse matrices is not that of the dense ones."""
+    """Raise WrongValueError if the result of an operator of sparse matrices differs from that of the dense ones."""
     x, args, named = given
     found = dense(result)
     if name == "to_sparse":
@@ -199,7 +199,7 @@ def _unchunked(given: Any) -> Any:
     return torch.nn.functional.linear_cross_entropy(x, *args, **options)
 
 
-#: References for operators whose Python code reads memory, or calls an operator that torch registers for it alone.
+#: References for operators whose Python code reads memory, or calls an operator that torch registers only for it.
 OWN: dict[str, Callable[[Any], Any]] = {
     "tensor_split": _tensor_split,
     "nn.functional.linear_cross_entropy.chunked": _unchunked,

@@ -1,7 +1,7 @@
-"""Imports torch's catalogue of operators before executors are forked: each of them would take three seconds for it.
+"""Imports torch's catalogue of operators before executors are forked; otherwise each takes three seconds for it.
 
-The import asks whether there is a GPU. With a CUDA build of torch that may use the driver, after which a process must
-not be forked, so there each executor imports the catalogue for itself.
+The import checks whether there is a GPU. With a CUDA build of torch, that may initialize the driver, after which a
+process must not be forked, so each executor imports the catalogue itself in this case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A pytest plugin that records which overloads of aten each case calls: ``-p suites.operators.recorder``.
+"""A pytest plugin that records the overloads of aten that each case calls: `-p suites.operators.recorder`.
 
-It writes into the folder that the variable `VARIABLE` names: a file per process, a line per case. What a case calls in
-processes or threads of its own is not recorded.
+It writes to the folder that the variable `VARIABLE` names: one file per process, one line per case. Calls in further
+processes or threads of a case are not recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VARIABLE = "OVERLOADS_FOLDER"
 
 
 class Called(TorchDispatchMode):
-    """The names of the overloads of aten that are called."""
+    """The names of the called overloads of aten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Called(TorchDispatchMode):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Run the case inside the mode that records, and append what it called, whatever its outcome."""
+    """Run the case inside the recording mode, and append its calls, whatever its outcome."""
     called = Called()
     try:
         with called:

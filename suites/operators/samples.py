@@ -1,4 +1,4 @@
-"""Inputs of operators: those of torch's catalogue, made on the host with a fixed seed, and moved to the device."""
+"""Inputs of operators: those of torch's catalogue, created on the host with a fixed seed, and moved to the device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from . import types
 
-#: How many samples of an operator are looked at. Some operators have thousands.
+#: The maximum number of samples per operator. Some operators have thousands.
 MOST = 64
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Give the generators of torch's CPU, NumPy and Python this seed inside, and their states back afterwards."""
+    """Seed the generators of torch's CPU, NumPy and Python in the block, and restore their states afterwards."""
     states = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)
@@ -35,7 +35,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _fits(name: str, sample: Any) -> bool:
-    """Whether the results of a sample follow from its inputs: no random numbers are drawn. The device has its types."""
+    """Return whether the inputs of a sample determine its results (no random draws), and the device has its types."""
     named = sample.kwargs
     if (lacking := types.lacking()) and lacking.intersection(
         each.dtype if isinstance(each, torch.Tensor) else each
@@ -48,12 +48,12 @@ def _fits(name: str, sample: Any) -> bool:
         return False  # edges of a histogram that are not in order
     tensors = [each for each in tree_leaves(arguments(sample)) if isinstance(each, torch.Tensor)]
     if any(each.device.type != "cpu" for each in tensors):
-        return False  # those of `to` are on CUDA where there is CUDA
+        return False  # those of `to` are on CUDA if there is CUDA
     if name == "arange" and named.get("dtype") == torch.int64 and _has_fractions(sample):
         return False  # `test_deviations.py` has them
     if name in ("native_batch_norm", "_native_batch_norm_legit"):
-        # Outside of training, the CPU returns no statistics, and CUDA those that it was given. Statistics of 16-bit
-        # types have the type of an argument that the caller may leave out.
+        # Outside of training, the CPU returns no statistics, and CUDA returns its arguments. Statistics of 16-bit types
+        # have the type of an argument that the caller may omit.
         trains = not any(each is False for each in sample.args)
         return trains and (sample.input.dtype.itemsize != 2 or len(tensors) > 1)
     drops = any(named.get(key) for key in ("dropout_p", "dropout"))
@@ -71,7 +71,7 @@ def _falls(edges: torch.Tensor) -> bool:
 
 
 def _prepared(info: Any, sample: Any) -> Any:
-    """Add the random numbers that an operator would draw for itself, if it takes them as an argument."""
+    """Add the random numbers that an operator would draw itself, if it accepts them as an argument."""
     if info.name.startswith("nn.functional.fractional_max_pool") and "_random_samples" not in sample.kwargs:
         count = int(info.name[-2])
         shape = sample.input.shape
@@ -92,14 +92,14 @@ def samples(
 ) -> list[Any]:
     """Return up to `count` samples, spread over those of the catalogue; their tensors are on the host.
 
-    `first`: how many samples of the same spread to leave out, because another type has them.
+    `first`: the number of samples of the same spread to leave out, because another type has them.
     """
     with seeded(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Not `info.sample_inputs`, which inspects the stack for the name of the test.
         made = itertools.islice(info.sample_inputs_func(info, "cpu", dtype, gradient), MOST)
         found = [_prepared(info, each) for each in made if _fits(info.name, each)]
-    # By the golden ratio: equal steps would meet the same argument of a nested list again and again.
+    # By the golden ratio: equal steps would select the same argument of a nested list again and again.
     full = [each for each in found if not _is_empty(each)]
     places = range(first, first + count)
     chosen = sorted({int(place * 0.6180339887 * len(full)) % len(full) for place in places}) if full else []
@@ -114,10 +114,10 @@ def samples(
 
 
 def with_each_rank(chosen: list[int], ranks: list[int]) -> list[int]:
-    """Return as many places, with as many different numbers of dimensions as there are: each has kernels of its own.
+    """Return as many places with as many different numbers of dimensions as exist: each number has its own kernels.
 
-    `chosen`: places. `ranks`: the number of dimensions at each place. The last place of a number that is there more
-    than once gives way to the first place of a number that is not there.
+    `chosen`: places. `ranks`: the number of dimensions at each place. The last place of a number that occurs more than
+    once is replaced by the first place of a missing number.
     """
     kept = list(chosen)
     for rank in sorted({*ranks} - {ranks[place] for place in kept}):
@@ -136,7 +136,7 @@ def _rank(sample: Any) -> int:
 
 
 def _is_empty(sample: Any) -> bool:
-    """Whether a tensor of the sample has no elements."""
+    """Return whether a tensor of the sample has no elements."""
     return any(isinstance(each, torch.Tensor) and not each.numel() for each in tree_leaves(arguments(sample)))
 
 

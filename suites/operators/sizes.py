@@ -1,4 +1,4 @@
-"""Inputs of sizes that reach each tail of a kernel: beside powers of two, primes, and more than one block of work."""
+"""Inputs of sizes that reach each tail of a kernel: near powers of two, primes, and more than one block of work."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-#: Lengths for operators on each element: vectors of 2 to 64 elements, and their tails.
+#: Lengths for elementwise operators: vectors of 2 to 64 elements, and their tails.
 LENGTHS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 251, 255, 257, 1023, 1025, 4099, 32771)
 
 
 def waves(*shape: int, dtype: torch.dtype = torch.float32, phase: float = 0.0) -> torch.Tensor:
-    """Return numbers between -2 and 2 without a period, so that each exchange of two elements shows."""
+    """Return numbers between -2 and 2 without a period, so that each exchange of two elements is visible."""
     count = 1
     for each in shape:
         count *= each
@@ -75,7 +75,7 @@ def _linear() -> list[SimpleNamespace]:
 
 
 def _rows(*args: Any, **kwargs: Any) -> Builder:
-    """Rows of all lengths around powers of two, few and many."""
+    """Return rows of all lengths around powers of two, few and many."""
 
     def build() -> list[SimpleNamespace]:
         shapes = (

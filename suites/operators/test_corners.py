@@ -1,4 +1,4 @@
-"""Single values that definitions and documentation settle, and that samples of the catalogue do not have."""
+"""Single values that definitions and documentation determine, and that samples of the catalogue lack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = CPU_OR_CUDA
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     return np.random.default_rng(case_seed)
 
 
@@ -32,7 +32,7 @@ def test_gcd_of_the_least_integer_is_positive(dtype: str, device: torch.device, 
     known.waive(request, f"begins with a magnitude that does not fit ({known.ISSUE}187338)", device, everywhere=True)
     kind, least = getattr(torch, dtype), np.iinfo(dtype).min
     others = np.array([6, -6, 7, -7, 12, least // 4 * 3, least // 2, least, 0], dtype)
-    # By Python's integers: NumPy's division has had the same error on some processors.
+    # By Python's integers, since NumPy's division had the same error on some processors.
     wanted = np.array([math.gcd(int(least), int(each)) for each in others], np.uint64).astype(dtype)
     whole = np.full_like(others, least)
     same(torch.gcd(given(whole, kind, device), given(others, kind, device)), wanted, "gcd of the least integer")
@@ -43,9 +43,9 @@ def test_gcd_of_the_least_integer_is_positive(dtype: str, device: torch.device, 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int64", "complex64"])
 @pytest.mark.types("float64")
 def test_number_on_the_host_that_is_a_view_has_its_own_value(dtype: str, device: torch.device) -> None:
-    """A tensor of no dimensions on the host combines with one on the device, also if it is a view with an offset.
+    """A host tensor of no dimensions combines with a device tensor, also if it is a view with an offset.
 
-    pytorch#187117 is about another device, where the number was read at the beginning of the view's memory.
+    pytorch#187117 is about another device, which read the number at the beginning of the view's memory.
     """
     kind = getattr(torch, dtype)
     numbers, array = torch.arange(2, 8).to(kind), np.full(5, 3)
@@ -67,7 +67,7 @@ def test_number_on_the_host_that_is_a_view_has_its_own_value(dtype: str, device:
 def test_histc_of_16_bits_rounds_each_count_once(
     dtype: str, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """Counts beyond the whole numbers of the type are the counts, rounded: not sums that one no longer changes."""
+    """Counts beyond the whole numbers of the type are rounded once, and are not sums that stop growing."""
     known.waive(request, f"counts in the type of the input ({known.ISSUE}174668)", device)
     kind = getattr(torch, dtype)
     counts = [3001, 70, 9000]
@@ -81,7 +81,7 @@ def test_histc_of_16_bits_rounds_each_count_once(
 def test_grid_sample_reads_nan_as_minus_one(
     dimensions: int, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
 ) -> None:
-    """A coordinate that is NaN samples where -1 does, in each mode and with each padding.
+    """A NaN coordinate samples like -1, in each mode and with each padding.
 
     Source: the note in the documentation of `torch.nn.functional.grid_sample`.
     """
@@ -114,7 +114,7 @@ def test_igammac_of_a_tiny_first_argument(device: torch.device, request: pytest.
 @pytest.mark.operator("linalg.vander")
 @pytest.mark.parametrize("increasing", [False, True])
 def test_vander_has_the_powers(increasing: bool, device: torch.device, rng: np.random.Generator) -> None:
-    """`torch.vander` has one row per element: its powers, falling or rising, as many as asked for; of integers too."""
+    """`torch.vander` has a row per element: its powers, falling or rising, as many as requested; also for integers."""
     x = rng.uniform(0.5, 1.5, 6)
     for columns in (None, 0, 1, 2, 9):
         found = torch.vander(given(x, torch.float64, device), columns, increasing)
@@ -129,7 +129,7 @@ def test_vander_has_the_powers(increasing: bool, device: torch.device, rng: np.r
 def test_gradient_of_vander(
     increasing: bool, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
 ) -> None:
-    """The gradient adds up the powers' derivatives."""
+    """The gradient of `torch.vander` adds up the derivatives of the powers."""
     known.waive(request, f"autograd refuses its in-place product ({known.ISSUE}60197)", device, everywhere=True)
     values, grad = rng.uniform(0.5, 1.5, 5), rng.normal(size=(5, 4))
     x = given(values, torch.float64, device).requires_grad_()
@@ -180,7 +180,7 @@ def test_kaiser_window_of_a_large_beta(beta: float, device: torch.device, reques
 def test_gradient_of_a_bias_of_group_norm(
     given_weight: bool, device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
 ) -> None:
-    """The gradient of the bias is the sum of what comes in, per channel, also without a weight."""
+    """The gradient of the bias is the sum of the incoming gradient, per channel, also without a weight."""
     if not given_weight:
         known.waive(request, "asks the weight that is not there for its device", device, everywhere=True)
     x, grad = given(rng.normal(size=(3, 4, 5)), torch.float64, device), rng.normal(size=(3, 4, 5))
@@ -199,7 +199,7 @@ def test_gradient_of_a_bias_of_group_norm(
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.types("float64")
 def test_logcumsumexp_begins_with_minus_infinity(dtype: str, device: torch.device) -> None:
-    """The logarithm of a sum of zeros is minus infinity, and elements that follow have their own sums (NumPy's log)."""
+    """The logarithm of a sum of zeros is minus infinity, and later elements have their own sums (NumPy's log)."""
     low = -np.inf
     x = np.array([[low, low, 0.0, low, 0.0], [0.0, low, low, 0.0, low]])
     with np.errstate(divide="ignore"):
@@ -234,9 +234,9 @@ def test_binary_cross_entropy_of_certainty_is_at_most_100(dtype: str, device: to
 @pytest.mark.operator("roll")
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
 def test_roll_wraps_around_any_number_of_times(dtype: str, device: torch.device) -> None:
-    """Shifts beyond the size, of either sign, wrap; of several dimensions too, also of one that is named twice (NumPy).
+    """Shifts beyond the size, of either sign, wrap, also of several dimensions and of a dimension named twice (NumPy).
 
-    Without dimensions the flattened tensor rolls.
+    Without dimensions, the flattened tensor is rolled.
     """
     kind = getattr(torch, dtype)
     array = np.arange(60).reshape(3, 4, 5) % (2 if kind == torch.bool else 60)
@@ -256,7 +256,7 @@ def test_roll_wraps_around_any_number_of_times(dtype: str, device: torch.device)
 @pytest.mark.operator("index_add")
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float32", "bfloat16", "complex64"])
 def test_index_add_scales_what_it_adds(dtype: str, device: torch.device) -> None:
-    """`index_add` adds alpha times each slice, along any dimension, to elements that are named several times too."""
+    """`index_add` adds alpha times each slice, along any dimension, also to elements that are named several times."""
     kind = getattr(torch, dtype)
     array, source, index = np.arange(24).reshape(4, 6), np.arange(20).reshape(4, 5) % 7, np.array([2, 0, 2, 5, 0])
     wanted = array.copy()

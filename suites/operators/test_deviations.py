@@ -1,4 +1,4 @@
-"""What `known.py` says that torch computes differently: each case is expected to fail until torch is mended."""
+"""Differences that `known.py` lists: each case is expected to fail until torch is fixed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suites.host_kernels import has_host_kernels
 from . import _torch_private, comparison, gradients, known, oracles, samples, types
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # what torch says about deprecation and experiments is not under test
+    pytest.mark.filterwarnings("ignore"),  # deprecated and experimental features warn
     pytest.mark.extended,
 ]
 
@@ -27,7 +27,7 @@ def _values() -> list[Any]:
 @pytest.mark.requires(not_={"silicon": True})  # there `test_values` covers these types
 @pytest.mark.parametrize(("name", "dtype"), _values())
 def test_values_known_to_deviate(name: str, dtype: str, device: torch.device, request: pytest.FixtureRequest) -> None:
-    """An operator's results have the values that its definition gives, in the types that `test_values` leaves out."""
+    """An operator's results have the values of its definition, in the types that `test_values` leaves out."""
     entry = known.VALUES[name]
     if not has_host_kernels(device):
         pytest.skip(f"test_values covers {dtype} of {name} on {device.type}")
@@ -39,9 +39,9 @@ def test_values_known_to_deviate(name: str, dtype: str, device: torch.device, re
 
 @pytest.mark.operator("arange")
 def test_arange_of_int64_has_each_number_below_the_end(device: torch.device, request: pytest.FixtureRequest) -> None:
-    """`arange` has ceil((end - start) / step) elements, also if the bounds are no whole numbers.
+    """`arange` has ceil((end - start) / step) elements, also if the bounds are not whole numbers.
 
-    The other types of integers do (`test_values`).
+    The other integer types conform (`test_values`).
     """
     known.waive(request, f"cuts the bounds off before it divides ({known.ISSUE}149097)", device, everywhere=True)
     for start, end, step in ((0, 2.5, 1), (0.0, -8.000001, -4.0), (-1.5, 1.5, 1), (0, 0.5, 1)):
@@ -54,7 +54,7 @@ def test_arange_of_int64_has_each_number_below_the_end(device: torch.device, req
 def test_bessel_functions_of_infinity_are_infinite(
     name: str, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """The modified Bessel functions of the first kind grow without bound, with the sign of x if the order is odd."""
+    """Modified Bessel functions of the first kind are infinite at infinity, with the sign of x for odd orders."""
     known.waive(request, known.AT_INFINITY[name], device, everywhere=True)
     info = _torch_private.operator(name)
     for dtype in (torch.float32, torch.float64):
@@ -67,7 +67,7 @@ def test_bessel_functions_of_infinity_are_infinite(
 def test_cumprod_begins_with_the_first_element_also_if_it_is_infinite(
     dtype: torch.dtype, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """The first element of `cumprod` is that of its input: nothing is multiplied by it yet."""
+    """The first element of `cumprod` is that of its input, even if it is infinite."""
     known.waive(request, "multiplies by one, and 0 times infinity is NaN", device)
     first = complex(math.inf, 1.0)
     found = complex(torch.tensor([first, 2.0], dtype=dtype, device=device).cumprod(0)[0].item())
@@ -99,7 +99,7 @@ def test_gradients_known_to_deviate(
     "name", [pytest.param(each, marks=pytest.mark.operator(each)) for each in known.GRADIENT_SAMPLES]
 )
 def test_gradients_of_samples_known_to_deviate(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
-    """The gradient is the derivative for the samples too that `test_gradients` leaves out."""
+    """The gradient is also the derivative for the samples that `test_gradients` leaves out."""
     deviates, reason = known.GRADIENT_SAMPLES[name]
     known.waive(request, reason, device)
     info = _torch_private.operator(name)

@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: what NumPy computes for each tensor of the list, and nothing beside it."""
+"""Operators on lists of tensors: NumPy's result for each tensor of the list, and no other memory is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .types import GROUPS, lacking
 OPERATIONS = foreach.operations()
 #: Lists of the first type of a group, and of its other types.
 _FIRST, _OTHERS = ("one", "few", "misaligned", "strided"), ("few", "misaligned")
-#: Operations of each kind of kernel that CUDA has for lists: their long lists are in the default run.
+#: Operations of each kind of kernel that CUDA has for lists; the default run has their long lists.
 _KINDS = (
     "sqrt", "zero", "copy", "clone", "add.List_alpha", "mul.List", "mul.Scalar", "mul.ScalarList", "mul.Tensor",
     "maximum.Scalar", "addcmul.Scalar", "addcdiv.ScalarList", "addcmul.Tensor", "lerp.List", "lerp.Scalar",
@@ -56,12 +56,12 @@ def _types(group: str) -> list[torch.dtype]:
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     return np.random.default_rng(case_seed)
 
 
 def _result(operation: Operation, dtype: torch.dtype) -> torch.dtype:
-    """Return the type of the results: integers become float32 where a function of them is no integer."""
+    """Return the type of the results: integers become float32 if a function of them is not an integer."""
     return torch.float32 if operation.floating and not (dtype.is_floating_point or dtype.is_complex) else dtype
 
 
@@ -82,10 +82,10 @@ def _bound(operation: Operation, dtype: torch.dtype) -> Bound:
 def test_foreach_works_on_each_tensor_of_a_list(
     operation: Operation, group: str, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Each result is that of its tensor, in the order of the list: tensors without elements, of no dimensions, with
-    addresses that vectors cannot have, with gaps, in the order of columns.
+    """Each result is that of its tensor, in the order of the list, for all kinds of tensors.
 
-    The variant in place writes the same into the tensors, and nothing beside them.
+    They include tensors without elements, of no dimensions, with addresses that vectors cannot have, with gaps, and in
+    column-major order. The in-place variant writes the same values into the tensors, and nothing else.
     """
     for place, dtype in enumerate(_types(group)):
         for kind in _OTHERS if place else _FIRST:
@@ -140,7 +140,7 @@ def test_foreach_of_more_than_320_chunks(lists_given: int, device: torch.device,
             raise WrongValueError(f"{name}: wrong bytes in tensor {place}")
 
 
-#: Orders of norms; for 1, 2 and infinity CUDA has a kernel of its own.
+#: Orders of norms. For 1, 2 and infinity, CUDA has separate kernels.
 ORDERS = {"0": 0, "1": 1, "2": 2, "3": 3.0, "half": 0.5, "inf": float("inf"), "minus_inf": float("-inf")}
 
 
@@ -158,7 +158,7 @@ def _separate(found: Listed) -> list[Array]:
 
 
 def _bounded(count: int, dtype: torch.dtype) -> Bound:
-    """A sum of `count` terms in float32 or wider, added in blocks, and one rounding to the type."""
+    """Return the bound of a sum of `count` terms in float32 or wider, added in blocks, and one rounding to the type."""
     inside = torch.float32 if dtype.itemsize == 2 else dtype
     return Bound(2 + (count + 64) * formats.unit(inside) / formats.unit(dtype))
 
@@ -179,7 +179,7 @@ def test_foreach_norm(order: float, group: str, device: torch.device, rng: np.ra
                 continue
             given = lists.listed(kind, draw, dtype, device)
             parts = _separate(given)
-            if np.isinf(order):  # no elements have no largest one
+            if np.isinf(order):  # a tensor without elements has no largest one
                 filled = [each for each in zip(given.tensors, parts, strict=True) if each[1].size]
                 given.tensors, parts = [one for one, _ in filled], [two for _, two in filled]
             wanted = np.array([_norm(each, order) for each in parts])
@@ -217,7 +217,7 @@ def test_foreach_max(device: torch.device, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("order", [1, 2], ids=str)
 @pytest.mark.types("float64")
 def test_foreach_powsum(order: int, device: torch.device, rng: np.random.Generator) -> None:
-    """Each sum of powers is that of its tensor: a norm without its root."""
+    """Each sum of powers is that of its tensor: a norm without the root."""
     run = _torch_private.overload("_foreach_powsum.Scalar")
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         for kind in ("few", "many", "strided"):
@@ -242,7 +242,7 @@ def test_foreach_mm(device: torch.device, rng: np.random.Generator) -> None:
 @pytest.mark.operator("_foreach_pow")
 @pytest.mark.types("float64")
 def test_foreach_pow_of_a_number_and_exponents(device: torch.device, rng: np.random.Generator) -> None:
-    """A number to the power of each element of each tensor."""
+    """The result is a number to the power of each element of each tensor."""
     run = _torch_private.overload("_foreach_pow.ScalarAndTensor")
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         given = lists.listed("few", Drawn(rng, OPERATIONS["tanh"], dtype), dtype, device)
@@ -274,7 +274,7 @@ def test_foreach_copy_converts_to_the_type_of_each_target(
 @pytest.mark.operator("_foreach_add", "_foreach_mul")
 @pytest.mark.types("float64")
 def test_foreach_of_unlike_types_promotes(device: torch.device, rng: np.random.Generator) -> None:
-    """Each pair of tensors has the type that both promote to, and other sizes are broadcast."""
+    """Each pair of tensors is promoted to a common type, and different sizes are broadcast."""
     left = [rng.integers(-9, 10, (2, 3)), rng.integers(-9, 10, (4,)), rng.integers(-9, 10, (3, 1))]
     right: list[Any] = [rng.integers(-9, 10, (2, 3)), rng.integers(-9, 10, ()), rng.integers(0, 10, (1, 5))]
     types = [(torch.float32, torch.float64), (torch.int32, torch.float32), (torch.int64, torch.uint8)]
@@ -308,7 +308,7 @@ def test_foreach_maximum_and_minimum_keep_nan(name: str, device: torch.device) -
 
 @pytest.mark.operator("_foreach_add")
 def test_foreach_of_empty_and_unlike_lists_raises(device: torch.device) -> None:
-    """A list without tensors, and lists of unlike lengths or of sizes that do not broadcast, raise RuntimeError."""
+    """A list without tensors, and lists of different lengths or of sizes that do not broadcast, raise RuntimeError."""
     x = torch.ones(2, device=device)
     run = {each: _torch_private.overload(f"_foreach_add.{each}") for each in ("List", "Scalar", "ScalarList")}
     for name, arguments in (

@@ -19,7 +19,7 @@ from .references.formats import Array
 _STEP = 1e-5
 _ALLOWED = Bound(0, 0, least=1e-6)
 _PURE, _IN_PLACE = "pure", "in_place"
-#: What torch has no derivative for (torch 2.13), by id.
+#: Operations for which torch has no derivative (torch 2.13), by id.
 _WITHOUT = {
     f"{name}-{way}"
     for names, ways in (
@@ -59,7 +59,7 @@ def test_foreach_gradients(
 ) -> None:
     """The gradient of each tensor of each list is the slope of the operation's formula there (NumPy, float64).
 
-    The lists have tensors without elements, of no dimensions, and with gaps. The variant in place has the same
+    The lists have tensors without elements, of no dimensions, and with gaps. The in-place variant has the same
     gradients. An operation without a derivative says so in the backward pass, and gives no gradient.
     """
     rng = np.random.default_rng(case_seed)
@@ -110,7 +110,7 @@ def _backward(results: list[torch.Tensor], weights: Array) -> None:
 def test_foreach_gradient_of_a_shared_number(
     name: str, device: torch.device, case_seed: int, request: pytest.FixtureRequest
 ) -> None:
-    """A tensor of no dimensions that all tensors of the list are combined with gets the sum of their gradients."""
+    """A tensor of no dimensions that is combined with all tensors of the list gets the sum of their gradients."""
     issue = "https://github.com/pytorch/pytorch/issues/144580"
     request.applymarker(pytest.mark.xfail(raises=RuntimeError, reason=f"the gradients are not added ({issue})"))
     rng = np.random.default_rng(case_seed)

@@ -1,7 +1,7 @@
-"""Steps of optimizers and of a scaler in one kernel per list of tensors, called by name, against their formulas.
+"""Steps of optimizers and of a scaler in one kernel per list of tensors, called by name, compared with their formulas.
 
-`suites/optimizers` has the optimizers, on few small weights. Here the lists have the borders of the kernels, and the
-kernels get a rate in a tensor, a scale of the gradients, and the number that says whether to skip the step.
+`suites/optimizers` has the optimizers, on few small weights. Here the lists reach the limits of the kernels, and the
+kernels get a rate in a tensor, a scale of the gradients, and the number that determines whether to skip the step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATE, DECAY, EPS, BETAS, SCALE = 0.125, 0.25, 0.0625, (0.75, 0.875), 4.0
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     return np.random.default_rng(case_seed)
 
 
@@ -36,7 +36,7 @@ def _lists(rng: np.random.Generator, kind: str, count: int, dtype: torch.dtype, 
 
 
 def _adam(given: list[Array], step: int, amsgrad: bool, maximize: bool, decoupled: bool) -> list[Array]:
-    """One step of Adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019; Reddi and others, 2018)."""
+    """Return one step of Adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019; Reddi and others, 2018)."""
     x, g, first, second, most = given
     g = -g / SCALE if maximize else g / SCALE
     if decoupled:
@@ -72,7 +72,7 @@ FORM = pytest.mark.parametrize("form", ["default", "tensor_lr"])
 
 
 def _kinds(form: str, dtype: torch.dtype, options: str = "plain") -> tuple[str, ...]:
-    """Return the lists: the long ones once."""
+    """Return the kinds of lists. The long lists are only tested in float32 with default options."""
     return KINDS if (form, dtype, options) == ("default", torch.float32, "plain") else KINDS[:2]
 
 
@@ -88,7 +88,7 @@ def _rate(form: str, device: torch.device) -> Any:
 def test_fused_adam_steps_each_list(
     name: str, form: str, options: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Weights, both moments and their largest, for gradients that are divided by a scale, which they keep."""
+    """Fused Adam updates weights, both moments and their maxima from gradients that it divides by a scale and keeps."""
     amsgrad, maximize = "amsgrad" in options, "maximize" in options
     for kind in _kinds(form, dtype, options):
         given = _lists(rng, kind, 5, dtype, device)
@@ -103,7 +103,7 @@ def test_fused_adam_steps_each_list(
         _check([given[1]], [given[1].values / SCALE], dtype, "the gradient")
 
 
-#: On the CPU, their momenta get other numbers too.
+#: On the CPU, their momenta also get other numbers.
 _SKIPPED = "vectors of 16-bit weights are skipped (https://github.com/pytorch/pytorch/issues/191763)"
 
 
@@ -115,7 +115,7 @@ _SKIPPED = "vectors of 16-bit weights are skipped (https://github.com/pytorch/py
     [
         torch.float32,
         pytest.param(torch.float64, marks=pytest.mark.extended),
-        # The simulated CUDA computes as the CPU does.
+        # The simulated CUDA computes like the CPU.
         pytest.param(torch.bfloat16, marks=pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": True}])),
     ],
     ids=lambda each: formats.name_of(each),
@@ -128,7 +128,7 @@ def test_fused_sgd_steps_each_list(
     rng: np.random.Generator,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Weights and momenta; the first momentum is the gradient."""
+    """Fused SGD updates weights and momenta; the first momentum is the gradient."""
     if dtype == torch.bfloat16:
         known.waive(request, _SKIPPED, device)
     momentum = 0.75 if options != "plain" else 0.0
@@ -155,7 +155,7 @@ def test_fused_sgd_steps_each_list(
 def test_fused_adagrad_steps_each_list(
     form: str, dtype: torch.dtype, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Weights and sums of squares, with a rate that falls."""
+    """Fused Adagrad updates weights and sums of squares, with a decreasing rate."""
     for kind in _kinds(form, dtype):
         given = _lists(rng, kind, 3, dtype, device)
         x, g, old = (each.values for each in given)
@@ -173,7 +173,7 @@ def test_fused_adagrad_steps_each_list(
 @pytest.mark.operator("_fused_adam_", "_fused_adamw_", "_fused_sgd_")
 @pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_", "_fused_sgd_"])
 def test_fused_step_is_skipped_for_found_inf(name: str, device: torch.device, rng: np.random.Generator) -> None:
-    """With `found_inf` of one, weights and moments stay as they are."""
+    """With a `found_inf` of one, weights and moments do not change."""
     given = _lists(rng, "few", 4, torch.float32, device)
     x, g, first, second = (each.tensors for each in given)
     named: dict[str, Any] = {"found_inf": torch.tensor(1.0, device=device), "lr": RATE, "weight_decay": DECAY}
@@ -197,7 +197,7 @@ def test_fused_step_is_skipped_for_found_inf(name: str, device: torch.device, rn
 def test_amp_unscale_multiplies_and_finds_what_is_not_finite(
     kind: str, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Each gradient is multiplied in place; `found_inf` becomes one for an infinity or NaN anywhere, else it stays."""
+    """Each gradient is multiplied in place; only an infinity or NaN, at any place, sets `found_inf` to one."""
     run: Callable[..., Any] = overload("_amp_foreach_non_finite_check_and_unscale_.default")
     for dtype in (torch.float32, torch.float64, torch.float16):
         scale, found = torch.tensor(0.125, device=device), torch.zeros(1, device=device)

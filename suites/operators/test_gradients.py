@@ -11,10 +11,10 @@ import torch
 from . import case, gradients, known, samples
 from .catalogue import COSTLY, by_operator, entries
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
 
-#: Operators without a group whose gradients are known to be right: `test_deviations.py` has theirs, if they have any.
+#: Operators without a group whose gradients are known to be correct. `test_deviations.py` has their gradients, if any.
 _LEFT_OUT = frozenset(
     entry.name
     for entry in entries()
@@ -22,7 +22,7 @@ _LEFT_OUT = frozenset(
 )
 
 
-#: What a case needs about values that deviate with the kernels of the CPU.
+#: The requirement of a case with values that deviate with the kernels of the CPU.
 _DEVIATES = pytest.mark.requires(silicon=True)
 
 
@@ -38,7 +38,10 @@ def _groups(name: str, device: torch.device) -> list[str]:
 
 
 def _check(name: str, device: torch.device, way: Callable[..., Any], count: int, *, apart: bool = False) -> None:
-    """Compare the derivatives of `count` samples of each group. Only second ones may be none for all of them."""
+    """Compare the derivatives of `count` samples of each group.
+
+    Only second derivatives may be missing for all of them.
+    """
     tried = 0
     for group in _groups(name, device):
         for info, sample, dtype in case.spread(name, group, device, count, gradient=True, apart=apart):
@@ -69,7 +72,7 @@ def test_gradients_of_more_samples(name: str, device: torch.device) -> None:
 def test_second_gradients(name: str, device: torch.device) -> None:
     """Gradients of gradients are the derivatives of the derivatives: the formulas, computed by NumPy.
 
-    Where an operator is linear, its gradient does not depend on the inputs: there is no second one, as by the formulas.
+    The gradient of a linear operator does not depend on the inputs, so it has no second one, as by the formulas.
     """
     _check(name, device, gradients.second, 2)
 

@@ -1,4 +1,4 @@
-"""Options that samples of torch's catalogue do not combine, and values that decide between two of them: by NumPy."""
+"""Options that samples of torch's catalogue do not combine, and values at their limits: compared with NumPy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     return np.random.default_rng(case_seed)
 
 
 def layouts(array: Array, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-    """Return tensors with these elements: side by side, in the order of columns, and apart from each other."""
+    """Return tensors with these elements: contiguous, column-major, and with gaps."""
     together = given(array, dtype, device)
     columns = together.mT.contiguous().mT if array.ndim > 1 else together
     return [together, columns, torch.stack([together, together], -1)[..., 0]]
@@ -34,7 +34,7 @@ def layouts(array: Array, dtype: torch.dtype, device: torch.device) -> list[torc
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2), (3, 3), (2, 3, 5), (2, 0, 3)], ids=str)
 def test_tril_and_triu_of_each_diagonal(shape: tuple[int, ...], dtype: str, device: torch.device) -> None:
-    """Both keep their side of any diagonal, also one outside, of wide, high and empty matrices (NumPy)."""
+    """`tril` and `triu` keep their side of any diagonal, also outside, for wide, high and empty matrices (NumPy)."""
     kind = getattr(torch, dtype)
     array = np.ones(shape, bool) if kind == torch.bool else np.arange(1, np.prod(shape) + 1).reshape(shape)
     for x, diagonal in itertools.product(layouts(array, kind, device), range(-5, 6)):
@@ -50,7 +50,7 @@ def test_tril_and_triu_of_each_diagonal(shape: tuple[int, ...], dtype: str, devi
 def test_bucketize_and_searchsorted_of_equal_numbers(
     narrow: bool, right: bool, dtype: str, device: torch.device
 ) -> None:
-    """Places before or behind equal numbers, as integers of 64 or 32 bits (`numpy.searchsorted`)."""
+    """`bucketize` and `searchsorted` return places before or after equal numbers, as 64- or 32-bit integers (NumPy)."""
     kind = getattr(torch, dtype)
     bounds, values = np.array([1, 3, 3, 3, 7]), np.array([[0, 1, 2, 3], [4, 7, 8, 3]])
     wanted = np.searchsorted(bounds, values, "right" if right else "left")
@@ -68,7 +68,7 @@ def test_bucketize_and_searchsorted_of_equal_numbers(
 @pytest.mark.operator("nanmedian", "median")
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_nanmedian_and_median_of_rows_with_nan(keepdim: bool, device: torch.device) -> None:
-    """`nanmedian` is the lower median of the numbers, and NaN where there is none; `median` is NaN where one is.
+    """`nanmedian` is the lower median of the numbers, and NaN without numbers; `median` is NaN if there is a NaN.
 
     The index is that of an element with the value.
     """
@@ -88,7 +88,7 @@ def test_nanmedian_and_median_of_rows_with_nan(keepdim: bool, device: torch.devi
 @pytest.mark.operator("aminmax", "amin", "amax", "min", "max")
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_aminmax_and_its_like_of_nan(keepdim: bool, device: torch.device) -> None:
-    """Smallest and largest of numbers with a NaN are NaN, along each dimension (torch.amax; NumPy)."""
+    """The smallest and the largest of numbers with a NaN are NaN, along each dimension (torch.amax; NumPy)."""
     array = np.array([[1, NAN, -INF, 2], [3, 0, INF, -2], [-1, -3, -2, NAN]])
     for x, dim in itertools.product(layouts(array, torch.float32, device), (0, 1, -1, -2)):
         low, high = array.min(dim, keepdims=keepdim), array.max(dim, keepdims=keepdim)
@@ -111,7 +111,7 @@ def test_aminmax_and_its_like_of_nan(keepdim: bool, device: torch.device) -> Non
 def test_var_and_std_of_each_correction_and_dimension(
     dims: tuple[int, ...] | None, correction: float, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Variances, deviations and means of any dimensions, with the degrees of freedom that are asked for (NumPy)."""
+    """Variances, deviations and means of any dimensions have the requested degrees of freedom (NumPy)."""
     array = rng.uniform(1, 2, (3, 4, 5))
     bound = Bound(64, 0, 1e-13)
     for x, keepdim in itertools.product(layouts(array, torch.float64, device), (False, True)):
@@ -132,7 +132,7 @@ def test_var_and_std_of_each_correction_and_dimension(
 def test_division_of_integers_of_each_sign(dtype: str, device: torch.device) -> None:
     """Quotients are rounded down or toward zero, and remainders have the sign of the divisor or of the dividend.
 
-    Each with a tensor and with a number as the divisor.
+    The divisor is a tensor or a number.
     """
     kind = getattr(torch, dtype)
     dividends = np.array(
@@ -177,7 +177,7 @@ def test_unfold_and_fold_of_windows(
     device: torch.device,
     rng: np.random.Generator,
 ) -> None:
-    """`unfold` has a column for each window of the padded image, and `fold` adds the columns up in their places."""
+    """`unfold` has a column for each window of the padded image, and `fold` adds the columns at their places."""
     size, kernel = (6, 7), (2, 3)
     array = rng.integers(-9, 10, (2, 3, *size))
     padded = np.pad(array, ((0, 0), (0, 0), *((each, each) for each in padding)))
@@ -208,7 +208,7 @@ def test_unfold_and_fold_of_windows(
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", "float32"])
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_dot_and_vdot_of_views(step: int, dtype: str, device: torch.device, rng: np.random.Generator) -> None:
-    """`vdot` conjugates its first argument and `dot` none, also of elements that are apart, or conjugate already."""
+    """`vdot` conjugates its first argument and `dot` none, also for views with gaps and conjugate views."""
     kind = getattr(torch, dtype)
     a, b = (rng.integers(-5, 6, 24) + (1j * rng.integers(-5, 6, 24) if kind.is_complex else 0) for _ in range(2))
     x, y = given(a, kind, device)[::step], given(b, kind, device)[::step]
@@ -230,7 +230,7 @@ def test_dot_and_vdot_of_views(step: int, dtype: str, device: torch.device, rng:
 def test_isin_of_few_and_of_many(
     tests: int, invert: bool, unique: bool, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Elements that are among others, or are not: with few others, which are compared one by one, and with many."""
+    """`isin` finds elements among few others, which are compared one by one, and among many."""
     elements = rng.permutation(600)[:60].reshape(6, 10)
     others = rng.permutation(600)[:tests]
     if not unique:
@@ -247,7 +247,7 @@ def test_isin_of_few_and_of_many(
 def test_argmax_and_argmin_of_equal_elements_are_the_first(
     keepdim: bool, dtype: str, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Of several largest or smallest elements the first counts (torch.argmax), also in long rows and of all."""
+    """The first of several largest or smallest elements counts (torch.argmax), also in long rows and of all."""
     kind = getattr(torch, dtype)
     for shape in ((3, 4, 5), (2, 3000), (2000, 3), (1, 1)):
         array = rng.integers(0, 3, shape)

@@ -1,6 +1,6 @@
 """The overloads with `out=` of operators that the catalogue lacks: the same values as without, in any memory.
 
-The values themselves are compared with NumPy by the cases of the operators without `out=`.
+The cases of the operators without `out=` compare the values themselves with NumPy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .comparison import WrongValueError
 from .references import formats
 
 Make = Callable[..., torch.Tensor]
-#: The overload with `out=`, that without, and the arguments of both. A `generator` is seeded before each call.
+#: The overload with `out=`, the overload without, and the arguments of both. A `generator` is seeded before each call.
 FORMS: dict[str, tuple[str, Callable[[Make, torch.device], tuple[Any, ...]], dict[str, Any]]] = {
     "_add_relu.out": ("_add_relu.Tensor", lambda x, _: (x(3, 5), x(3, 5)), {"alpha": 2}),
     "_addmm_activation.out": ("_addmm_activation.default", lambda x, _: (x(5), x(3, 4), x(4, 5)), {}),
@@ -70,7 +70,7 @@ FORMS: dict[str, tuple[str, Callable[[Make, torch.device], tuple[Any, ...]], dic
 }  # fmt: skip
 #: Simulated devices cannot run an operator whose first argument is a number, or whose `out` changes its shape.
 _NOT_SIMULATED = frozenset({"isin.Scalar_Tensor_out", "_stack.out"})
-#: Their `out` must be contiguous; random numbers come in another order if there are gaps.
+#: The `out` of these must be contiguous; random numbers are drawn in another order if there are gaps.
 _CONTIGUOUS = frozenset(
     {
         "_convert_indices_from_coo_to_csr.out",
@@ -82,10 +82,10 @@ _CONTIGUOUS = frozenset(
         "normal.Tensor_Tensor_out",
     }
 )
-#: Their `out` must have its shape: others are refused.
+#: The `out` of these must have its shape: others are refused.
 _KEEP_SHAPE = frozenset({"_compute_linear_combination.out", "_int_mm.out", "normal.Tensor_float_out"})
 _IN_ORDER = "writes an `out` with gaps in the order of memory"
-#: On the CPU.
+#: Deviations on the CPU.
 _DEVIATE = dict.fromkeys(
     (
         "slow_conv_transpose2d.out",
@@ -105,7 +105,7 @@ def _cases(*, gaps: bool) -> list[Any]:
     found = []
     for name in FORMS:
         marks = [pytest.mark.operator(name.partition(".")[0])]
-        if gaps and name in _DEVIATE:  # the simulated CUDA computes as the CPU does
+        if gaps and name in _DEVIATE:  # the simulated CUDA computes like the CPU
             marks.append(pytest.mark.requires(any=[{"not_": {"device": "cuda"}}, {"silicon": True}]))
         if name in _NOT_SIMULATED:
             marks.append(pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}]))
@@ -122,7 +122,7 @@ def _numbers(tensor: torch.Tensor) -> Any:
 
 
 def _check(name: str, device: torch.device, seed: int, memory: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
-    """Compare what the overload writes into `memory(result, fill)` and returns with what its sibling returns."""
+    """Compare what the overload writes into `memory(result, fill)` and returns with its sibling's results."""
     plain, arguments, named = FORMS[name]
     rng = np.random.default_rng(seed)
 
@@ -134,7 +134,7 @@ def _check(name: str, device: torch.device, seed: int, memory: Callable[[torch.T
     generator = torch.Generator(device)
     options = {key: generator.manual_seed(3) if key == "generator" else value for key, value in named.items()}
     results = comparison.tensors(overload(plain)(*given, **options))
-    # `_compute_linear_combination` adds to what is there.
+    # `_compute_linear_combination` adds to the existing values.
     outs = [memory(each, int("combination" not in name)) for each in results]
     names = [each.name for each in call._schema.arguments if each.is_out]
     if "generator" in options:
@@ -152,7 +152,7 @@ def _check(name: str, device: torch.device, seed: int, memory: Callable[[torch.T
 def test_out_form_writes_what_the_operator_returns(
     name: str, device: torch.device, case_seed: int, request: pytest.FixtureRequest
 ) -> None:
-    """`out=` gets the values of the overload without it, in a tensor whose elements are apart, and is returned."""
+    """`out=` gets the values of the overload without it, in a tensor with gaps, and is returned."""
     if name in _DEVIATE:
         known.waive(request, _DEVIATE[name], device)
 

@@ -1,7 +1,7 @@
-"""Overloads of aten that write into an argument compute what their functional siblings return.
+"""Overloads of aten that write into an argument, compared with the results of their functional siblings.
 
-`out=` of `torch` and the methods in place are checked in `test_variants.py`; these are the other overloads, which
-gradients, compiled code and `torch.ops.aten` call.
+`test_variants.py` checks `out=` of `torch` and the in-place methods. These are the other overloads, which gradients,
+compiled code and `torch.ops.aten` call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from . import comparison, known, tolerances, variants
 from .references import running
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
 
 def _by_overload(chosen: Iterable[variants.Variant], *, extended: bool) -> Any:
@@ -38,9 +38,9 @@ def _by_overload(chosen: Iterable[variants.Variant], *, extended: bool) -> Any:
 
 @_by_overload(variants.variants(), extended=True)
 def test_overloads(variant: variants.Variant, device: torch.device, request: pytest.FixtureRequest) -> None:
-    """An overload with ``out`` arguments or in place writes what its functional sibling returns for the same inputs.
+    """An overload with `out` arguments or in place writes the result of its functional sibling for the same inputs.
 
-    The tensors that it writes into have other values before: results must not depend on them.
+    The tensors that it writes have other values before, on which results must not depend.
     """
     if variant.name in known.OVERLOADS:
         known.waive(request, known.OVERLOADS[variant.name], device)
@@ -72,7 +72,7 @@ def test_overloads(variant: variants.Variant, device: torch.device, request: pyt
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose elements are apart, with other values between them."""
+    """Return a copy with gaps, which contain other values."""
     if not tensor.dim() or tensor.layout != torch.strided:
         return tensor.clone()
     wider = torch.empty((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device).fill_(1)
@@ -83,9 +83,9 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 def test_gradients_of_strided_arguments(
     variant: variants.Variant, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """A kernel of a gradient computes the same whichever of its arguments has gaps, saved results and indices too.
+    """A gradient kernel computes the same whichever of its arguments has gaps, including saved results and indices.
 
-    It may refuse what is not contiguous. Compiled code calls it with strides that eager code never gives it.
+    It may refuse arguments that are not contiguous. Compiled code calls it with strides that eager code never uses.
     """
     if variant.name in known.STRIDED:
         known.waive(request, known.STRIDED[variant.name], device)

@@ -1,4 +1,4 @@
-"""Operators of aten that torch's catalogue does not list, or lists in other forms: their values, by NumPy."""
+"""Operators of aten that torch's catalogue does not list, or lists in other forms: values compared with NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .references.formats import Array
 
 EXACT = Bound(0)
 INTS = ("int64", "int32", "int16", "int8", "uint8")
-#: The software device has the operators of torch's catalogue that it declares.
+#: The software device only has the operators of torch's catalogue that it declares.
 CPU_OR_CUDA = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
 #: The simulated devices cannot run an operator whose first argument is a number, or whose result has another shape than
 #: torch declares.
@@ -26,7 +26,7 @@ CPU_OR_GPU = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silico
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     return np.random.default_rng(case_seed)
 
 
@@ -48,7 +48,7 @@ def same(found: torch.Tensor, wanted: Any, what: str, bound: Bound = EXACT) -> N
 @pytest.mark.operator("__lshift__", "__rshift__")
 @pytest.mark.parametrize("dtype", INTS)
 def test_shifts_move_bits(dtype: str, device: torch.device, rng: np.random.Generator) -> None:
-    """`<<` and `>>` of tensors and numbers, also in place: bits beyond the type are lost, the sign is kept."""
+    """`<<` and `>>` of tensors and numbers, also in place, lose bits beyond the type and keep the sign."""
     kind = getattr(torch, dtype)
     info = np.iinfo(dtype)
     a = rng.integers(info.min, info.max, 33, dtype, endpoint=True)
@@ -64,7 +64,7 @@ def test_shifts_move_bits(dtype: str, device: torch.device, rng: np.random.Gener
 
 @pytest.mark.operator("bucketize", "searchsorted")
 def test_searchsorted_and_bucketize_of_a_number(device: torch.device) -> None:
-    """The place of one number, on both sides of equal ones."""
+    """`searchsorted` and `bucketize` return the place of one number, on both sides of equal ones."""
     edges = np.array([1.0, 2.0, 2.0, 5.0])
     x = given(edges, torch.float32, device)
     for value in (0.5, 1.0, 2.0, 3.5, 5.0, 7.0):
@@ -83,7 +83,7 @@ def test_searchsorted_and_bucketize_of_a_number(device: torch.device) -> None:
 @pytest.mark.operator("isin")
 @CPU_OR_GPU
 def test_isin_of_a_number(device: torch.device) -> None:
-    """Whether a number is in a tensor, and each element equals a number; also the other way round."""
+    """`isin` tells whether a number is in a tensor, and whether each element equals a number, also inverted."""
     a = np.array([[1, 2, 3], [2, 2, 9]])
     x = given(a, torch.int64, device)
     for value in (2, 7):
@@ -97,7 +97,7 @@ def test_isin_of_a_number(device: torch.device) -> None:
 @pytest.mark.operator("remainder")
 @CPU_OR_GPU
 def test_remainder_of_a_number(device: torch.device, rng: np.random.Generator) -> None:
-    """A number modulo each element, with the sign of the element."""
+    """`remainder` of a number by each element has the sign of the element."""
     a = rng.integers(1, 9, 17) * rng.choice([-1, 1], 17)
     for dtype in (torch.int64, torch.int32, torch.float32, torch.float64):
         for value in (7, -7):
@@ -107,7 +107,7 @@ def test_remainder_of_a_number(device: torch.device, rng: np.random.Generator) -
 @pytest.mark.operator("fill", "range", "scatter", "norm")
 @pytest.mark.types("float64")
 def test_overloads_of_numbers(device: torch.device, rng: np.random.Generator) -> None:
-    """`fill_` by a tensor, `range`, `scatter` that adds or multiplies by a number, `norm` in another type."""
+    """`fill_` takes a tensor, `range` numbers, `scatter` adds or multiplies by a number, `norm` has another type."""
     for dtype in (torch.int64, torch.int32, torch.float32, torch.float64):
         x = given(np.zeros(17), dtype, device)
         for value in (5, -3):
@@ -136,7 +136,7 @@ def test_overloads_of_numbers(device: torch.device, rng: np.random.Generator) ->
 @pytest.mark.operator("native_channel_shuffle", "channel_shuffle")
 @pytest.mark.types("float64")
 def test_native_channel_shuffle(device: torch.device, rng: np.random.Generator) -> None:
-    """Channel g * n + i of n channels per group goes to place i * groups + g."""
+    """Channel g * n + i of n channels per group moves to place i * groups + g."""
     for shape, groups in (((2, 6, 5, 3), 3), ((1, 8, 7), 2), ((2, 4, 1, 2, 3), 4)):
         a = rng.integers(-99, 99, shape)
         wanted = a.reshape(shape[0], groups, -1, *shape[2:]).swapaxes(1, 2).reshape(shape)
@@ -150,7 +150,7 @@ def test_native_channel_shuffle(device: torch.device, rng: np.random.Generator) 
 def test_embedding_renorm_shortens_the_rows_that_are_read(
     order: float, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Rows that are read and longer than `max_norm` become that long, once each; all others stay."""
+    """Rows that are read and longer than `max_norm` are shortened to it, once each; all others do not change."""
     for width in (1, 5, 130):
         a = rng.uniform(-1, 1, (9, width)) * rng.uniform(0.1, 4, (9, 1))
         places = np.array([[0, 3, 3], [8, 0, 5]])
@@ -167,7 +167,7 @@ def test_embedding_renorm_shortens_the_rows_that_are_read(
 
 @pytest.mark.operator("set_", "is_set_to")
 def test_set_makes_a_tensor_of_other_memory(device: torch.device) -> None:
-    """`set_` of nothing, of a storage, of a part of it, of a tensor: what is written through one is seen by both."""
+    """`set_` takes nothing, a storage, a part of it, or a tensor: each sees what is written through the other."""
     source = given(np.arange(24), torch.float32, device)
     x = torch.empty(0, device=device)
     assert not overload("is_set_to.default")(x, source)
@@ -194,7 +194,7 @@ def test_set_makes_a_tensor_of_other_memory(device: torch.device) -> None:
 def test_spdiags_places_diagonals(
     shape: tuple[int, int], device: torch.device, rng: np.random.Generator, request: pytest.FixtureRequest
 ) -> None:
-    """Row i of the diagonals is diagonal offsets[i], by columns, in a sparse matrix."""
+    """Row i of the diagonals becomes diagonal offsets[i], by columns, in a sparse matrix."""
     if shape == (7, 3):
         link = "https://github.com/pytorch/pytorch/issues/171558"
         known.waive(request, f"places elements beyond the last column ({link})", device)
@@ -218,7 +218,7 @@ def test_spdiags_places_diagonals(
 @pytest.mark.operator("histogramdd")
 @pytest.mark.requires(not_={"accelerator": True})
 def test_histogramdd_from_bin_tensors_counts(device: torch.device, rng: np.random.Generator) -> None:
-    """Counts, weights and densities in cells of unequal edges; the last edge belongs to the last cell."""
+    """Counts, weights and densities are in cells of unequal edges; the last edge belongs to the last cell."""
     a = np.concatenate([rng.uniform(-0.2, 1.2, (200, 2)), [[1.0, 1.0], [0.0, 0.0]]])
     edges = [np.array([0, 0.25, 0.5, 1]), np.array([0, 0.125, 1])]
     weights = rng.integers(1, 5, 202)
@@ -235,7 +235,7 @@ def test_histogramdd_from_bin_tensors_counts(device: torch.device, rng: np.rando
 @CPU_OR_CUDA
 @pytest.mark.parametrize("dim", [0, 1])
 def test_unique_dim_consecutive(dim: int, device: torch.device, rng: np.random.Generator) -> None:
-    """Equal slices that follow each other become one, in their order, with places and counts."""
+    """Equal consecutive slices become one, in their order, with places and counts."""
     for width in (1, 3, 40):
         rows = rng.integers(0, 2, (70, width))
         rows[10:15], rows[30:31] = rows[9], rows[29]
@@ -269,7 +269,7 @@ def test_native_dropout_scales_what_its_mask_keeps(p: float, device: torch.devic
 @pytest.mark.operator("_fused_dropout", "_masked_scale")
 @pytest.mark.requires(device="cuda", silicon=True)
 def test_fused_dropout_scales_what_its_mask_keeps(device: torch.device, rng: np.random.Generator) -> None:
-    """CUDA's own dropout: `p` is the share that is kept; `_masked_scale` is its gradient."""
+    """In CUDA's own dropout, `p` is the share that is kept; `_masked_scale` is its gradient."""
     for size in (1, 33, 70_001):
         a = exactly(rng.uniform(0.5, 1.5, size), torch.float32)
         x = given(a, torch.float32, device)
@@ -284,7 +284,7 @@ def test_fused_dropout_scales_what_its_mask_keeps(device: torch.device, rng: np.
 @pytest.mark.operator("_add_relu", "_addmm_activation")
 @pytest.mark.types("float64")
 def test_sums_with_an_activation(device: torch.device, rng: np.random.Generator) -> None:
-    """A sum, or a product and a bias, whose negative elements become zero."""
+    """A sum, or a product and a bias, is computed with its negative elements set to zero."""
     a, b = rng.integers(-9, 10, (2, 5, 33))
     c, d = rng.integers(-3, 4, (5, 7)), rng.integers(-3, 4, (7, 33))
     for dtype in (torch.float32, torch.float64):
@@ -303,7 +303,7 @@ def test_sums_with_an_activation(device: torch.device, rng: np.random.Generator)
 @pytest.mark.operator("aminmax")
 @CPU_OR_CUDA
 def test_aminmax_and_cumulative_helpers(device: torch.device, rng: np.random.Generator) -> None:
-    """Smallest and largest, of all and along a dimension; running largest and smallest with their places."""
+    """The smallest and largest are of all elements or along a dimension; the running ones have their places."""
     a = rng.permutation(6 * 77).reshape(6, 77)
     for dtype in (torch.float32, torch.int64):
         x = given(a, dtype, device)
@@ -326,7 +326,7 @@ def test_aminmax_and_cumulative_helpers(device: torch.device, rng: np.random.Gen
 @pytest.mark.operator("_compute_linear_combination", "_chunk_cat", "stack")
 @CPU_OR_CUDA
 def test_combinations_and_joins(device: torch.device, rng: np.random.Generator) -> None:
-    """Weighted sums of matrices, tensors side by side in padded chunks, and stacks."""
+    """Weighted sums of matrices, tensors side by side in padded chunks, and stacks equal NumPy's."""
     a, weights = rng.integers(-5, 6, (3, 4, 5)), rng.integers(-5, 6, (2, 3))
     for dtype in (torch.float32, torch.float64):
         x = given(a, dtype, device)
@@ -361,7 +361,7 @@ def test_combinations_and_joins(device: torch.device, rng: np.random.Generator) 
 @pytest.mark.operator("sparse.csr")
 @CPU_OR_CUDA
 def test_convert_indices_between_coo_and_csr(device: torch.device, rng: np.random.Generator) -> None:
-    """Rows of elements as the starts of rows, and back with columns, in 32 and 64 bits."""
+    """Row indices convert to the starts of rows, and back with columns, in 32 and 64 bits."""
     rows, columns = np.sort(rng.integers(0, 9, 50)), rng.integers(0, 7, 50)
     starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=11))])
     for narrow in (False, True):
@@ -378,7 +378,7 @@ def test_convert_indices_between_coo_and_csr(device: torch.device, rng: np.rando
 @pytest.mark.operator("linalg.vector_norm", "linalg__powsum")
 @pytest.mark.types("float64")
 def test_linalg_powsum_is_a_norm_without_its_root(device: torch.device, rng: np.random.Generator) -> None:
-    """The sum of powers of magnitudes, of all or of some dimensions."""
+    """`linalg_powsum` is the sum of powers of magnitudes, of all or of some dimensions."""
     a = rng.uniform(-1, 1, (3, 5, 70))
     run: Callable[..., Any] = overload("linalg__powsum.default")
     for dtype in (torch.float32, torch.float64):
@@ -391,7 +391,7 @@ def test_linalg_powsum_is_a_norm_without_its_root(device: torch.device, rng: np.
 @pytest.mark.operator("_assert_async")
 @pytest.mark.requires(not_={"accelerator": True})
 def test_assert_async_refuses_zero(device: torch.device) -> None:
-    """One element that is not zero passes; zero and several elements raise, with the given text."""
+    """One nonzero element passes; zero and several elements raise, with the given text."""
     for name, text in (("_assert_async.default", ()), ("_assert_async.msg", ("a reason of ours",))):
         run = overload(name)
         run(given(1, torch.int64, device), *text)

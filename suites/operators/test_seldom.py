@@ -1,4 +1,4 @@
-"""Overloads of aten that gradients, compiled code or one layout alone call: their values, by NumPy."""
+"""Overloads of aten that only gradients, compiled code or one layout call: values compared with NumPy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .comparison import Bound
 from .references.formats import Array
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # what torch says about deprecation and experiments is not under test
-    # The simulated devices offer the operators of torch's catalogue.
+    pytest.mark.filterwarnings("ignore"),  # deprecated and experimental features warn
+    # The simulated devices provide the operators of torch's catalogue.
     pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}]),
 ]
 CLOSE = Bound(64, 64)
@@ -25,7 +25,7 @@ CLOSE = Bound(64, 64)
 
 @pytest.fixture
 def rng(case_seed: int) -> np.random.Generator:
-    """NumPy's generator, seeded for the case."""
+    """Return NumPy's generator, seeded for the case."""
     return np.random.default_rng(case_seed)
 
 
@@ -41,7 +41,7 @@ def same(found: torch.Tensor, wanted: Any, what: str, bound: Bound = CLOSE) -> N
 
 @pytest.mark.operator("clamp_max")
 def test_clamp_max_of_a_number_in_place(device: torch.device, rng: np.random.Generator) -> None:
-    """`clamp_max_` replaces what is larger than the number, and keeps NaN."""
+    """`clamp_max_` replaces elements larger than the number, and keeps NaN."""
     x = np.append(rng.normal(size=40), [np.nan, np.inf, -np.inf])
     target = given(x, device)
     assert overload("clamp_max_.default")(target, 0.25) is target
@@ -61,7 +61,7 @@ def test_add_relu_of_a_number_in_place(device: torch.device, rng: np.random.Gene
 @pytest.mark.operator("randperm")
 @pytest.mark.parametrize("number", [0, 1, 1000, 40000])
 def test_randperm_into_a_tensor_with_a_generator(device: torch.device, number: int) -> None:
-    """`randperm(out=, generator=)` writes each number once, the same for one seed, others for another."""
+    """`randperm(out=, generator=)` writes each number once, in an order that the seed determines."""
     seen = []
     for seed in (7, 7, 8):
         generator = torch.Generator(device).manual_seed(seed)
@@ -78,7 +78,7 @@ def test_randperm_into_a_tensor_with_a_generator(device: torch.device, number: i
 def test_rrelu_keeps_its_slopes(device: torch.device, rng: np.random.Generator) -> None:
     """`rrelu_with_noise` in training multiplies negative numbers by the slopes that it writes into `noise`.
 
-    They lie between the bounds; the slope of other numbers is one.
+    The slopes are between the bounds; the slope of other numbers is one.
     """
     x = rng.normal(size=(20, 30))
     forms = {
@@ -98,7 +98,7 @@ def test_rrelu_keeps_its_slopes(device: torch.device, rng: np.random.Generator) 
 @pytest.mark.operator("index_put")
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_index_put_impl_writes_or_adds(device: torch.device, rng: np.random.Generator, accumulate: bool) -> None:
-    """`_index_put_impl_` replaces the elements at the indices, or adds to them, each time that an index occurs."""
+    """`_index_put_impl_` replaces the elements at the indices, or adds to them each time that an index occurs."""
     x, values = rng.normal(size=(6, 5)), rng.normal(size=4)
     rows, columns = np.array([0, 2, 5, 2]), np.array([1, 3, 0, 3 if accumulate else 4])
     target = given(x, device)
@@ -114,7 +114,7 @@ def test_index_put_impl_writes_or_adds(device: torch.device, rng: np.random.Gene
 
 @pytest.mark.operator("linalg.eigvals")
 def test_eigenvalues_without_vectors(device: torch.device, rng: np.random.Generator) -> None:
-    """`_linalg_eigvals` gives the eigenvalues in some order: those of a triangular matrix are its diagonal."""
+    """`_linalg_eigvals` returns the eigenvalues in some order: those of a triangular matrix are its diagonal."""
     x = np.triu(rng.normal(size=(3, 6, 6)), 1)
     wanted = np.arange(1.0, 7.0) + np.arange(3)[:, None] * 10
     x += wanted[:, :, None] * np.eye(6)
@@ -126,7 +126,7 @@ def test_eigenvalues_without_vectors(device: torch.device, rng: np.random.Genera
 @pytest.mark.operator("cholesky_solve")
 @pytest.mark.parametrize("upper", [False, True])
 def test_cholesky_solve_helper(device: torch.device, rng: np.random.Generator, upper: bool) -> None:
-    """`_cholesky_solve_helper` solves for a batch of matrices, of which it gets a factor with a positive diagonal."""
+    """`_cholesky_solve_helper` solves for a batch of matrices, each given as a factor with a positive diagonal."""
     factor = np.tril(rng.normal(size=(2, 5, 5)), -1) * 0.3 + np.eye(5) * 2
     right = rng.normal(size=(2, 5, 3))
     whole = factor @ factor.transpose(0, 2, 1)
@@ -137,7 +137,7 @@ def test_cholesky_solve_helper(device: torch.device, rng: np.random.Generator, u
 
 @pytest.mark.operator("nn.functional.glu")
 def test_second_derivative_of_glu_along_a_direction(device: torch.device, rng: np.random.Generator) -> None:
-    """`glu_backward_jvp` is the derivative of glu's gradient along a direction of its input and of what comes in."""
+    """`glu_backward_jvp` is the derivative of glu's gradient along a direction of input and incoming gradient."""
     x, dx = rng.normal(size=(3, 8)), rng.normal(size=(3, 8))
     grad, dgrad = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
 
@@ -146,7 +146,7 @@ def test_second_derivative_of_glu_along_a_direction(device: torch.device, rng: n
         gate = 1 / (1 + np.exp(-b))
         return np.concatenate([grad * gate, grad * a * gate * (1 - gate)], 1)
 
-    step = 1e-30j  # the derivative by an imaginary step has no cancellation
+    step = 1e-30j  # a derivative by an imaginary step has no cancellation
     wanted = (gradient(x + step * dx, grad + step * dgrad) / 1e-30).imag
     arguments = [given(each, device) for each in (gradient(x, grad), grad, x, dgrad, dx)]
     same(overload("glu_backward_jvp.default")(*arguments, 1), wanted, "glu_backward_jvp", Bound(256, 256))
@@ -155,7 +155,7 @@ def test_second_derivative_of_glu_along_a_direction(device: torch.device, rng: n
 @pytest.mark.operator("nn.functional.embedding_bag")
 @pytest.mark.parametrize("mode", [0, 1])
 def test_gradient_of_an_embedding_bag(device: torch.device, rng: np.random.Generator, mode: int) -> None:
-    """`_embedding_bag_dense_backward` adds each bag's gradient to its rows; of means, divided by the bag's size."""
+    """`_embedding_bag_dense_backward` adds each bag's gradient to its rows, for means divided by the bag's size."""
     rows, bags = np.array([1, 4, 1, 0, 3, 1]), np.array([0, 0, 0, 1, 1, 2])
     grad, sizes = rng.normal(size=(3, 5)), np.array([3, 2, 1])
     wanted = np.zeros((6, 5))
@@ -165,7 +165,7 @@ def test_gradient_of_an_embedding_bag(device: torch.device, rng: np.random.Gener
     same(found, wanted, "the gradient of an embedding bag")
 
 
-#: On the CPU only: the counts are read at the place of another row.
+#: On the CPU only: the counts of another row are read.
 _WRONG_COUNTS = "a row is divided by the count of another (https://github.com/pytorch/pytorch/issues/190063)"
 
 
@@ -176,8 +176,8 @@ def test_gradients_of_embeddings_by_frequency(
 ) -> None:
     """With `scale_grad_by_freq`, the gradient of each row is divided by how often the batch has the row.
 
-    Rows occur once, twice, three times and never, in no order.
-    Source: documentation of `torch.nn.functional.embedding` and `embedding_bag`.
+    Rows occur once, twice, three times and never, in no order. Source: documentation of `torch.nn.functional.embedding`
+    and `embedding_bag`.
     """
     if name != "embedding":
         known.waive(request, _WRONG_COUNTS, device)
@@ -202,7 +202,7 @@ def test_gradients_of_embeddings_by_frequency(
 @pytest.mark.requires(not_={"accelerator": True})  # CUDA has the kernels of convolution_backward
 @pytest.mark.operator("nn.functional.conv2d")
 def test_gradients_of_the_own_convolution(device: torch.device, rng: np.random.Generator) -> None:
-    """`_slow_conv2d_backward` gives the gradients of input, weight and bias, also into given tensors."""
+    """`_slow_conv2d_backward` returns the gradients of input, weight and bias, also into given tensors."""
     x, weight, grad = rng.normal(size=(2, 3, 5, 6)), rng.normal(size=(4, 3, 2, 3)), rng.normal(size=(2, 4, 4, 4))
     by_x, by_weight = np.zeros(x.shape), np.zeros(weight.shape)
     for i in range(2):
@@ -238,7 +238,7 @@ def test_the_own_convolution_into_a_tensor(device: torch.device, rng: np.random.
 @pytest.mark.requires(not_={"accelerator": True})  # torch has the kernel for the CPU only
 @pytest.mark.operator("sspaddmm")
 def test_sspaddmm_into_a_sparse_tensor(device: torch.device, rng: np.random.Generator) -> None:
-    """`sspaddmm(out=)` writes beta times a sparse matrix plus alpha times a sparse one by a dense one."""
+    """`sspaddmm(out=)` writes beta times a sparse matrix plus alpha times the product of a sparse and a dense one."""
     a, b, c = (np.round(rng.normal(size=shape), 3) * (rng.random(shape) < 0.4) for shape in ((4, 5), (4, 6), (6, 5)))
     out = torch.sparse_coo_tensor(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), (4, 5))
     sparse = [given(each, device).to_sparse() for each in (a, b)]
@@ -246,10 +246,10 @@ def test_sspaddmm_into_a_sparse_tensor(device: torch.device, rng: np.random.Gene
     same(out.to_dense(), 2 * a + 3 * b @ c, "sspaddmm")
 
 
-@pytest.mark.requires(not_={"accelerator": True})  # torch has the layout of oneDNN for the CPU only
+@pytest.mark.requires(not_={"accelerator": True})  # torch has oneDNN's layout for the CPU only
 @pytest.mark.operator("to_mkldnn")
 def test_a_tensor_of_onednn_has_the_same_numbers(device: torch.device, rng: np.random.Generator) -> None:
-    """`to_mkldnn` and back keeps every number, also of a tensor with gaps."""
+    """`to_mkldnn` and back keeps every number, also for a tensor with gaps."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this build of torch has no oneDNN")
     x = given(rng.normal(size=(4, 6)), device, torch.float32)
@@ -261,7 +261,7 @@ def test_a_tensor_of_onednn_has_the_same_numbers(device: torch.device, rng: np.r
 
 @pytest.mark.operator("from_file")
 def test_a_file_is_read_as_a_tensor(rng: np.random.Generator, tmp_path: Path) -> None:
-    """`from_file` maps the numbers of a file; with `shared`, what is written is in the file."""
+    """`from_file` maps the numbers of a file; with `shared`, writes reach the file."""
     values: Array = rng.normal(size=100)
     path = tmp_path / "numbers"
     path.write_bytes(values.tobytes())
@@ -276,7 +276,7 @@ def test_a_file_is_read_as_a_tensor(rng: np.random.Generator, tmp_path: Path) ->
 
 @pytest.mark.operator("nn.functional.scaled_dot_product_attention")
 def test_the_choice_of_attention_can_run(device: torch.device) -> None:
-    """`_fused_sdp_choice` names one of the back ends of `SDPBackend`, and not one that is switched off."""
+    """`_fused_sdp_choice` returns a backend of `SDPBackend` that is not disabled."""
     query = torch.ones(1, 2, 4, 8, device=device)
     choice = overload("_fused_sdp_choice.default")
     allowed = torch.nn.attention.SDPBackend
@@ -289,7 +289,7 @@ def test_the_choice_of_attention_can_run(device: torch.device) -> None:
 def test_gradient_of_dirichlet_of_two_is_that_of_beta(device: torch.device) -> None:
     """For Beta(a, 1) the distribution function is x^a, so dx/da = -x log(x) / a, here with a = 1.
 
-    `_dirichlet_grad` divides it by 1 - x, because the other numbers share what is left.
+    `_dirichlet_grad` divides this by 1 - x, because the other numbers share the rest.
     """
     x = np.array([0.1, 0.35, 0.5, 0.8, 0.95])
     ones = np.ones_like(x)

@@ -15,18 +15,18 @@ from . import _torch_private, case, comparison, known, oracles, samples, sizes, 
 from .catalogue import COSTLY, by_operator, entries
 from .references import formats
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
 
 @by_operator("sizes", extended=COSTLY)
 def test_sizes(name: str, device: torch.device) -> None:
-    """Rows, columns and images of sizes around powers of two, and primes: every element is right."""
+    """Every element is correct for rows, columns and images of sizes around powers of two, and of primes."""
     info = _torch_private.operator(name)
     for sample in sizes.SIZES[name]():
         oracles.verify(name, info, sample, device)
 
 
-#: Where poles are far, for operators that are ill-conditioned near them.
+#: Domains far from poles, for operators that are ill-conditioned near them.
 _DOMAINS = {
     "polygamma": (0.5, 12.0),
     "special.polygamma": (0.5, 12.0),
@@ -44,12 +44,12 @@ def _domain(info: Any, values: torch.Tensor) -> torch.Tensor:
     return (values / 4 + 0.5) * (high - low) * 0.98 + low + (high - low) * 0.005
 
 
-#: Operators whose integers overflow, or that become floats.
+#: Operators whose integers overflow, or become floats.
 _SMALL = frozenset({"lcm", "special.zeta", "ldexp"})
 
 
 def _vectors(info: Any, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Return vectors of a length for the arguments: distinct values, also in the high bits of integers."""
+    """Return vectors of a length for the arguments, with distinct values, also in the high bits of integers."""
     found = []
     count = 2 if type(info).__name__ == "BinaryUfuncInfo" else 1
     for place in range(count):
@@ -86,7 +86,7 @@ def _vectors(info: Any, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 @by_operator("lengths", extended=COSTLY)
 def test_lengths(name: str, device: torch.device) -> None:
-    """Vectors of lengths around powers of two, and primes: every element is right, up to the high bits."""
+    """Every element is correct for vectors of lengths around powers of two, and of primes, including its high bits."""
     info = _torch_private.operator(name)
     tried = [each for each in types.supported(info, device) if not known.deviates(name, formats.name_of(each), device)]
     order = sorted(tried, key=str)
@@ -125,7 +125,7 @@ def test_broadcast(name: str, device: torch.device) -> None:
         oracles.verify(name, info, SimpleNamespace(input=x, args=(y,), kwargs={}), device)
 
 
-#: Operators of two tensors that take no number in the place of the second.
+#: Operators of two tensors that do not take a number as the second.
 _TENSORS_ONLY = frozenset(
     {
         "atan2", "complex", "fmax", "fmin", "gcd", "heaviside", "hypot", "igamma", "igammac", "isclose", "lcm", "ldexp",
@@ -146,7 +146,7 @@ def _with_numbers() -> list[Any]:
 
 @pytest.mark.parametrize("name", _with_numbers())
 def test_numbers(name: str, device: torch.device) -> None:
-    """A number as the second argument: overloads of their own, on more than a thousand elements of each type."""
+    """A number may be the second argument: separate overloads compute a thousand elements of each type correctly."""
     info = _torch_private.operator(name)
     for dtype in sorted(types.supported(info, device), key=str):
         if dtype == torch.bool or known.deviates(name, formats.name_of(dtype), device):
@@ -186,7 +186,7 @@ def _ends(dtype: torch.dtype) -> list[float]:
 
 @by_operator("extremes")
 def test_extremes(name: str, device: torch.device) -> None:
-    """Infinities, NaN, zeros of both signs, the largest and the smallest numbers give what NumPy and IEEE 754 give."""
+    """Infinities, NaN, signed zeros, and the largest and smallest numbers give the values of NumPy and IEEE 754."""
     info = _torch_private.operator(name)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         if dtype not in types.supported(info, device) or known.extremes_differ(name, formats.name_of(dtype)):
@@ -212,7 +212,7 @@ _EXPONENTS = (-14, -7, -3, 4, 6, 7, 9, 12)
 
 @by_operator("extremes")
 def test_magnitudes(name: str, device: torch.device) -> None:
-    """Values of numbers between 2^-14 and 2^12 are right: for them, kernels have branches and series of their own."""
+    """Values are correct for numbers between 2^-14 and 2^12, for which kernels have separate branches and series."""
     info = _torch_private.operator(name)
     numbers = [factor * 2.0**exponent for exponent in _EXPONENTS for factor in (1.0, -1.37)]
     for dtype in (torch.float32, torch.float64):
@@ -224,7 +224,7 @@ def test_magnitudes(name: str, device: torch.device) -> None:
 
 @by_operator("reductions")
 def test_reductions_of_extremes(name: str, device: torch.device) -> None:
-    """An infinity or NaN at any place of a row or column, first, last and in between, gives what NumPy gives."""
+    """An infinity or NaN at any place of a row or column, first, last and in between, gives NumPy's result."""
     info = _torch_private.operator(name)
     if torch.float32 not in types.supported(info, device) or known.extremes_differ(name, "float32"):
         pytest.skip(f"{name} has no float32 on {device.type}")
@@ -236,7 +236,7 @@ def test_reductions_of_extremes(name: str, device: torch.device) -> None:
             oracles.verify(name, info, sample, device)
 
 
-#: Operators that take the logarithm or the share of a sum of exponentials over an axis.
+#: Operators that compute the logarithm or the shares of a sum of exponentials over an axis.
 _OF_EXPONENTIALS = (
     "softmax", "log_softmax", "logsumexp", "nn.functional.softmin", "masked.softmax", "masked.log_softmax",
     "masked.softmin", "masked.logsumexp",
@@ -245,8 +245,10 @@ _OF_EXPONENTIALS = (
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.operator(each)) for each in _OF_EXPONENTIALS])
 def test_sums_of_exponentials_of_large_numbers(name: str, device: torch.device) -> None:
-    """Numbers whose exponentials overflow, or are all zero, give finite results over each axis (torch, `logsumexp`:
-    the computation is numerically stabilized)."""
+    """Numbers whose exponentials overflow, or are all zero, give finite results over each axis.
+
+    Source: torch, `logsumexp`: the computation is numerically stabilized.
+    """
     info = _torch_private.operator(name)
     for dtype in (torch.float32, torch.float64):
         for level in (0.0, 1000.0, -1000.0):
@@ -257,7 +259,7 @@ def test_sums_of_exponentials_of_large_numbers(name: str, device: torch.device) 
 
 @by_operator("empty", extended=True)
 def test_empty(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
-    """Inputs without elements give results of the shapes and types that torch declares, or are refused there too."""
+    """Inputs without elements give results of the shapes and types that torch declares, or are also refused there."""
     if name in known.EMPTY:
         known.waive(request, known.EMPTY[name], device)
     for info, sample, _ in case.spread(name, _first_group(name, device), device, 3):
@@ -287,7 +289,7 @@ def test_empty(name: str, device: torch.device, request: pytest.FixtureRequest) 
 
 
 def _is_refused(function: Callable[[Any], Any], given: Any) -> bool:
-    """Whether the CPU refuses a call. For an index into nothing, a GPU asserts, and is of no use from then on."""
+    """Return whether the CPU refuses a call. For an index into nothing, a GPU asserts, and is unusable afterwards."""
     try:
         function(samples.move(given, torch.device("cpu")))
     except (RuntimeError, IndexError):

@@ -9,14 +9,14 @@ from . import case, conversions, draws, oracles
 from .catalogue import COSTLY, by_group, by_operator_of
 from .types import GROUPS, lacking
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
 
 @by_group("values", quick=("float",), without=oracles.WITHOUT)
 def test_values(name: str, group: str, device: torch.device) -> None:
-    """An operator's results have the values that its definition gives, but for rounding (torch, its documentation).
+    """An operator's results have the values of its definition, except for rounding (torch, its documentation).
 
-    Which oracle says so is in `oracles.py`, how much rounding is allowed in `tolerances.py`.
+    `oracles.py` has the oracles, and `tolerances.py` the allowed rounding.
     """
     if oracles.kind(name) == oracles.STATISTICS:
         _, kinds = case.types_to_try(name, group, device)
@@ -31,13 +31,13 @@ def test_values(name: str, group: str, device: torch.device) -> None:
 def test_values_of_whole_numbers(name: str, device: torch.device) -> None:
     """An operator's results for whole numbers and bool are those of its definition: one sample of each type, in turn.
 
-    `test_values` has every sample in each of these types, with ``--extended``.
+    With `--extended`, `test_values` has every sample in each of these types.
     """
     for info, sample, _ in case.spread(name, "int", device, 6, apart=True):
         oracles.verify(name, info, sample, device)
 
 
-#: Numbers that every type of floats has or rounds: small whole ones, halves, thirds, and one near the end of the type.
+#: Numbers that every float type has or rounds: small whole numbers, halves, thirds, and one near the end of the type.
 _CONVERTED = (
     0.0,
     1.0,
@@ -67,7 +67,8 @@ _WHOLE = ("uint8", "int8", "int16", "int32", "int64", *GROUPS["unsigned"])
 def test_conversions(source: str, device: torch.device) -> None:
     """`Tensor.to` rounds to the nearest value of the type, ties to even, and keeps whole numbers (IEEE 754, OCP FP8).
 
-    The value is that of the bits: no kernel of torch reads it. Whole numbers beyond a type wrap by two's complement.
+    The value is computed from the bits: no kernel of torch reads it. Whole numbers beyond a type wrap by two's
+    complement.
     """
     made = conversions.made(source, _CONVERTED)
     for target in (*_FLOATS, *_WHOLE):

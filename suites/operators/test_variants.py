@@ -1,4 +1,4 @@
-"""Other ways to call an operator and other layouts of its inputs: the same values."""
+"""Other ways to call an operator, and other layouts of its inputs, give the same values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .catalogue import by_operator
 from .comparison import WrongValueError
 from .references import formats, running
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about deprecation and experiments is not under test
+pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
 
 def _some(name: str, device: torch.device, count: int) -> list[tuple[Any, Any]]:
@@ -25,9 +25,9 @@ def _some(name: str, device: torch.device, count: int) -> list[tuple[Any, Any]]:
 
 
 def _with_a_matrix(name: str, device: torch.device, count: int) -> Iterator[tuple[Any, Any]]:
-    """Yield the operator and samples of its main types: one of two dimensions among them, if torch has any.
+    """Yield the operator and samples of its main types, including a two-dimensional one if torch has any.
 
-    Kernels treat a transposed matrix in ways of their own.
+    Kernels treat a transposed matrix separately.
     """
     first = _some(name, device, count)
     yield from first
@@ -36,7 +36,7 @@ def _with_a_matrix(name: str, device: torch.device, count: int) -> Iterator[tupl
 
 
 def _is_matrix(info: Any, sample: Any, device: torch.device) -> bool:
-    """Whether the result of a sample is a matrix of several rows and columns."""
+    """Return whether the result of a sample is a matrix of several rows and columns."""
     found = comparison.tensors(oracles.call(info)(samples.move(samples.arguments(sample), device)))
     return bool(found) and found[0].dim() == 2 and min(found[0].shape) > 1
 
@@ -48,7 +48,7 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 
 def _close(name: str, found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
-    """Raise WrongValueError unless tensors are equal but for rounding: strides may choose another kernel."""
+    """Raise WrongValueError unless tensors are equal except for rounding: strides may select another kernel."""
     expected = running.on_reference(comparison.on_host(wanted))
     comparison.check_tensor(found, expected, tolerances.bound(name, wanted.dtype), lambda: 0.0, what)
 
@@ -63,13 +63,13 @@ def _garbage(like: torch.Tensor, layout: str) -> torch.Tensor:
     return wider[..., ::2]
 
 
-#: Where the elements of a result are: side by side, apart from each other, and in the order of columns.
+#: The layout of a result's elements: contiguous, with gaps, and column-major.
 TARGETS = ("together", "apart", "columns")
 
 
 @by_operator("out", extended=True)
 def test_out(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
-    """`out=` gets the values that the operator returns, also with strides of its own, and is resized if it is empty."""
+    """`out=` gets the values that the operator returns, also with other strides, and is resized if it is empty."""
     if name in known.OUT:
         known.waive(request, known.OUT[name], device, everywhere=name in known.OUT_EVERYWHERE)
     for info, sample in _with_a_matrix(name, device, 4):
@@ -118,9 +118,9 @@ def test_out_of_a_wrong_type_is_refused(name: str, device: torch.device, request
 _CHANGES_THE_SHAPE = frozenset({"unsqueeze"})
 
 
-@by_operator("inplace", without=("as_strided.partial_views",))  # it looks at the strides of its argument
+@by_operator("inplace", without=("as_strided.partial_views",))  # its result depends on the strides of its argument
 def test_inplace(name: str, device: torch.device) -> None:
-    """The variant in place writes what the operator returns into its first argument, also if that has strides.
+    """The in-place variant writes the operator's result into its first argument, for any strides.
 
     The argument keeps its type, so a truth value becomes 0 or 1.
     """
@@ -138,7 +138,7 @@ def test_inplace(name: str, device: torch.device) -> None:
         tried = True
         x, args, named = samples.move(given, device)
         shaped = [(x, expected)]
-        if type(info).__name__ == "UnaryUfuncInfo" and x.numel() >= 2 * 2 * 2:  # each element by itself
+        if type(info).__name__ == "UnaryUfuncInfo" and x.numel() >= 2 * 2 * 2:  # elementwise
             shaped.append((_in_four_dimensions(x), _in_four_dimensions(expected)))
         for begin, wanted in shaped:
             for layout in TARGETS:
@@ -183,7 +183,7 @@ LAYOUTS = {"spaced": _spaced, "columns": _columns, "channels_last": _channels_la
 
 @by_operator("layouts", extended=True)
 def test_layouts(name: str, device: torch.device) -> None:
-    """Strides do not change values: inputs with gaps, in the order of columns, and with the channels last."""
+    """Strides do not change values: inputs have gaps, are column-major, or have the channels last."""
     for info, sample in _some(name, device, 3):
         for layout in LAYOUTS.values():
 
@@ -210,7 +210,7 @@ _UNORDERED = frozenset(
 
 @by_operator("repeated", extended=True, needs=dict.fromkeys(_UNORDERED, pytest.mark.requires(not_={"device": "cuda"})))
 def test_repeated(name: str, device: torch.device) -> None:
-    """The same inputs give the same bits twice (torch, reproducibility); not asked where a GPU adds in any order."""
+    """The same inputs give the same bits twice (torch, reproducibility), unless a GPU adds in any order."""
     for info, sample in _some(name, device, 2):
         given = samples.arguments(sample)
         one, two = (comparison.tensors(oracles.call(info)(samples.move(given, device))) for _ in range(2))
@@ -221,7 +221,7 @@ def test_repeated(name: str, device: torch.device) -> None:
 
 @by_operator("errors", extended=True, needs=dict.fromkeys(known.ERRORS, pytest.mark.requires(device="cuda")))
 def test_errors(name: str, device: torch.device) -> None:
-    """Invalid inputs, as torch's catalogue lists them, are refused with the type of error that it documents."""
+    """Invalid inputs in torch's catalogue are refused with the documented type of error."""
     info = _torch_private.operator(name)
     for each in info.error_inputs(str(device)):
         sample = each.sample_input

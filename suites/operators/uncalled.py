@@ -1,4 +1,7 @@
-"""Why no case calls an overload of aten that has a kernel of its own. Patterns as in `fnmatch`; the first that fits."""
+"""The reasons why no case calls an overload of aten that has its own kernel.
+
+Patterns are as in `fnmatch`; the first match counts.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Overloads of aten that no function of Python calls, and the calls of operators that give them arguments.
+"""Overloads of aten that no Python function calls, and the operator calls that give them arguments.
 
-`max_pool2d_with_indices.out` takes what `max_pool2d_with_indices` takes, and the tensors for the X
+`max_pool2d_with_indices.out` takes the arguments of `max_pool2d_with_indices`, and the tensors for the results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def derivatives() -> tuple[Variant, ...]:
 
 
 def overload(name: str) -> Any:
-    """Return the overload ``base.name`` of aten; skips the case if this release of torch has none."""
+    """Return the overload `base.name` of aten; skip the case if this release of torch has none."""
     base, _, which = name.partition(".")
     found = getattr(getattr(torch.ops.aten, base, None), which or "default", None)
     if found is None:
@@ -66,7 +66,7 @@ class Call:
 
 
 class Calls(TorchDispatchMode):
-    """Keep the first calls of one overload, up to a number."""
+    """Keeps the first calls of one overload, up to a number."""
 
     def __init__(self, wanted: Any, most: int) -> None:
         super().__init__()
@@ -109,5 +109,5 @@ def calls(variant: Variant, device: torch.device, most: int) -> list[Call]:
 
 
 def written(target: Any) -> list[str]:
-    """Return the names of the arguments that an overload writes into."""
+    """Return the names of the arguments that an overload writes."""
     return [each.name for each in target._schema.arguments if each.alias_info is not None and each.alias_info.is_write]

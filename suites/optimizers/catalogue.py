@@ -35,7 +35,7 @@ class Kind:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def make(self, weights: Sequence[torch.Tensor], form: str, settings: str, **more: Any) -> torch.optim.Optimizer:
-        """torch's optimizer of the weights, with one of the implementations and one of the settings above."""
+        """Return torch's optimizer of the weights, with one of the implementations and one of the named settings."""
         cls: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, self.name)
         return cls(weights, **(self.settings[settings] | FORMS[form] | more))
 
@@ -177,14 +177,14 @@ ON_ACCELERATOR = pytest.mark.requires(accelerator=True)
 
 
 def marks(kind: Kind, form: str) -> list[pytest.MarkDecorator]:
-    """The marks that an implementation of an optimizer needs."""
+    """Return the marks that an implementation of an optimizer needs."""
     if form in CAPTURABLE:
         return [ON_ACCELERATOR]
     return [ADAGRAD_FUSED] if (kind.name, form) == ("Adagrad", "fused") else []
 
 
 def with_settings() -> pytest.MarkDecorator:
-    """Every optimizer with each implementation and each settings: `kind`, `form`, `settings`."""
+    """Parametrize with every optimizer, each implementation and each settings: `kind`, `form`, `settings`."""
     return pytest.mark.parametrize(
         ("kind", "form", "settings"),
         [
@@ -197,7 +197,10 @@ def with_settings() -> pytest.MarkDecorator:
 
 
 def with_forms(*settings: str) -> pytest.MarkDecorator:
-    """Every optimizer with each implementation and the first of `settings` that it has: `kind`, `form`, `settings`."""
+    """Parametrize with every optimizer, each implementation and the first of `settings` that it has.
+
+    The parameters are `kind`, `form` and `settings`.
+    """
     return pytest.mark.parametrize(
         ("kind", "form", "settings"),
         [
@@ -215,7 +218,7 @@ def with_forms(*settings: str) -> pytest.MarkDecorator:
 
 
 def with_kinds() -> pytest.MarkDecorator:
-    """Every optimizer: `kind`."""
+    """Parametrize with every optimizer: `kind`."""
     return pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
@@ -223,15 +226,17 @@ SHAPES = ((), (5,), (2, 3))
 
 
 def new_weights(device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    """Weights of several shapes, drawn from torch's CPU generator."""
+    """Return weights of several shapes, drawn from torch's CPU generator."""
     return [
         torch.randn(shape, dtype=torch.float64).to(device, dtype).requires_grad_(requires_grad=True) for shape in SHAPES
     ]
 
 
 def new_gradients(steps: int) -> list[list[torch.Tensor]]:
-    """Gradients for these weights for each step, on the CPU in float64: of various magnitudes, both signs, and
-    zeros."""
+    """Return gradients for these weights for each step, on the CPU in float64.
+
+    They have various magnitudes and both signs, and include zeros.
+    """
     return [
         [torch.randn(shape, dtype=torch.float64) * 10.0 ** -(step % 3) * (torch.rand(shape) > 0.2) for shape in SHAPES]
         for step in range(steps)
@@ -247,7 +252,7 @@ def give(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> 
 def expected(
     kind: Kind, settings: str, weights: Sequence[torch.Tensor], gradients: Sequence[Sequence[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
-    """The weights after each step according to the reference, in float64 on the CPU."""
+    """Return the weights after each step according to the reference, in float64 on the CPU."""
     start = [weight.detach().cpu().double() for weight in weights]
     numbers = [weight.flatten().tolist() for weight in start]
     holders = [[kind.reference(**kind.settings[settings]) for _ in row] for row in numbers]

@@ -1,4 +1,4 @@
-"""Graphs of work, with the API that the torch release and the device support."""
+"""Graphs of work, through the API that the torch release and the device support."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _NOT_SERVED = "Graph is not supported on device type: cuda"
 
 
 def captured(device: torch.device, work: Callable[[], object]) -> Any:
-    """A graph of `work`, which must have run before; the capture itself does not run it. It has `replay()`.
+    """Return a graph of `work`, which must have run before; the capture itself does not run it.
 
-    Uses `torch.accelerator.Graph` if torch supports it for the device, and CUDA's graphs otherwise.
+    The graph has `replay()`. Use `torch.accelerator.Graph` if torch supports it for the device, and CUDA's graphs
+    otherwise.
     """
     stream = torch.Stream(device)
     stream.wait_stream(torch.accelerator.current_stream(device))
@@ -30,7 +31,7 @@ def captured(device: torch.device, work: Callable[[], object]) -> Any:
 
 
 def accelerator_graph() -> Any:
-    """A `torch.accelerator.Graph`, or None if torch has none for CUDA, as in 2.11 to 2.15."""
+    """Return a `torch.accelerator.Graph`, or None if torch has none for CUDA, as in 2.11 to 2.15."""
     make: Any = getattr(torch.accelerator, "Graph", None)
     if make is None:
         return None

@@ -1,8 +1,8 @@
 """L-BFGS with minFunc's line search, for one number, in Python floats (float64).
 
-The direction is algorithm 7.4 of Nocedal and Wright, *Numerical Optimization* (2006). The search and the ends of a step
-are those of Mark Schmidt's minFunc (`WolfeLineSearch.m` with cubic interpolation, `polyinterp.m`, `minFunc.m`), on
-which torch's documentation says L-BFGS is modelled.
+The direction is algorithm 7.4 of Nocedal and Wright, *Numerical Optimization* (2006). The search and the termination of
+a step are those of Mark Schmidt's minFunc (`WolfeLineSearch.m` with cubic interpolation, `polyinterp.m`, `minFunc.m`),
+on which L-BFGS is modelled according to torch's documentation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Evaluate = Callable[[float], tuple[float, float]]
 
 
 class Point(NamedTuple):
-    """A point of a search: how far along the direction, with value, slope along the direction, and gradient."""
+    """A point of a search: the distance along the direction, the value, the slope there, and the gradient."""
 
     length: float
     value: float
@@ -29,10 +29,10 @@ class Point(NamedTuple):
 
 
 def minimum_of_cubic(one: Point, other: Point, bounds: tuple[float, float] | None = None) -> float:
-    """Return where the cubic through both points, with their slopes, has its minimum, within bounds.
+    """Return the minimum of the cubic through both points with their slopes, within bounds.
 
-    Without a minimum, the middle of the bounds. The bounds are the two points by default. Raise ZeroDivisionError if
-    the cubic is a line.
+    Without a minimum, return the middle of the bounds. The bounds are the two points by default. Raise
+    ZeroDivisionError if the cubic is a line.
     """
     left, right = sorted((one, other))
     least, most = bounds if bounds is not None else (left.length, right.length)
@@ -49,7 +49,7 @@ def search(at: Callable[[float], Point], first: float, start: Point, width: floa
     """Return the point at which a search along a direction ends.
 
     `first`: the first guess of the length. `start`: the point of length 0. `width`: the largest entry of the direction.
-    `most`: how many points may follow the first guess.
+    `most`: the maximum number of points after the first guess.
     """
 
     def is_too_high(point: Point) -> bool:
@@ -99,7 +99,7 @@ def search(at: Callable[[float], Point], first: float, start: Point, width: floa
 
 @dataclass
 class Lbfgs:
-    """L-BFGS of one weight. `searching`: with a line search. `iterations` and `evaluations`: of all steps.
+    """L-BFGS of one weight. `searching`: with a line search. `iterations` and `evaluations`: the totals of all steps.
 
     `moved`: whether the last iteration moved the weight.
     """

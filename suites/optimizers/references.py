@@ -1,7 +1,7 @@
 """The published formulas of each optimizer, for one number, in Python floats (float64).
 
 Each class has the settings and the state of one weight; `step` takes the weight and its gradient and returns the new
-weight. Written from the papers and torch's documented formulas, without regard to speed.
+weight. The classes follow the papers and torch's documented formulas, without regard to speed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Reference(Protocol):
     """An optimizer of one weight."""
 
     def step(self, weight: float, gradient: float) -> float:
-        """The weight after one more step."""
+        """Return the weight after one more step."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Sgd(Common):
 
 @dataclass
 class Moments(Common):
-    """Running means of the gradient and of its square."""
+    """Keeps running means of the gradient and of its square."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -71,7 +71,7 @@ class Moments(Common):
         self.second = self.betas[1] * self.second + (1 - self.betas[1]) * g * g
 
     def correction(self, which: int) -> float:
-        """The bias correction of a running mean that started at zero."""
+        """Return the bias correction of a running mean that started at zero."""
         return 1 - self.betas[which] ** self.steps
 
 

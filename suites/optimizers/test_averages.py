@@ -1,4 +1,4 @@
-"""Averages of weights: `torch.optim.swa_utils`, against the averages computed in float64."""
+"""Averages of weights (`torch.optim.swa_utils`), compared with averages computed in float64."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ KINDS: dict[str, tuple[Averaged, Callable[[list[torch.Tensor]], torch.Tensor]]] 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.types("float64")
 def test_update_parameters_averages(device: torch.device, kind: str) -> None:
-    """The first update copies the weights, each later one averages; buffers are those of the last model.
+    """The first update copies the weights, and each later one averages; buffers are those of the last model.
 
-    The model itself stays as it is, and `n_averaged` counts the updates.
+    The model itself does not change, and `n_averaged` counts the updates.
     """
     make, average = KINDS[kind]
     model = Model(device)
@@ -104,7 +104,7 @@ def test_update_parameters_averages(device: torch.device, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.types("float64")
 def test_averagedmodel_use_buffers_averages_buffers_too(device: torch.device, kind: str) -> None:
-    """With `use_buffers`, buffers are averaged as weights are."""
+    """With `use_buffers`, buffers are averaged like weights."""
     make, average = KINDS[kind]
     model = Model(device)
     del model.count
@@ -142,7 +142,7 @@ def test_swa_averages_whole_numbers(device: torch.device, multi: bool) -> None:
     )
     model = Model(device)
     averaged = swa_utils.AveragedModel(model, use_buffers=True, **functions)
-    for wanted in (24, 30, 36):  # of 24, 36, 48
+    for wanted in (24, 30, 36):  # averages of 24, 36, 48
         model.change()
         averaged.update_parameters(model)
         assert averaged.module.count.item() == wanted
@@ -168,12 +168,12 @@ def test_ema_averages_whole_and_complex_numbers(device: torch.device, multi: boo
 
 
 def test_swa_averages_complex_numbers(device: torch.device) -> None:
-    """Complex weights are averaged as real ones are, one by one and together."""
+    """Complex weights are averaged like real ones, one by one and together."""
     for functions in ({"avg_fn": swa_utils.get_swa_avg_fn()}, {"multi_avg_fn": swa_utils.get_swa_multi_avg_fn()}):
         model = nn.Module()
         model.turned = nn.Parameter(torch.tensor([4 + 8j], device=device))
         averaged = swa_utils.AveragedModel(model, **functions)
-        for wanted in (4 + 8j, 6 + 6j, 8 + 4j):  # of 4 + 8j, 8 + 4j, 12 + 0j
+        for wanted in (4 + 8j, 6 + 6j, 8 + 4j):  # averages of 4 + 8j, 8 + 4j, 12 + 0j
             averaged.update_parameters(model)
             assert averaged.module.turned.item() == pytest.approx(wanted)
             with torch.no_grad():
@@ -182,9 +182,9 @@ def test_swa_averages_complex_numbers(device: torch.device) -> None:
 
 @pytest.mark.parametrize("multi", [False, True], ids=["one", "multi"])
 def test_averagedmodel_calls_its_function_from_the_second_update_on(device: torch.device, multi: bool) -> None:
-    """The function of the average gets the averages, the model's weights, and the number of updates before.
+    """The function of the average gets the averages, the model's weights, and the number of previous updates.
 
-    The first update copies, and does not call it.
+    The first update copies, and does not call the function.
     """
     asked: list[tuple[float, float, int]] = []
 
@@ -241,7 +241,7 @@ def test_averagedmodel_gets_the_weights_of_a_model_on_another_device(device: tor
 
 @pytest.mark.types("float64")
 def test_averagedmodel_state_dict_continues(device: torch.device) -> None:
-    """The state has the averages and their count: an average that was loaded goes on as the first would."""
+    """The state has the averages and their count: an average that loads it continues like the original."""
     model = Model(device)
     first, second = swa_utils.AveragedModel(model), swa_utils.AveragedModel(Model(device))
     for _ in range(3):
@@ -260,7 +260,7 @@ def test_averagedmodel_state_dict_continues(device: torch.device) -> None:
 
 @pytest.mark.parametrize("make", [swa_utils.get_ema_avg_fn, swa_utils.get_ema_multi_avg_fn], ids=["one", "multi"])
 def test_ema_decay_outside_0_to_1_is_a_valueerror(make: Callable[[float], object]) -> None:
-    """A decay below 0 or above 1 is refused, and both ends are allowed."""
+    """A decay below 0 or above 1 is refused, and both bounds are allowed."""
     for decay in (-0.1, 1.1):
         with pytest.raises(ValueError, match=str(decay)):
             make(decay)
@@ -315,7 +315,7 @@ def test_update_bn_computes_the_statistics_of_all_batches(device: torch.device, 
 
 
 class Watching(nn.Module):
-    """Notes the device of its data. Its normalization is not called."""
+    """Records the device of its data. Its normalization is not called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ class Watching(nn.Module):
 
 
 def test_update_bn_moves_the_data_to_the_device() -> None:
-    """`update_bn` moves each batch to `device`, and leaves it where it is without one."""
+    """`update_bn` moves each batch to `device`, and without `device` leaves it where it is."""
     model = Watching()
     for in_lists in (False, True):
         swa_utils.update_bn(batches(in_lists=in_lists), model, device=torch.device("meta"))
@@ -349,7 +349,7 @@ def test_update_bn_without_batch_normalization_reads_no_data(device: torch.devic
 @pytest.mark.parametrize("epochs", [0, 1, 4])
 @pytest.mark.types("float64")
 def test_swalr_anneals_to_its_rates(device: torch.device, strategy: str, epochs: int) -> None:
-    """The rate of each group goes to its own `swa_lr` in `anneal_epochs` steps, and stays there; also as a tensor."""
+    """The rate of each group reaches its `swa_lr` in `anneal_epochs` steps and then stays, also if it is a tensor."""
     weights = [torch.ones((), device=device, requires_grad=True) for _ in range(2)]
     tensor = torch.tensor(0.25, dtype=torch.float64, device=device)
     optimizer = torch.optim.SGD(
@@ -382,7 +382,7 @@ def test_swalr_defaults_are_ten_epochs_of_a_cosine() -> None:
 
 
 def test_swalr_state_continues() -> None:
-    """A scheduler with the state of another goes on with the same rates and the same strategy."""
+    """A scheduler with the state of another continues with the same rates and the same strategy."""
 
     def make(strategy: str) -> tuple[torch.optim.Optimizer, swa_utils.SWALR]:
         optimizer = torch.optim.SGD([torch.ones((), requires_grad=True)], lr=1.0)
@@ -408,7 +408,7 @@ def test_swalr_state_continues() -> None:
     ids=["strategy", "negative_epochs", "broken_epochs", "too_many_rates"],
 )
 def test_swalr_refuses(settings: dict[str, Any]) -> None:
-    """Impossible settings are refused when the scheduler is made."""
+    """Impossible settings are refused in the constructor."""
     optimizer = torch.optim.SGD([torch.ones((), requires_grad=True)], lr=1.0)
     with pytest.raises(ValueError, match="swa_lr" if "swa_lr" in settings else "anneal"):
         swa_utils.SWALR(optimizer, **{"swa_lr": 0.1, **settings})

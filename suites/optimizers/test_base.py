@@ -1,4 +1,4 @@
-"""What all optimizers share: hooks of each step, names of weights, states of other kinds, and which form is used."""
+"""Features of all optimizers: hooks of each step, names of weights, kinds of states, and the choice of the form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sgd(*weights: torch.Tensor, **settings: Any) -> torch.optim.SGD:
     return torch.optim.SGD(list(weights) or [torch.ones(2)], lr=0.5, **settings)
 
 
-#: A start and three gradients, away from the places where a step has no derivative.
+#: A start and three gradients, away from the points at which a step has no derivative.
 DERIVED = ((1.5, -0.75), (0.5, -1.0), (0.75, 2.0), (-0.25, 1.25))
 
 
@@ -35,9 +35,9 @@ class Kept(torch.Tensor):
 
 
 def test_register_optimizer_step_hooks_run_around_those_of_one_optimizer(device: torch.device) -> None:
-    """Hooks of all optimizers run first before a step, and last after it; removed ones do not run.
+    """Hooks of all optimizers run first before a step, and last after it; removed hooks do not run.
 
-    Each gets the optimizer, the arguments with the optimizer as the first, and the keyword arguments.
+    Each hook gets the optimizer, the arguments with the optimizer as the first, and the keyword arguments.
     """
     weight = torch.ones(2, device=device)
     weight.grad = torch.ones_like(weight)
@@ -73,7 +73,7 @@ def test_register_optimizer_step_hooks_run_around_those_of_one_optimizer(device:
 
 
 def test_step_hooks_of_a_new_class_run_once() -> None:
-    """A class of one's own gets hooks when its first object is made, and further objects add none."""
+    """A custom class gets hooks when its first object is created, and further objects add none."""
 
     class New(torch.optim.Optimizer):
         def step(self, closure: Any = None) -> Any:
@@ -89,7 +89,7 @@ def test_step_hooks_of_a_new_class_run_once() -> None:
 
 
 def test_step_pre_hook_replaces_the_arguments(device: torch.device) -> None:
-    """A hook before the step may return new arguments, which later hooks and the step get; other values raise."""
+    """A hook before the step may return new arguments for later hooks and the step; other values raise."""
     weight = torch.ones(2, device=device)
     optimizer = sgd(weight)
     given: list[Any] = []
@@ -109,7 +109,7 @@ def test_step_pre_hook_replaces_the_arguments(device: torch.device) -> None:
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 def test_hooks_are_not_copied_and_can_be_registered_with_a_copy(way: str) -> None:
-    """A copied or unpickled optimizer has no hooks, and takes new ones of each kind."""
+    """A copied or unpickled optimizer has no hooks, and accepts new ones of each kind."""
     optimizer = sgd(momentum=0.5)
     calls: list[str] = []
     kinds = (
@@ -142,7 +142,7 @@ def test_hooks_are_not_copied_and_can_be_registered_with_a_copy(way: str) -> Non
 
 
 def test_step_restores_the_grad_mode_after_an_error(device: torch.device) -> None:
-    """A step whose closure raises leaves the grad mode as it was, and a differentiable one runs with grad mode on."""
+    """A step whose closure raises restores the grad mode, and a differentiable one runs with grad mode on."""
     weight = torch.ones(2, device=device, requires_grad=True)
     for differentiable in (False, True):
         optimizer = (
@@ -158,13 +158,13 @@ def test_step_restores_the_grad_mode_after_an_error(device: torch.device) -> Non
 
 
 def test_differentiable_step_is_part_of_the_graph(device: torch.device) -> None:
-    """Autograd goes through a differentiable step: the result depends on gradient and rate as the formula says."""
+    """Autograd differentiates a differentiable step: the result depends on gradient and rate by the formula."""
     rate = torch.tensor(0.5, device=device, requires_grad=True)
     start = torch.full((2,), 3.0, device=device, requires_grad=True)
     weight = start.clone()
     weight.grad = (start**2).detach()
     optimizer = torch.optim.SGD([weight], lr=rate, differentiable=True, foreach=False)
-    with torch.no_grad():  # the step itself turns it on
+    with torch.no_grad():  # the step itself enables it
         optimizer.step()
     assert torch.is_grad_enabled()
     weight.sum().backward()
@@ -179,8 +179,9 @@ def test_differentiable_step_is_part_of_the_graph(device: torch.device) -> None:
 def test_differentiable_steps_have_the_right_derivatives(device: torch.device, kind: Kind) -> None:
     """Derivatives of a weight after three differentiable steps, by start and gradients, equal numeric ones.
 
-    Each settings of the optimizer is tried (`torch.autograd.gradcheck`, float64). Autograd cannot go through a second
-    step where torch changes what the first one saved, and not through the first momentum of SGD, which is detached.
+    Each settings of the optimizer is tested (`torch.autograd.gradcheck`, float64). Autograd cannot differentiate a
+    second step where torch changes values that the first one saved, and does not differentiate the first momentum of
+    SGD, which is detached.
     """
     for settings in kind.settings:
         if kind.name == "SGD" and "momentum" in kind.settings[settings]:
@@ -200,7 +201,7 @@ def test_differentiable_steps_have_the_right_derivatives(device: torch.device, k
 
 
 def _with_forms() -> Iterator[Any]:
-    """Each optimizer with each form of its step that any device has."""
+    """Yield each optimizer with each form of its step that any device has."""
     for kind in KINDS.values():
         for form in ("one_by_one", "foreach", *(["fused"] if "fused" in kind.forms else [])):
             cuda = {"device": "cuda", "torch": ">=2.13"} if kind.name == "Adagrad" else {"device": "cuda"}
@@ -215,8 +216,10 @@ def _with_forms() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("kind", "form"), list(_with_forms()))
 def test_step_counts_as_a_change_in_place(device: torch.device, kind: Kind, form: str) -> None:
-    """A backward pass that needs weights as they were before a step raises (autograd, in-place correctness checks), so
-    each implementation of a step counts as a change in place."""
+    """Each implementation of a step counts as an in-place change: a backward pass that needs earlier weights raises.
+
+    Source: autograd, in-place correctness checks.
+    """
     weight, x = (torch.ones(3, device=device, requires_grad=True) for _ in range(2))
     needed = (weight * x).sum()
     optimizer = kind.make([weight], form, next(iter(kind.settings)))
@@ -234,9 +237,9 @@ def test_step_counts_as_a_change_in_place(device: torch.device, kind: Kind, form
 
 
 def test_named_parameters_keep_their_names(device: torch.device) -> None:
-    """Weights may come with names, which groups and states have; a group without names, or with some, is refused.
+    """Weights may have names, which groups and states keep; a group without names, or with only some, is refused.
 
-    A state with other names replaces the names, and one without leaves them.
+    A state with other names replaces the names, and a state without names keeps them.
     """
     weights = [torch.ones(2, device=device) for _ in range(3)]
     optimizer = torch.optim.SGD([("a", weights[0]), ("b", weights[1])], lr=0.5)
@@ -289,9 +292,9 @@ def test_add_param_group_refuses_what_is_no_group(device: torch.device) -> None:
 
 
 def test_required_setting_must_be_in_each_group() -> None:
-    """A default that is `required` must be given by each group, and other defaults fill the groups in.
+    """Each group must have a setting whose default is `required`; other defaults complete the groups.
 
-    `step` of the base class is for subclasses to define.
+    Subclasses must define `step`, which the base class lacks.
     """
 
     defaults = {"lr": base.required, "other": 3}
@@ -309,7 +312,7 @@ def test_required_setting_must_be_in_each_group() -> None:
 def test_state_dict_numbers_weights_over_all_groups(device: torch.device) -> None:
     """A state numbers the weights through all groups, and has the state of each weight under its number.
 
-    Entries of the state that belong to no weight stay as they are.
+    Entries of the state that belong to no weight are kept unchanged.
     """
     weights = [torch.ones(size, device=device) for size in (1, 2, 3, 4)]
     groups = [{"params": weights[:1]}, {"params": weights[1:3], "lr": 0.1}, {"params": weights[3:]}]
@@ -337,9 +340,9 @@ def test_state_dict_numbers_weights_over_all_groups(device: torch.device) -> Non
 
 
 def test_load_state_dict_converts_nested_state(device: torch.device) -> None:
-    """Tensors in dictionaries, lists and tuples of a state take the weight's type and device; other values stay.
+    """Tensors in containers of a state get the weight's type and device; other values do not change.
 
-    For a weight of whole numbers, the type of the state stays.
+    For a weight of whole numbers, the type of the state is kept.
     """
     weight = torch.ones(2, device=device, dtype=torch.bfloat16)
     whole = torch.ones(2, device=device, dtype=torch.int64)
@@ -371,7 +374,7 @@ def test_load_state_dict_keeps_texts() -> None:
 
 
 def test_load_state_dict_hooks_get_a_copy(device: torch.device) -> None:
-    """Hooks before `load_state_dict` get a shallow copy: entries that they add are not in the state that was given."""
+    """Hooks before `load_state_dict` get a shallow copy: entries that they add are not in the original state."""
     optimizer = sgd(torch.ones(2, device=device))
     state = optimizer.state_dict()
     optimizer.register_load_state_dict_pre_hook(lambda _, given: given.update(more=1))
@@ -391,7 +394,7 @@ def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
         torch.set_default_dtype(before)
 
 
-#: What an optimizer counts in tensors of its own, beside tensors of the weight's type.
+#: Counters of optimizers in separate tensors, in addition to tensors of the weight's type.
 COUNTS = ("step", "eta", "mu", "mu_product")
 
 
@@ -406,10 +409,10 @@ def device_of_steps(optimizer: torch.optim.Optimizer) -> set[str]:
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.types("float64", "bfloat16")
 def test_state_step_has_the_default_type_unless_fused(device: torch.device, default_dtype: torch.dtype) -> None:
-    """Step counts are float64 if that is the default type, and float32 otherwise, and if fused.
+    """Step counts are float64 if that is the default type, and float32 otherwise or if fused.
 
-    They are on the CPU, and on the weights' device if fused, capturable or those of ASGD. This also holds after
-    loading, with float32 if capturable: also of a state of an older release, with numbers in place of tensors.
+    They are on the CPU, but for fused and capturable optimizers and ASGD on the weights' device. This also holds after
+    loading, with float32 if capturable, and for a state of an older release, with numbers in place of tensors.
     """
     double = torch.float64 if default_dtype == torch.float64 else torch.float32
     for kind in KINDS.values():
@@ -434,7 +437,7 @@ def test_state_step_has_the_default_type_unless_fused(device: torch.device, defa
                 for value in state["state"].values():
                     value.update({name: float(value[name]) for name in COUNTS if number and name in value})
                 optimizer.load_state_dict(state)
-                # Tensors other than the step count take the weight's type.
+                # Tensors other than the step count have the weight's type.
                 names = COUNTS if number else COUNTS[:1]
                 single = counts and form in CAPTURABLE and not number
                 assert types_of_counts(optimizer, names) == ({torch.float32} if single else wanted), (kind.name, form)
@@ -446,7 +449,7 @@ def test_state_step_has_the_default_type_unless_fused(device: torch.device, defa
 
 @pytest.mark.types("float64")
 def test_load_state_dict_keeps_the_type_of_a_step(device: torch.device) -> None:
-    """A step count of float64 is float64 after loading. A state from before the first step can be loaded too."""
+    """A float64 step count is float64 after loading. A state from before the first step can be loaded too."""
     for kind in KINDS.values():
         optimizer = kind.make([torch.ones(2, device=device)], "one_by_one", "plain")
         optimizer.load_state_dict(optimizer.state_dict())
@@ -462,12 +465,12 @@ def test_load_state_dict_keeps_the_type_of_a_step(device: torch.device) -> None:
 
 @pytest.mark.types("float64")
 def test_step_is_the_same_under_any_default_device(device: torch.device) -> None:
-    """Steps after the first do not depend on the default device: what they make is on the weights' device."""
+    """Steps after the first do not depend on the default device: their new tensors are on the weights' device."""
     for name in (*KINDS, "Adafactor"):
         for form in ("one_by_one", "foreach", "fused"):
             if form not in (KINDS[name].forms if name in KINDS else ("one_by_one", "foreach")):
                 continue
-            # ASGD makes its rate on the default device. Before torch 2.12, Adagrad is fused on the CPU only.
+            # ASGD creates its rate on the default device. Before torch 2.12, Adagrad is fused on the CPU only.
             if (name, form) == ("ASGD", "one_by_one") or (
                 (name, form) == ("Adagrad", "fused") and device.type != "cpu"
             ):
@@ -487,7 +490,7 @@ def test_step_is_the_same_under_any_default_device(device: torch.device) -> None
 
 
 class Logging(torch.overrides.TorchFunctionMode):
-    """Notes whether a step calls a `_foreach` or `_fused` function."""
+    """Records whether a step calls a `_foreach` or `_fused` function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -509,9 +512,9 @@ def used(optimizer: torch.optim.Optimizer) -> set[str]:
 
 
 def test_foreach_and_fused_are_used_as_asked(device: torch.device) -> None:
-    """Without a choice a step is one by one on the CPU and with `foreach` on an accelerator; each can be chosen.
+    """By default a step is one by one on the CPU and with `foreach` on an accelerator; each form can be chosen.
 
-    A weight of a subclass, and a differentiable step, are one by one by default; not so differentiable SGD.
+    A weight of a subclass, and a differentiable step, are one by one by default, except for differentiable SGD.
     """
 
     quick = {"foreach"} if device.type != "cpu" else set()
@@ -527,12 +530,12 @@ def test_foreach_and_fused_are_used_as_asked(device: torch.device) -> None:
             assert used(cls([weight], fused=False)) == set(), kind.name
             if kind.name != "Adagrad" or device.type == "cpu":  # before torch 2.12 on the CPU only
                 assert "fused" in used(cls([weight], fused=True)), kind.name
-        if kind.name != "SGD":  # torch.optim.sgd.sgd does not ask whether the step is differentiable
+        if kind.name != "SGD":  # torch.optim.sgd.sgd does not check whether the step is differentiable
             assert used(cls([weight.clone()], differentiable=True)) == set(), kind.name
 
 
 def test_adam_foreach_refuses_a_rate_that_becomes_a_tensor(device: torch.device) -> None:
-    """A step of Adam with `foreach`, unless capturable, raises if the rate of its group is a tensor by now."""
+    """A step of Adam with `foreach`, unless capturable, raises if the rate of its group has become a tensor."""
     for cls in (torch.optim.Adam, torch.optim.AdamW):
         weight = torch.ones(2, device=device)
         weight.grad = torch.ones_like(weight)
@@ -543,7 +546,7 @@ def test_adam_foreach_refuses_a_rate_that_becomes_a_tensor(device: torch.device)
 
 
 def test_fused_refuses_complex_weights(device: torch.device) -> None:
-    """A fused optimizer raises RuntimeError for weights that are no floating-point numbers."""
+    """A fused optimizer raises RuntimeError for weights that are not floating-point numbers."""
     for name in ("SGD", "Adam", "AdamW", "Adagrad"):
         weight = torch.ones(2, device=device, dtype=torch.complex64)
         weight.grad = torch.ones_like(weight)
@@ -554,9 +557,9 @@ def test_fused_refuses_complex_weights(device: torch.device) -> None:
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"])
 @pytest.mark.types("float64")
 def test_zero_grad_in_place_zeroes_all_types(device: torch.device, options: dict[str, Any]) -> None:
-    """`zero_grad(set_to_none=False)` zeroes gradients of every type in place, and leaves out those that are None.
+    """`zero_grad(set_to_none=False)` zeroes gradients of every type in place, and leaves gradients that are None.
 
-    It does so together, with `foreach`, if the optimizer was made with `foreach` or `fused`.
+    An optimizer created with `foreach` or `fused` zeroes them together, with `foreach`.
     """
     dtypes = (torch.float32, torch.float64, torch.float32)
     weights = [torch.ones(3, device=device, dtype=dtype, requires_grad=True) for dtype in dtypes]

@@ -1,4 +1,4 @@
-"""The documented defaults of optimizers and schedulers, and what their constructors refuse."""
+"""The documented defaults of optimizers and schedulers, and the arguments that their constructors refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler as rates
 
 from .catalogue import KINDS
 
-#: What each optimizer's documentation says of its arguments.
+#: The documented default arguments of each optimizer.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 1e-3, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False},
     "Adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "amsgrad": False},
@@ -46,7 +46,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ns_steps": 5,
     },
 }
-#: Settings that every optimizer with them leaves off or to torch.
+#: Settings that every optimizer with them has off or leaves to torch by default.
 OFF: dict[str, Any] = {
     "maximize": False,
     "capturable": False,
@@ -81,7 +81,7 @@ def test_defaults_are_the_documented_ones(name: str) -> None:
     ],
 )
 def test_settings_that_are_on_are_those_of_the_group(name: str, setting: str) -> None:
-    """A setting that is given is that of the group, and leaves the other settings as they are by default."""
+    """A given setting is that of the group, and the other settings keep their defaults."""
     optimizer = made(name, torch.zeros(2, 2), **{setting: True})
     (group,) = optimizer.param_groups
     wanted = DEFAULTS[name] | {each: value for each, value in OFF.items() if each in optimizer.defaults}
@@ -90,7 +90,7 @@ def test_settings_that_are_on_are_those_of_the_group(name: str, setting: str) ->
 
 @pytest.mark.parametrize("name", ["LBFGS", "Adafactor", "Muon", "SparseAdam", *KINDS])
 def test_lr_of_several_elements_is_refused(device: torch.device, name: str) -> None:
-    """A rate that is a tensor of one element is accepted, and one of several raises ValueError."""
+    """A rate that is a tensor of one element is accepted, and a tensor of several raises ValueError."""
     weight = torch.zeros(2, 2, device=device)
     with pytest.raises(ValueError, match="Tensor lr must be 1-element"):
         made(name, weight, lr=torch.tensor([0.1, 0.2]))
@@ -122,7 +122,7 @@ IMPOSSIBLE: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_settings_at_the_end_of_their_range_are_allowed(name: str) -> None:
-    """The ends of the documented ranges are allowed."""
+    """The bounds of the documented ranges are allowed."""
     for settings in ALLOWED[name]:
         made(name, torch.zeros(2, 2), **settings)
 
@@ -137,7 +137,7 @@ def test_settings_outside_of_their_range_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["SparseAdam", "Adafactor"])
 def test_complex_weights_are_refused(name: str) -> None:
-    """An optimizer for real weights refuses complex ones: in its constructor, or in its first step."""
+    """An optimizer for real weights refuses complex ones, in its constructor or in its first step."""
     weight = torch.zeros(2, 2, dtype=torch.complex64)
     weight.grad = torch.ones(2, 2, dtype=torch.complex64)
     with pytest.raises((ValueError, RuntimeError), match="complex"):
@@ -145,7 +145,7 @@ def test_complex_weights_are_refused(name: str) -> None:
 
 
 def test_onecyclelr_cycles_momentum_between_its_defaults() -> None:
-    """`OneCycleLR` begins with a momentum of 0.95 and a 25th of the rate, and comes to 0.85 and the whole rate.
+    """`OneCycleLR` begins with a momentum of 0.95 and a 25th of the rate, and reaches 0.85 and the whole rate.
 
     It ends with a ten thousandth of the first rate.
     """
@@ -166,7 +166,7 @@ def test_onecyclelr_cycles_momentum_between_its_defaults() -> None:
 
 @pytest.mark.parametrize("adam", [False, True], ids=["momentum", "betas"])
 def test_cycliclr_sets_the_momentum_when_it_is_made(adam: bool) -> None:
-    """`CyclicLR` sets the group's rate and momentum when it is made: to the lowest rate and the largest momentum."""
+    """The constructor of `CyclicLR` sets the group's rate to the lowest one, and its momentum to the largest one."""
     weight = torch.zeros(2, requires_grad=True)
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam([weight], lr=1.0, betas=(0.5, 0.99))
@@ -183,7 +183,7 @@ def test_cycliclr_sets_the_momentum_when_it_is_made(adam: bool) -> None:
 
 
 def test_cycliclr_has_its_base_rate_whatever_the_group_has() -> None:
-    """The rates of `CyclicLR` begin at its own base, also where the group has an initial rate of another scheduler."""
+    """The rates of `CyclicLR` begin at its own base, even if the group has an initial rate of another scheduler."""
     optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=1.0)
     optimizer.param_groups[0]["initial_lr"] = 0.25
     scheduler = rates.CyclicLR(optimizer, 0.1, 0.5, step_size_up=4, cycle_momentum=False)
@@ -196,7 +196,7 @@ def test_cycliclr_has_its_base_rate_whatever_the_group_has() -> None:
 
 @pytest.mark.parametrize(("mode", "iterations"), [("cycle", [1, 1, 1, 2]), ("iterations", [0, 2, 3, 5])])
 def test_cycliclr_scales_by_cycle_or_by_iteration(mode: str, iterations: list[int]) -> None:
-    """A function of one's own gets the number of the cycle, or of the iteration, as `scale_mode` says."""
+    """A custom function gets the number of the cycle or of the iteration, according to `scale_mode`."""
     asked: list[float] = []
 
     def scale(number: float) -> float:
@@ -230,20 +230,20 @@ SCHEDULERS_REFUSE: dict[str, tuple[type[Exception], Callable[[torch.optim.Optimi
 
 @pytest.mark.parametrize("name", SCHEDULERS_REFUSE)
 def test_schedulers_refuse_what_is_missing_or_of_another_type(name: str) -> None:
-    """A length that is given by half, and numbers of another type, are refused."""
+    """An incomplete length, and numbers of another type, are refused."""
     kind, make = SCHEDULERS_REFUSE[name]
     with pytest.raises(kind):
         make(torch.optim.SGD([torch.zeros(2)], lr=1.0, momentum=0.9))
 
 
 def test_sequentiallr_of_nothing_says_so() -> None:
-    """`SequentialLR` without schedulers raises ValueError that says that it needs one."""
+    """`SequentialLR` without schedulers raises ValueError, which says that it needs one."""
     with pytest.raises(ValueError, match="at least one scheduler"):
         rates.SequentialLR(torch.optim.SGD([torch.zeros(2)], lr=1.0), [], [])
 
 
 def test_reducelronplateau_state_has_the_mode() -> None:
-    """A state brings its mode along: a scheduler for losses that gets one for accuracies then looks for more."""
+    """A state includes its mode: a scheduler for losses that loads one for accuracies then expects increases."""
     first, second = (torch.optim.SGD([torch.zeros(2)], lr=1.0) for _ in range(2))
     grows = rates.ReduceLROnPlateau(first, mode="max", factor=0.5, patience=0)
     falls = rates.ReduceLROnPlateau(second, mode="min", factor=0.5, patience=0)
@@ -257,7 +257,7 @@ def test_reducelronplateau_state_has_the_mode() -> None:
 
 @pytest.mark.parametrize("hook", ["state_dict_post", "state_dict_pre", "load_state_dict_pre", "load_state_dict_post"])
 def test_hooks_of_states_run_in_the_order_of_their_registration(hook: str) -> None:
-    """Hooks run in the order of their registration, and one with ``prepend`` before all others."""
+    """Hooks run in the order of their registration, and a hook with `prepend` runs before all others."""
     optimizer = torch.optim.SGD([torch.zeros(2)], lr=1.0)
     calls: list[str] = []
 
@@ -273,7 +273,7 @@ def test_hooks_of_states_run_in_the_order_of_their_registration(hook: str) -> No
 
 
 def test_hook_that_returns_a_state_replaces_it() -> None:
-    """What a hook before `load_state_dict` returns is loaded, and what one after `state_dict` returns is the state."""
+    """A state that a hook returns replaces the loaded one before `load_state_dict`, or the result of `state_dict`."""
     optimizer = torch.optim.SGD([torch.zeros(2)], lr=1.0)
     other = torch.optim.SGD([torch.zeros(2)], lr=0.25).state_dict()
     optimizer.register_load_state_dict_pre_hook(lambda *_: other)
@@ -284,7 +284,7 @@ def test_hook_that_returns_a_state_replaces_it() -> None:
 
 
 def test_zero_grad_keeps_what_it_does_not_need_to_change(device: torch.device) -> None:
-    """Zeroed in place, a gradient that autograd follows is detached, and one that requires gradients no longer does."""
+    """Zeroed in place, a gradient that autograd tracks is detached, and one that requires grad no longer does."""
     weight = torch.ones(3, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     weight.grad = torch.ones(3, device=device, requires_grad=True)
@@ -294,7 +294,7 @@ def test_zero_grad_keeps_what_it_does_not_need_to_change(device: torch.device) -
 
 
 def test_add_param_group_takes_any_iterable(device: torch.device) -> None:
-    """Weights of a group may come as a generator, with or without names."""
+    """The weights of a group may be a generator, with or without names."""
     weights = [torch.zeros(2, device=device) for _ in range(4)]
     optimizer = torch.optim.SGD((weight for weight in weights[:2]), lr=0.1)
     optimizer.add_param_group({"params": (weight for weight in weights[2:]), "lr": 0.2})

@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "RMSprop": {"lr": 0.1, "alpha": 0.8, "eps": 1e-6, "weight_decay": 0.1, "momentum": 0.0, "centered": False},
     "Rprop": {"lr": 0.1, "etas": (0.5, 1.2), "step_sizes": (1e-6, 50.0)},
 }
-#: The names in the state of a weight, of the lists that the functions take under other names.
+#: The names in a weight's state of the lists that have other names in the functions.
 STATE = {
     "square_avgs": "square_avg",
     "acc_deltas": "acc_delta",
@@ -43,7 +43,7 @@ STATE = {
     "prevs": "prev",
     "step_sizes": "step_size",
 }
-#: What the functions get one by one and the classes as a pair.
+#: Settings that are separate arguments of the functions, and pairs in the classes.
 PAIRS = {"betas": ("beta1", "beta2"), "etas": ("etaminus", "etaplus"), "step_sizes": ("step_size_min", "step_size_max")}
 
 
@@ -53,7 +53,7 @@ def function_of(name: str) -> Callable[..., None]:
 
 
 def lists_of(name: str, optimizer: torch.optim.Optimizer, weights: list[torch.Tensor], **more: bool) -> list[list[Any]]:
-    """The lists that a function takes by position: weights, gradients, and the state of the optimizer."""
+    """Return the lists that a function takes by position: weights, gradients, and the state of the optimizer."""
     found: list[list[Any]] = []
     for parameter in inspect.signature(function_of(name)).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
@@ -65,23 +65,23 @@ def lists_of(name: str, optimizer: torch.optim.Optimizer, weights: list[torch.Te
         elif parameter.name in STATE or (parameter.name == "max_exp_avg_sqs" and more.get("amsgrad")):
             key = STATE.get(parameter.name, "max_exp_avg_sq")
             found.append([optimizer.state[weight][key] for weight in weights])
-        else:  # of a variant that the settings do not ask for
+        else:  # of a variant that the settings do not select
             found.append([])
     return found
 
 
 def settings_of(name: str, **more: bool) -> dict[str, Any]:
-    """The settings as a function takes them, and more."""
+    """Return the settings in the form that a function takes, and additional ones."""
     found: dict[str, Any] = {"maximize": False, "has_complex": False, "foreach": False}
     for setting, value in SETTINGS[name].items():
         found |= dict(zip(PAIRS[setting], value, strict=True)) if setting in PAIRS else {setting: value}
-    if name == "Rprop":  # its rate is the first size of a step, which is in the state
+    if name == "Rprop":  # its rate is the first step size, which is in the state
         del found["lr"]
     return found | more
 
 
 def trained(name: str, device: torch.device, **more: bool) -> tuple[list[torch.Tensor], torch.optim.Optimizer]:
-    """Weights after a step of an optimizer, with gradients for the next."""
+    """Return weights after a step of an optimizer, with gradients for the next one."""
     weights = [weight.detach().to(device) for weight in new_weights(device)]
     optimizer = getattr(torch.optim, name)(weights, foreach=False, **(SETTINGS[name] | more))
     first, second = new_gradients(2)
@@ -104,7 +104,7 @@ def trained(name: str, device: torch.device, **more: bool) -> tuple[list[torch.T
 )
 @pytest.mark.types("float64")
 def test_functional_step_is_that_of_the_class(device: torch.device, name: str, more: dict[str, bool]) -> None:
-    """The function of an optimizer, given weights, gradients and state, does the step that the class does, in place."""
+    """The function of an optimizer, given weights, gradients and state, performs the step of the class in place."""
     weights, optimizer = trained(name, device, **more)
     others, same = copy.deepcopy((weights, optimizer))
     for other, weight in zip(others, weights, strict=True):
@@ -121,7 +121,7 @@ def test_functional_step_is_that_of_the_class(device: torch.device, name: str, m
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "ASGD"])
 @pytest.mark.types("float64")
 def test_functional_step_refuses_steps_that_are_numbers(device: torch.device, name: str) -> None:
-    """The numbers of steps, and NAdam's products, are tensors: numbers as of older releases are refused."""
+    """Step counts, and NAdam's products, must be tensors: numbers, as in older releases, are refused."""
     weights, optimizer = trained(name, device)
     before = [weight.clone() for weight in weights]
     lists = ["state_steps", "mu_products"] if name == "NAdam" else ["state_steps"]
@@ -137,14 +137,14 @@ def test_functional_step_refuses_steps_that_are_numbers(device: torch.device, na
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.types("float64")
 def test_functional_step_refuses_what_its_variants_have_not(device: torch.device, name: str) -> None:
-    """`foreach` has no gradients, and a step that is `capturable` has its numbers of steps on the weights' accelerator.
+    """`foreach` is not differentiable, and a `capturable` step has its step counts on the weights' accelerator.
 
-    Both are refused, and nothing is changed.
+    Other calls are refused and change nothing.
     """
     weights, optimizer = trained(name, device)
     before = [weight.clone() for weight in weights]
     refused = [({"foreach": True, "differentiable": True}, "_foreach ops don't support autograd")]
-    if name not in ("Adagrad", "ASGD"):  # no graph captures the one, and the other has its steps there in any case
+    if name not in ("Adagrad", "ASGD"):  # no graph captures Adagrad, and ASGD always has its step counts there
         refused.append(({"capturable": True}, "If capturable=True, "))
     for options, why in refused:
         with pytest.raises(AssertionError, match=why):
@@ -155,7 +155,7 @@ def test_functional_step_refuses_what_its_variants_have_not(device: torch.device
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 @pytest.mark.types("float64")
 def test_adam_betas_can_be_tensors(device: torch.device, name: str) -> None:
-    """`betas` of two tensors of one element do the steps that two numbers do, one weight at a time."""
+    """`betas` as two tensors of one element give the same steps as two numbers, one weight at a time."""
     betas = 0.5, 0.75
     start, steps = new_weights(device), new_gradients(3)
     results = []
@@ -172,7 +172,7 @@ def test_adam_betas_can_be_tensors(device: torch.device, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_adam_betas_that_are_tensors_are_refused_with_other_settings(name: str) -> None:
-    """One number and one tensor, tensors of several elements, and `foreach` without `capturable` are refused."""
+    """`betas` are refused as a number and a tensor, with several elements, and for `foreach` without `capturable`."""
     one, several = torch.tensor(0.5), torch.tensor([0.5, 0.5])
     for betas, options, why in (
         ((0.5, one), {}, "either both floats or both Tensors"),
@@ -187,7 +187,7 @@ def test_adam_betas_that_are_tensors_are_refused_with_other_settings(name: str) 
 
 @pytest.mark.types("float64")
 def test_adafactor_state_of_an_older_release_continues(device: torch.device) -> None:
-    """Adafactor's state with a number of steps that is no tensor, and without `foreach`, continues as with them."""
+    """Adafactor's state from an older release, with a number as step count and no `foreach`, continues as before."""
     start = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3)
     gradients = [start * factor - 2 for factor in (0.5, -1.0, 0.25)]
     results = []
@@ -210,7 +210,7 @@ def test_adafactor_state_of_an_older_release_continues(device: torch.device) -> 
 
 
 def test_lbfgs_refuses_a_step_with_a_second_group(device: torch.device) -> None:
-    """A group that is added to L-BFGS afterwards is refused at the next step, and the closure is not called."""
+    """A group that is added to L-BFGS later is refused at the next step, and the closure is not called."""
     optimizer = torch.optim.LBFGS([torch.zeros(1, device=device)])
     optimizer.add_param_group({"params": [torch.zeros(1, device=device)]})
     calls: list[int] = []
@@ -220,7 +220,7 @@ def test_lbfgs_refuses_a_step_with_a_second_group(device: torch.device) -> None:
 
 
 def test_cosineannealinglr_get_lr_of_a_resumed_schedule_is_its_formula() -> None:
-    """A `CosineAnnealingLR` made with `last_epoch` has the rate of its formula there, asked before the first step."""
+    """A `CosineAnnealingLR` created with `last_epoch` has the rate of its formula there, before its first step."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.8)
     optimizer.param_groups[0]["initial_lr"] = 0.8
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=6, eta_min=0.2, last_epoch=1)
@@ -231,7 +231,7 @@ def test_cosineannealinglr_get_lr_of_a_resumed_schedule_is_its_formula() -> None
 @pytest.mark.requires(any=[{"device": "cuda"}, {"not_": {"accelerator": True}}])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_functional_step_fused_divides_by_grad_scale_and_skips_found_inf(device: torch.device, name: str) -> None:
-    """With `fused`, gradients are divided by `grad_scale`, and a `found_inf` of 1 leaves weights and state alone."""
+    """With `fused`, gradients are divided by `grad_scale`, and a `found_inf` of 1 leaves weights and state as is."""
     results = []
     for scale, found_inf in ((None, None), (4.0, 0.0), (None, 1.0)):
         weights = [torch.tensor([1.0, -2.0, 3.0], device=device), torch.tensor([[0.5]], device=device)]
@@ -263,7 +263,7 @@ def test_functional_step_fused_divides_by_grad_scale_and_skips_found_inf(device:
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_functional_step_foreach_takes_complex_weights_as_pairs(device: torch.device, name: str) -> None:
-    """With `foreach` and `has_complex`, complex weights step as the pairs of numbers that they are."""
+    """With `foreach` and `has_complex`, complex weights step as pairs of real numbers."""
     weights = [torch.tensor([1 + 2j, -3j], device=device)]
     pairs = [torch.view_as_real(weight).clone() for weight in weights]
     for each, has_complex in ((weights, True), (pairs, False)):

@@ -13,7 +13,7 @@ from .catalogue import CAPTURABLE, KINDS, Kind, marks, new_gradients, new_weight
 from .graphs import captured, rehearsed
 
 pytestmark = [
-    # Before torch 2.13, only CUDA's graphs.
+    # Before torch 2.13, only CUDA's graphs exist.
     pytest.mark.requires(any=[{"accelerator": True, "torch": ">=2.13"}, {"device": "cuda"}]),
     pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True"),
 ]
@@ -43,8 +43,7 @@ FUSED = [kind for kind in KINDS.values() if "fused" in kind.forms]
     ],
 )
 def test_capturable_step_replay_equals_a_step(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """A captured step, replayed with new gradients in place, is bitwise equal to an eager step of the same
-    implementation."""
+    """A captured step, replayed with new gradients in place, is bitwise equal to an eager step of its kind."""
     capturable: dict[str, Any] = {"capturable": True} if form == "fused" and "capturable" in kind.forms else {}
     weights = [weight.detach() for weight in new_weights(device, torch.float32)]
     others = [weight.clone() for weight in weights]

@@ -1,4 +1,4 @@
-"""Parameter groups with their own settings, closures, and what a step does not change."""
+"""Parameter groups with their own settings, closures, and values that a step does not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 3
 
 
 def detached(device: torch.device, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    """Weights without autograd, so that a differentiable implementation can write to them."""
+    """Return weights without autograd, so that a differentiable implementation can write to them."""
     return [weight.detach() for weight in new_weights(device, dtype)]
 
 
@@ -33,7 +33,7 @@ def test_param_groups_have_their_own_settings(device: torch.device, kind: Kind, 
     """
     others = kind.settings[next(name for name in ("dampening", "decay", "limits") if name in kind.settings)]
     rates: list[dict[str, Any]] = [{"lr": 0.3}, {}, {**others, "lr": 0.01, "maximize": True}]
-    # Adagrad's sums start with the optimizer's value, whatever the group has
+    # Adagrad's sums start with the optimizer's value, whatever the group has.
     rates[2].pop("initial_accumulator_value", None)
     weights = detached(device)
     alone = [weight.clone() for weight in weights]
@@ -105,7 +105,7 @@ def test_add_param_group_takes_effect(device: torch.device) -> None:
 
 @pytest.mark.parametrize("what", ["nothing", "a_set", "no_tensor", "no_leaf", "one_tensor"])
 def test_params_must_be_tensors_in_an_ordered_collection(device: torch.device, what: str) -> None:
-    """No weights, a set, non-tensors, a bare tensor and non-leaf tensors raise ValueError or TypeError."""
+    """Missing weights, a set, non-tensors, a bare tensor and non-leaf tensors raise ValueError or TypeError."""
     weight = torch.ones(2, device=device, requires_grad=True)
     wrong: dict[str, tuple[Any, type[Exception], str]] = {
         "nothing": ([], ValueError, "empty parameter list"),
@@ -141,9 +141,9 @@ def test_settings_that_are_impossible_are_a_valueerror_that_names_them(
 @with_forms("momentum", "decay")
 @pytest.mark.types("float64")
 def test_step_ignores_weights_without_a_gradient(device: torch.device, kind: Kind, form: str, settings: str) -> None:
-    """A step ignores weights without a gradient, including decay, and creates no state; also if none has a gradient.
+    """A step ignores weights without a gradient, also in decay, and creates no state, even if none has a gradient.
 
-    Adagrad's initial state stays.
+    Adagrad's initial state is unchanged.
     """
     weights = detached(device)
     optimiser = kind.make(weights, form, settings)
@@ -303,7 +303,7 @@ def test_capturable_on_the_cpu_is_refused(device: torch.device, name: str) -> No
 @with_kinds()
 @pytest.mark.types("float64")
 def test_complex_weights_step_as_pairs_of_numbers(device: torch.device, kind: Kind, form: str) -> None:
-    """Complex weights are updated like their real and imaginary parts as real weights, several at once too.
+    """Complex weights are updated like their real and imaginary parts as real weights, also several together.
 
     The tolerance is float64 rounding, because complex kernels may fuse a product with a sum.
     """

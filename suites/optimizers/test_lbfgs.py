@@ -1,7 +1,7 @@
-"""L-BFGS against the published algorithm: directions, first step, line search, counts and ends.
+"""L-BFGS, compared with the published algorithm: directions, first step, line search, counts and termination.
 
-Nocedal and Wright, *Numerical Optimization* (2006): algorithm 7.4 is the direction, 3.5 the search of a step length by
-the strong Wolfe conditions (3.7).
+Nocedal and Wright, *Numerical Optimization* (2006): algorithm 7.4 is the direction, and 3.5 the search for a step
+length by the strong Wolfe conditions (3.7).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .minfunc import Lbfgs
 
 #: Constants of the strong Wolfe conditions that torch uses.
 SUFFICIENT_DECREASE, CURVATURE = 1e-4, 0.9
-#: One iteration with a line search; without `max_eval`, it may evaluate the function once.
+#: One iteration with a line search. Without `max_eval`, it may evaluate the function only once.
 ONE_SEARCH = {"max_iter": 1, "max_eval": 40, "line_search_fn": "strong_wolfe"}
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -31,17 +31,17 @@ def quadratic(x: torch.Tensor) -> torch.Tensor:
 
 
 def valley(x: torch.Tensor) -> torch.Tensor:
-    """Rosenbrock's function."""
+    """Return Rosenbrock's function."""
     return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
 
 
 def waves(x: torch.Tensor) -> torch.Tensor:
-    """Rastrigin's function: many minima along each direction."""
+    """Return Rastrigin's function, which has many minima along each direction."""
     return (x**2 - 3 * torch.cos(4 * x)).sum()
 
 
 def wall(x: torch.Tensor) -> torch.Tensor:
-    """Flat on one side and steep on the other."""
+    """Return a function that is flat on one side and steep on the other."""
     return (x**6 / 6 + torch.nn.functional.softplus(-3 * x)).sum()
 
 
@@ -56,7 +56,7 @@ def value_and_gradient(function: Function, x: torch.Tensor) -> tuple[float, torc
 
 
 class Minimized:
-    """A weight that L-BFGS moves to minimize a function, and how often the function was evaluated."""
+    """A weight that L-BFGS moves to minimize a function, and the number of evaluations of the function."""
 
     def __init__(self, device: torch.device, function: Function, start: list[float], **settings: object) -> None:
         self.x = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
@@ -68,7 +68,7 @@ class Minimized:
         return self.optimizer.step(self._closure).item()
 
     def count(self, name: str) -> int:
-        """What the state counts: ``n_iter`` or ``func_evals``."""
+        """Return a counter of the state: `n_iter` or `func_evals`."""
         return int(self.optimizer.state[self.x][name])
 
     def _closure(self) -> torch.Tensor:
@@ -111,7 +111,7 @@ def directions(lr: float, steps: int, history: int, start: list[float]) -> list[
 def test_lbfgs_points_are_those_of_the_algorithm(device: torch.device, history: int, start: list[float]) -> None:
     """Without a line search, each point is the published one, for any length of the memory.
 
-    The first step has the length ``lr`` along the gradient divided by its sum of absolute values, if that is above 1.
+    The first step has the length `lr` along the gradient divided by its sum of absolute values, if that is above 1.
     """
     run = Minimized(device, quadratic, start, lr=0.4, max_iter=1, history_size=history)
     for number, wanted in enumerate(directions(0.4, 8, history, start)):
@@ -124,7 +124,7 @@ def test_lbfgs_points_are_those_of_the_algorithm(device: torch.device, history: 
 
 @pytest.mark.types("float64")
 def test_lbfgs_point_after_several_iterations_of_a_step(device: torch.device) -> None:
-    """`max_iter` iterations of one step come to the point of as many steps of one iteration."""
+    """`max_iter` iterations of one step reach the point of as many steps of one iteration."""
     run = Minimized(device, quadratic, [3.0, -2.0, 5.0, 0.5], lr=0.4, max_iter=6, history_size=3)
     first = run.step()
     assert first == float(quadratic(torch.tensor([3.0, -2.0, 5.0, 0.5], dtype=torch.float64)))
@@ -152,11 +152,11 @@ def test_lbfgs_point_after_several_iterations_of_a_step(device: torch.device) ->
 def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
     device: torch.device, name: str, lr: float, most: float
 ) -> None:
-    """With ``strong_wolfe``, the step from each point satisfies both conditions, from short and long first guesses.
+    """With `strong_wolfe`, the step from each point satisfies both conditions, from short and long first guesses.
 
-    The value falls by at least 1e-4 of what the slope promises, and the slope at the end is at most 0.9 of that at the
-    start. The mean number of evaluations of a step is at most a seventh above what torch 2.13 needs: a search that
-    guesses worse than by cubic interpolation needs more.
+    The value falls by at least 1e-4 of the slope's prediction, and the slope at the end is at most 0.9 of that at the
+    start. The mean number of evaluations per step is at most a seventh above torch 2.13's: a search with worse guesses
+    than cubic interpolation needs more.
     """
     torch.manual_seed(7)
     function = SEARCHED[name]
@@ -196,9 +196,9 @@ def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
 @pytest.mark.parametrize(
     ("lr", "end", "evaluations"),
     [
-        # The slope is 16 at the start, so that the search may end where it is at most 14.4, at 3.6 or before -3.6.
+        # The slope is 16 at the start, so the search may end where it is at most 14.4, at 3.6 or before -3.6.
         (0.5, 3.5, 2),
-        # The first guess is too long, -3.9: a cubic through both ends has its minimum where the parabola has it.
+        # The first guess is too long, -3.9: a cubic through both ends has its minimum at that of the parabola.
         (7.9, 0.0, 3),
         # The first guesses are too short, 3.99 and 3.9: each next one is at most ten times as long.
         (0.01, 3.0, 4),
@@ -207,9 +207,9 @@ def test_lbfgs_line_search_ends_at_a_strong_wolfe_point(
 )
 @pytest.mark.types("float64")
 def test_lbfgs_line_search_on_a_parabola(device: torch.device, lr: float, end: float, evaluations: int) -> None:
-    """The search takes a first guess that fits, interpolates between both sides of a minimum, and extends tenfold.
+    """The search accepts a first guess that fits, interpolates between both sides of a minimum, and extends tenfold.
 
-    The first guess is a step of length ``lr``, since the gradient is above 1.
+    The first guess is a step of length `lr`, since the gradient is above 1.
     """
     run = Minimized(device, lambda x: (x**2).sum() / 2, [4.0], lr=lr, **ONE_SEARCH)
     run.step()
@@ -219,7 +219,7 @@ def test_lbfgs_line_search_on_a_parabola(device: torch.device, lr: float, end: f
 
 @pytest.mark.types("float64")
 def test_lbfgs_ends_where_the_gradient_is_small(device: torch.device) -> None:
-    """A step ends at once where no entry of the gradient is above ``tolerance_grad``, 1e-7 by default."""
+    """A step ends immediately if no entry of the gradient is above `tolerance_grad`, by default 1e-7."""
     for gradient, ends in ((1e-7, True), (2e-7, False)):
         run = Minimized(device, lambda x, slope=gradient: (slope * x).sum(), [1.0, 2.0])
         run.step()
@@ -229,7 +229,7 @@ def test_lbfgs_ends_where_the_gradient_is_small(device: torch.device) -> None:
 
 @pytest.mark.types("float64")
 def test_lbfgs_ends_where_it_moves_little(device: torch.device) -> None:
-    """A step ends after an iteration that moves by at most ``tolerance_change``, or changes the value by less."""
+    """A step ends after an iteration that moves by at most `tolerance_change`, or changes the value by less."""
     settings = {"lr": 1e-3, "max_iter": 20, "tolerance_grad": 0.0}
     moves = Minimized(device, quadratic, [2.0, 2.0, 2.0, 2.0], tolerance_change=1.0, **settings)
     moves.step()
@@ -241,7 +241,7 @@ def test_lbfgs_ends_where_it_moves_little(device: torch.device) -> None:
 
 @pytest.mark.types("float64")
 def test_lbfgs_stops_at_its_most_evaluations(device: torch.device) -> None:
-    """A step of 8 iterations makes at most a quarter more evaluations, and at most ``max_eval`` if that is given."""
+    """A step of 8 iterations makes at most a quarter more evaluations, and at most `max_eval` if it is given."""
     settings = {"lr": 0.05, "max_iter": 8, "tolerance_grad": 0.0, "tolerance_change": 0.0}
     for more, most in (({}, 8), ({"max_eval": 3}, 3)):
         run = Minimized(device, quadratic, [2.0] * 4, **settings, **more)
@@ -275,7 +275,7 @@ def test_lbfgs_closure_runs_with_gradients_on(device: torch.device) -> None:
 
 @pytest.mark.types("float64")
 def test_lbfgs_refuses_an_unknown_line_search(device: torch.device) -> None:
-    """A line search other than ``strong_wolfe`` raises RuntimeError in the step; a rate of 0 is allowed."""
+    """A line search other than `strong_wolfe` raises RuntimeError in the step; a rate of 0 is allowed."""
     run = Minimized(device, quadratic, [2.0] * 4, line_search_fn="golden")
     with pytest.raises(RuntimeError, match="strong_wolfe"):
         run.step()
@@ -305,19 +305,19 @@ def test_lbfgs_moves_complex_weights_as_pairs(device: torch.device) -> None:
     torch.testing.assert_close(torch.view_as_real(whole.detach().cpu()), pairs.detach().cpu(), rtol=1e-10, atol=1e-10)
 
 
-#: The settings of L-BFGS, and the values and gradients of one evaluation after the other. A value of None is at the
-#: bound of the sufficient decrease, if the first value is 0 and the first gradient 1 or -1.
+#: The settings of L-BFGS, and the values and gradients of its evaluations in order. A value of None is at the bound of
+#: the sufficient decrease, if the first value is 0 and the first gradient 1 or -1.
 Script = tuple[dict[str, Any], list[tuple[float | None, float]]]
 
-#: Gradients of the first evaluation: common ones, and some whose brackets are as short as a search divides.
+#: Gradients of the first evaluation: common ones, and some with brackets as short as a search divides.
 FIRST_GRADIENTS = (1.0, -1.0, 1.0, -4.0, 0.5, -0.25, 1e-9, -1.5e-9, 3e-9)
 GRADIENTS = (1.0, -1.0, 0.9, -0.9, 0.5, -0.5, 0.25, -0.25, 2.0, -2.0, 4.0, -4.0, 1.0, 0.0)
 VALUES = (None, None, 0.0, 0.0, -1e-3, 1e-4, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0, -1.25, 2.0, -2.0)
 
 LONG = {"lr": 1.0, "max_iter": 2, "max_eval": 40, "tolerance_grad": 0.0, "tolerance_change": 0.0, "history_size": 2}
-#: Where two sides of a comparison are equal, which no draw finds.
+#: Scripts with equal sides of a comparison, which no draw finds.
 TIES: list[Script] = [
-    # The second guess is at the tenth of the bracket that is too near to its end; the third is nearer.
+    # The second guess is at the tenth of the bracket that is too near to its end, and the third is nearer.
     ({**LONG, "lr": 10.0}, [(0.0, 1.0), (40.0, -9.0), (40.0, -40.0), *[(-0.5, -0.5)] * 60]),
     # The cubic has no slope at its only turn.
     (LONG, [(0.0, 1.0), (-1.0, 4.0), *[(-2.0, -0.5)] * 60]),
@@ -329,7 +329,7 @@ TIES: list[Script] = [
 
 
 def draw(numbers: random.Random) -> Script:
-    """Return a script that fits no function. Each branch of the search is taken within a few hundred."""
+    """Return a script that fits no function. Each branch of the search is taken within a few hundred scripts."""
     max_iter = numbers.choice((0, 1, 2, 3, 5))
     settings = {
         "lr": numbers.choice((1.0, 1.0, 0.5, 2.0, 8.0)),
@@ -352,12 +352,12 @@ def draw(numbers: random.Random) -> Script:
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.types("float64")
 def test_lbfgs_evaluates_where_minfunc_does(device: torch.device, search: str | None) -> None:
-    """Each evaluation of two steps is at the point of minFunc's, for any values and gradients that the closure returns.
+    """Each evaluation of two steps is at minFunc's point, for any values and gradients that the closure returns.
 
     The docstring of L-BFGS names minFunc as its model. The closure may return the same tensors each time.
     """
     numbers = random.Random(11)
-    draws = 400 if device.type == "cpu" else 60  # an accelerator takes long for so small work
+    draws = 400 if device.type == "cpu" else 60  # an accelerator is slow for such small work
     compared = 0
     for number, (settings, script) in enumerate(itertools.chain(TIES, (draw(numbers) for _ in range(draws)))):
         reference = Lbfgs(**settings, searching=search is not None)
@@ -401,7 +401,7 @@ def test_lbfgs_evaluates_where_minfunc_does(device: torch.device, search: str | 
 
 
 def at(point: float, script: list[tuple[float | None, float]], seen: list[float]) -> tuple[float, float]:
-    """Return value and gradient of the next evaluation, and note its point."""
+    """Return value and gradient of the next evaluation, and record its point."""
     value, gradient = script[len(seen)]
     seen.append(point)
     return (-SUFFICIENT_DECREASE * abs(point) if value is None else value), gradient
@@ -410,7 +410,7 @@ def at(point: float, script: list[tuple[float | None, float]], seen: list[float]
 @pytest.mark.requires(sparse=True)
 @pytest.mark.types("float64")
 def test_lbfgs_takes_a_missing_gradient_as_zeros_and_a_sparse_one_as_dense(device: torch.device) -> None:
-    """A weight without a gradient stays, real or complex, and one with a sparse gradient moves as with a dense one."""
+    """A weight without a gradient does not change, real or complex; a sparse gradient acts like a dense one."""
     for search in (None, "strong_wolfe"):
         moved = []
         for sparse in (False, True):

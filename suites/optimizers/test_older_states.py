@@ -1,4 +1,4 @@
-"""States of older releases of torch, and the ends of the allowed ranges of settings."""
+"""States of older releases of torch, and the bounds of the allowed ranges of settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from .catalogue import KINDS, Kind, give, new_gradients, new_weights, with_kinds
 
-#: Settings that older releases did not have: a state without them gets their defaults.
+#: Settings that older releases lacked: a state without them gets their defaults.
 LATER = (
     "foreach",
     "maximize",
@@ -23,7 +23,7 @@ LATER = (
     "nesterov",
     "centered",
 )
-#: Entries of a weight's state that were numbers and are tensors.
+#: Entries of a weight's state that used to be numbers and are tensors now.
 NUMBERS = ("step", "eta", "mu", "mu_product")
 
 
@@ -36,7 +36,7 @@ def train(
 
 
 def older(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state as an older release has it."""
+    """Return the state in the form of an older release."""
     found = copy.deepcopy(state)
     for group in found["param_groups"]:
         for name in LATER:
@@ -52,7 +52,7 @@ def older(state: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("way", ["load_state_dict", "setstate"])
 @pytest.mark.types("float64")
 def test_state_of_an_older_release_continues(device: torch.device, kind: Kind, way: str) -> None:
-    """A state without the settings that came later, and with numbers in place of tensors, continues as it would have.
+    """A state without later settings, and with numbers in place of tensors, continues as in its release.
 
     The settings that it lacks get their defaults.
     """
@@ -78,7 +78,7 @@ def test_state_of_an_older_release_continues(device: torch.device, kind: Kind, w
             assert restored.param_groups[0][name] in (wanted, None)
     train(weights, optimiser, gradients[2:])
     train(others, restored, gradients[2:])
-    # The default implementation may round in another order than the one that the state was made with.
+    # The default implementation may round in another order than the one that created the state.
     torch.testing.assert_close(others, weights, rtol=1e-7, atol=1e-9)
     for values in restored.state.values():
         for name in NUMBERS:
@@ -91,7 +91,7 @@ ENDS: dict[str, Any] = {"lr": 0.0, "weight_decay": 0.0, "eps": 0.0, "betas": (0.
 @with_kinds()
 @pytest.mark.types("float64")
 def test_settings_at_the_ends_of_their_ranges_are_allowed(device: torch.device, kind: Kind) -> None:
-    """A rate, decay, `eps`, momentum or beta of 0 is allowed; a step with a rate of 0 leaves weights as they are."""
+    """A rate, decay, `eps`, momentum or beta of 0 is allowed; a step with a rate of 0 does not change the weights."""
     known = kind.make([torch.zeros(1)], "one_by_one", "plain").defaults
     for setting in ENDS.keys() & known.keys():
         weights = [weight.detach().to(device) for weight in new_weights(device)]
@@ -129,14 +129,14 @@ REFUSED = [
     ("name", "given"), REFUSED, ids=lambda value: value if isinstance(value, str) else "-".join(value)
 )
 def test_settings_that_do_not_fit_together_are_refused(device: torch.device, name: str, given: dict[str, Any]) -> None:
-    """Settings outside of their ranges, or that exclude each other, are refused when the optimizer is made."""
+    """Settings outside of their ranges, or that exclude each other, are refused in the constructor."""
     with pytest.raises((ValueError, RuntimeError)):
         KINDS[name].make([torch.zeros(1, device=device)], "one_by_one", "plain", **({"foreach": None} | given))
 
 
 @pytest.mark.types("float64")
 def test_lbfgs_line_search_does_not_go_up(device: torch.device) -> None:
-    """With `line_search_fn="strong_wolfe"` no step raises the loss, also where the first trial of a step is too long.
+    """With `line_search_fn="strong_wolfe"`, no step raises the loss, even if the first trial of a step is too long.
 
     Each step satisfies the condition of sufficient decrease, and the search ends at a flat point.
     """

@@ -20,7 +20,7 @@ STEPS = 5
 
 
 def adafactor(weight: torch.Tensor, gradients: list[torch.Tensor], lr: float, decay: float, d: float) -> torch.Tensor:
-    """The published steps (arXiv:1804.04235, in torch's documented order), in float64."""
+    """Return the published steps (arXiv:1804.04235, in torch's documented order), in float64."""
     rows, columns, flat = torch.zeros(()), torch.zeros(()), torch.zeros_like(weight)
     for step, g in enumerate(gradients, start=1):
         fresh = step**-0.8
@@ -68,7 +68,7 @@ def test_adafactor_steps_are_the_published_ones(
 
 
 def orthogonal(g: torch.Tensor) -> torch.Tensor:
-    """Five steps of the quintic Newton-Schulz iteration with Muon's published coefficients, in float64."""
+    """Return five steps of the quintic Newton-Schulz iteration with Muon's published coefficients, in float64."""
     tall = g.shape[0] > g.shape[1]
     x = (g.t() if tall else g) / g.norm()
     for _ in range(5):
@@ -84,7 +84,7 @@ def test_muon_steps_are_the_published_ones(device: torch.device, shape: tuple[in
     """Muon's steps equal the published ones: orthogonalized momentum, a shape-dependent rate, and decoupled decay.
 
     The iteration has fifteen products in bfloat16 (eight bits): its entries, below one, are within 0.05, and with a
-    rate of 0.02 over five steps weights are within 0.005. Decay and Nesterov momentum move some weights further than
+    rate of 0.02 over five steps, weights are within 0.005. Decay and Nesterov momentum move some weights further than
     that.
     """
     lr, momentum, decay = 0.02, 0.9, 2.0
@@ -132,7 +132,7 @@ def test_muon_is_for_matrices(device: torch.device) -> None:
 
 
 def test_muon_takes_fewer_than_100_steps_of_its_iteration(device: torch.device) -> None:
-    """A step with 100 steps of Newton and Schulz raises ValueError, and one with 99 does not."""
+    """A step with 100 Newton-Schulz steps raises ValueError, and one with 99 does not."""
     weight = torch.zeros(2, 2, device=device)
     weight.grad = torch.eye(2, device=device)
     torch.optim.Muon([weight], ns_steps=99).step()
@@ -211,7 +211,7 @@ def sparse(rows: list[int], values: torch.Tensor, size: tuple[int, ...]) -> torc
 def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.device, name: str) -> None:
     """SGD and Adagrad accept sparse gradients with duplicate rows, and give the same weights as with dense ones.
 
-    So they do with `foreach`.
+    This also holds with `foreach`.
     """
     for foreach in (None, True):
         start = torch.randn(6, 2, dtype=torch.float64)
@@ -232,9 +232,10 @@ def test_sparse_gradients_move_sgd_and_adagrad_as_dense_ones(device: torch.devic
 @SPARSE
 @pytest.mark.parametrize("maximize", [False, True], ids=["minimize", "maximize"])
 def test_sparseadam_moves_rows_that_have_a_gradient(device: torch.device, maximize: bool) -> None:
-    """SparseAdam updates the rows in the gradient as Adam would, with lazily updated moments and the global step count.
+    """SparseAdam updates the rows in the gradient like Adam, with lazily updated moments and the global step count.
 
-    Other rows are bitwise unchanged. (Its epsilon is applied differently from Adam's, so it is negligibly small here.)
+    Other rows are bitwise unchanged. SparseAdam applies its epsilon differently from Adam, so it is negligibly small
+    here.
     """
     start = torch.randn(5, dtype=torch.float64)
     weight = start.to(device, copy=True).requires_grad_(requires_grad=True)

@@ -15,12 +15,12 @@ TYPES_OF_WEIGHTS = {"float64": torch.float64, "float32": torch.float32}
 
 
 def tolerance(kind: Kind, form: str, dtype: torch.dtype) -> float:
-    """The tolerance, relative and absolute, for a weight of about one after eight steps.
+    """Return the tolerance, relative and absolute, for a weight of about one after eight steps.
 
-    A step has about twenty roundings. In float64 they are invisible at 1e-10; in float32 they are 160 times 6e-8, and
+    A step has about twenty roundings. In float64 they are invisible at 1e-10. In float32 they are 160 times 6e-8, and
     centered or rectified variants lose a digit by subtraction. For any dtype of the weights, torch stores some numbers
     in float32: ASGD's rate and NAdam's product of factors, accurate to 1e-6, and the step count if a step is captured
-    or differentiable: one minus a power of 0.999 is then accurate to 6e-5.
+    or differentiable. One minus a power of 0.999 is then accurate to 6e-5.
     """
     if dtype == torch.float32 or form in (*CAPTURABLE, "differentiable"):
         return 1e-4
@@ -63,7 +63,7 @@ def test_step_equals_the_formula(
 def test_maximize_takes_the_gradients_for_their_negatives(
     device: torch.device, kind: Kind, form: str, settings: str
 ) -> None:
-    """With each settings, steps with `maximize` are those without it for the negative gradients."""
+    """With each settings, steps with `maximize` equal those without it for the negative gradients."""
     starts = [weight.detach() for weight in new_weights(device)]
     gradients = new_gradients(STEPS)
     ends = []
@@ -75,7 +75,7 @@ def test_maximize_takes_the_gradients_for_their_negatives(
             optimiser.step()
         ends.append(weights)
 
-    # One small weight alone may be where it was: steps of the same size, as those of Rprop, can cancel.
+    # One small weight alone may be unchanged: steps of the same size, such as those of Rprop, can cancel.
     assert not all(torch.equal(up, start) for up, start in zip(ends[0], starts, strict=True))
     for up, down in zip(*ends, strict=True):
         torch.testing.assert_close(up, down, rtol=1e-12, atol=1e-12)
@@ -83,8 +83,7 @@ def test_maximize_takes_the_gradients_for_their_negatives(
 
 @with_kinds()
 def test_step_references_follow_each_setting(kind: Kind) -> None:
-    """Control: no reference leaves the weights unchanged or ignores its settings, as each settings gives other
-    weights."""
+    """Control: no reference leaves the weights unchanged or ignores its settings; each settings gives other weights."""
     torch.manual_seed(1)
     weights = new_weights(torch.device("cpu"))
     gradients = new_gradients(STEPS)
@@ -92,7 +91,7 @@ def test_step_references_follow_each_setting(kind: Kind) -> None:
 
     for name, end in found.items():
         assert not torch.equal(end, weights[1].detach()), name
-    # Averaging changes the average, not the weights.
+    # Averaging changes the average, and not the weights.
     different = {name: end for name, end in found.items() if name != "average"}
     assert len({tuple(end.tolist()) for end in different.values()}) == len(different)
 

@@ -1,4 +1,4 @@
-"""Schedulers: steps with an epoch, schedulers that are made in the middle of training, groups that come later."""
+"""Schedulers: steps with an epoch, schedulers created in the middle of training, groups that are added later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim import swa_utils
 from .test_schedulers import BASES, PLANS, STEPS, Falling, advance, optimizer_of, rates_of
 from .test_state import through_a_file
 
-#: Schedulers whose `step` takes an epoch: with a closed form, and those that compute each rate from the first.
+#: Schedulers whose `step` takes an epoch: those with a closed form, and those that compute each rate from the first.
 BY_EPOCH = (
     "LambdaLR",
     "StepLR",
@@ -44,7 +44,7 @@ def test_step_with_an_epoch_warns_and_sets_its_rate(name: str) -> None:
         assert scheduler.last_epoch == epoch
 
 
-#: Schedulers that are made with `last_epoch` 4 in training whose rate is that of step 5.
+#: Schedulers that are created with `last_epoch` 4 in training whose rate is that of step 5.
 RESUMED: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "LambdaLR": lambda o: rates.LambdaLR(o, Falling(0.8), last_epoch=4),
     "MultiplicativeLR": lambda o: rates.MultiplicativeLR(o, lambda step: 1.0 + 1.0 / step, last_epoch=4),
@@ -72,7 +72,7 @@ RESUMED: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 @pytest.mark.parametrize("name", RESUMED)
 def test_last_epoch_resumes_a_schedule(name: str) -> None:
-    """A scheduler that is made with the epoch before the current one leaves its rate, and goes on from there."""
+    """A scheduler that is created with the epoch before the current one keeps its rate, and continues from there."""
 
     def rate(base: float, step: int) -> float:
         return base * (0.1 if step < 9 else 0.01) if name == "MultiStepLR_defaults" else PLANS[name].rate(base, step)
@@ -90,9 +90,9 @@ def test_last_epoch_resumes_a_schedule(name: str) -> None:
 
 @pytest.mark.parametrize("adam", [False, True], ids=["momentum", "betas"])
 def test_onecyclelr_resumes_from_groups_that_have_its_settings(adam: bool) -> None:
-    """`OneCycleLR` with `last_epoch` takes rates and momenta from the groups, and goes on as the first one does.
+    """`OneCycleLR` with `last_epoch` takes rates and momenta from the groups, and continues like the original.
 
-    `CyclicLR` with `last_epoch` leaves the ends of the momentum in the groups as well.
+    `CyclicLR` with `last_epoch` also keeps the bounds of the momentum in the groups.
     """
 
     def made() -> Any:
@@ -116,12 +116,12 @@ def test_onecyclelr_resumes_from_groups_that_have_its_settings(adam: bool) -> No
 
 @pytest.mark.parametrize("mode", ["triangular2", "exp_range", "exp_range_of_1", "own_cycle", "own_iterations"])
 def test_cycliclr_scales_the_momentum_as_the_rate(mode: str) -> None:
-    """`CyclicLR` scales the height of a cycle's momentum as that of its rate, and each group has its own momenta.
+    """`CyclicLR` scales the height of a cycle's momentum like that of its rate, and each group has its own momenta.
 
-    The groups hold the ends.
+    The groups hold the bounds.
     """
     optimizer = optimizer_of(*BASES, momentum=0.5)
-    # The modes of torch have a `scale_mode` of their own, whatever is given.
+    # torch's modes have their own `scale_mode`, whatever the argument is.
     settings: dict[str, Any] = {"mode": mode, "gamma": 0.9, "scale_mode": "cycle"}
     if mode == "triangular2":
         settings["scale_mode"] = "iterations"
@@ -160,7 +160,7 @@ def test_cycliclr_scales_the_momentum_as_the_rate(mode: str) -> None:
 def test_cycliclr_state_has_the_attributes_of_a_callable_object() -> None:
     """The state of `CyclicLR` can be saved, and has the attributes of a `scale_fn` that is an object.
 
-    A scheduler with the state of another mode goes on in that mode.
+    A scheduler with the state of another mode continues in that mode.
     """
 
     def made(**settings: Any) -> tuple[torch.optim.Optimizer, Any]:
@@ -194,7 +194,7 @@ def test_cycliclr_state_has_the_attributes_of_a_callable_object() -> None:
 
 
 def test_schedulers_copy_rates_that_are_tensors() -> None:
-    """Rates that are given to a scheduler as tensors are copied: a change of the tensor later changes nothing."""
+    """Rates that a scheduler gets as tensors are copied: a later change of the tensor changes nothing."""
     makes: tuple[Callable[[torch.optim.Optimizer, torch.Tensor], Any], ...] = (
         lambda o, rate: rates.CyclicLR(o, rate / 4, rate, step_size_up=2, cycle_momentum=False),
         lambda o, rate: rates.OneCycleLR(o, rate, total_steps=20, cycle_momentum=False),
@@ -246,7 +246,7 @@ def test_sequentiallr_with_a_milestone_at_0_begins_with_the_second_scheduler() -
 
 
 def test_reducelronplateau_serves_a_group_that_is_added_later() -> None:
-    """A group that is added later has the same `min_lr`, unless one was given per group: then the next fall raises."""
+    """A later group has the same `min_lr`, unless `min_lr` was given per group: then the next reduction raises."""
     for limits, error in ((0.4, False), ([0.4], True)):
         optimizer = optimizer_of(1.0)
         scheduler = rates.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, min_lr=limits)
@@ -396,7 +396,7 @@ def test_onecyclelr_may_rise_for_nothing_or_for_all() -> None:
 
 
 def test_onecyclelr_may_be_as_short_as_one_epoch_or_step() -> None:
-    """The least length of `OneCycleLR` is one step, one epoch, or one step per epoch."""
+    """The minimum length of `OneCycleLR` is one step, one epoch, or one step per epoch."""
     lengths: tuple[tuple[dict[str, int], int], ...] = (
         ({"total_steps": 1}, 1),
         ({"epochs": 1, "steps_per_epoch": 3}, 3),
@@ -408,7 +408,7 @@ def test_onecyclelr_may_be_as_short_as_one_epoch_or_step() -> None:
 
 
 def test_chainedscheduler_of_one_and_of_three_schedulers() -> None:
-    """`ChainedScheduler` multiplies what its schedulers do, however many they are, and knows the first rate."""
+    """`ChainedScheduler` multiplies the factors of its schedulers, for any number of them, and knows the first rate."""
     for count in (1, 3):
         optimizer = optimizer_of(1.0)
         scheduler = rates.ChainedScheduler([rates.ExponentialLR(optimizer, 0.5) for _ in range(count)])
@@ -435,7 +435,7 @@ def test_two_schedulers_of_one_optimizer_both_see_its_steps() -> None:
 
 
 class Halving(rates.LRScheduler):
-    """A scheduler that defines its rate alone."""
+    """A scheduler that only defines its rate."""
 
     def get_lr(self) -> list[Any]:
         return [base / 2**self.last_epoch for base in self.base_lrs]

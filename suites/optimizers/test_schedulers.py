@@ -1,7 +1,7 @@
-"""Schedulers of the learning rate: the rate of each step against the documented formula, for numbers and tensors.
+"""Schedulers of the learning rate: the rate of each step compared with the documented formula, as number and tensor.
 
-The formulas are those of the documentation (`torch.optim.lr_scheduler`), in closed form, with two groups of different
-rates, so that a rate of one group is not taken for the other's.
+The formulas are those of the documentation (`torch.optim.lr_scheduler`), in closed form. Two groups have different
+rates, so that a scheduler that confuses them fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rate = Callable[[float, int], float]
 
 
 class Plan(NamedTuple):
-    """A scheduler, and the rate after so many steps, given the base rate."""
+    """A scheduler, and its rate after a number of steps, given the base rate."""
 
     make: Callable[[torch.optim.Optimizer], Any]
     rate: Rate
@@ -44,7 +44,7 @@ def cosine(step: float, whole: float) -> float:
 
 
 def warm_restarts(base: float, step: float, again: int = 2) -> float:
-    """The first cycle has 3 steps, and each later one `again` times as many."""
+    """Return the rate of warm restarts: the first cycle has 3 steps, and each later one `again` times as many."""
     length = 3
     while step >= length:
         step, length = step - length, length * again
@@ -52,7 +52,7 @@ def warm_restarts(base: float, step: float, again: int = 2) -> float:
 
 
 def triangular(base: float, step: int, *, scale: Callable[[int, int], float], down: int = 2) -> float:
-    """From `base` / 10 up to `base` in 3 steps, and `down` again."""
+    """Return the rate from `base` / 10 up to `base` in 3 steps, and in `down` steps back."""
     cycle, place = divmod(step, 3 + down)
     share = place / 3 if place <= 3 else (3 + down - place) / down
     return base / 10 + (base - base / 10) * share * scale(cycle + 1, step)
@@ -70,7 +70,10 @@ def cyclic(**settings: Any) -> Callable[[torch.optim.Optimizer], Any]:
 
 
 def one_cycle(base: float, step: int, anneal: Callable[[float, float, float], float], *, three: bool) -> float:
-    """Of 15 steps 20% go up, that is to step 2; with three phases as many go down again; the rest goes to the end."""
+    """Return the rate of one cycle of 15 steps.
+
+    20% of them go up, to step 2. With three phases, as many go down again. The others go to the end.
+    """
     start, top = base / 5, base
     end, up, last = start / 100, 0.2 * 15 - 1, 14
     if step <= up:
@@ -218,7 +221,7 @@ def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
 def test_lr_of_each_step_follows_the_formula(name: str) -> None:
     """The rate of each group after each step is the documented one, and `get_last_lr` returns it.
 
-    The first rate is set when the scheduler is made.
+    The first rate is set in the constructor.
     """
     optimizer = optimizer_of(*BASES)
     scheduler = PLANS[name].make(optimizer)
@@ -233,9 +236,9 @@ def test_lr_of_each_step_follows_the_formula(name: str) -> None:
 @NAMES
 @pytest.mark.types("float64")
 def test_lr_that_is_a_tensor_is_filled_in_place(device: torch.device, name: str) -> None:
-    """A rate that is a tensor stays the same tensor, with the value of the formula: captured steps read it.
+    """A rate that is a tensor remains the same tensor, with the value of the formula: captured steps read it.
 
-    `get_last_lr` returns copies: to change them does not change the rate. The tensor has no dimension, or one.
+    `get_last_lr` returns copies, so that changing them does not change the rate. The tensor has no dimension, or one.
     """
     tensors = [
         torch.full(shape, base, dtype=torch.float64, device=device)
@@ -257,9 +260,9 @@ def test_lr_that_is_a_tensor_is_filled_in_place(device: torch.device, name: str)
 
 @NAMES
 def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) -> None:
-    """A scheduler with the state of another, whose optimizer has the other's state, goes on with the same rates.
+    """A scheduler with the state of another, whose optimizer has the other's state, continues with the same rates.
 
-    The state has the last rates, and not the optimizer. Loading does not change the state that was given.
+    The state has the last rates, and not the optimizer. Loading does not change the loaded state.
     """
     optimizer = optimizer_of(*BASES)
     scheduler = PLANS[name].make(optimizer)
@@ -272,7 +275,7 @@ def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) ->
         if "scale_fn" not in name and "object" not in name
         else scheduler.state_dict()
     )
-    keys = set() if "CyclicLR" in name else set(state)  # it takes its function out of the state
+    keys = set() if "CyclicLR" in name else set(state)  # it removes its function from the state
 
     restored.load_state_dict(state)
     other.load_state_dict(optimizer.state_dict())
@@ -291,7 +294,7 @@ def test_load_state_dict_continues_where_another_scheduler_stopped(name: str) ->
 def test_lambdalr_state_has_the_attributes_of_callable_objects() -> None:
     """The state of `LambdaLR` and `MultiplicativeLR` has the attributes of callable objects, and None for functions.
 
-    The attributes are a copy, and loading keeps the state as it is.
+    The attributes are a copy, and loading does not change the state.
     """
     for kind in (rates.LambdaLR, rates.MultiplicativeLR):
         falling = Falling(0.5)
@@ -312,7 +315,7 @@ def test_lambdalr_state_has_the_attributes_of_callable_objects() -> None:
 
 
 def test_last_epoch_needs_initial_lr() -> None:
-    """A scheduler that is made with `last_epoch` takes the base rates from `initial_lr` of the groups, and needs it."""
+    """A scheduler created with `last_epoch` takes the base rates from `initial_lr` of the groups, and requires it."""
     with pytest.raises(KeyError, match="initial_lr"):
         rates.StepLR(optimizer_of(*BASES), 3, last_epoch=4)
     optimizer = optimizer_of(*BASES)
@@ -332,7 +335,7 @@ def test_last_epoch_needs_initial_lr() -> None:
 def test_cycle_momentum_goes_against_the_rate(kind: str, adam: bool) -> None:
     """With `cycle_momentum`, momentum falls from its maximum to its minimum while the rate rises, and rises again.
 
-    For Adam it is the first of the two betas.
+    For Adam, the momentum is the first of the two betas.
     """
     weight = torch.ones((), requires_grad=True)
     optimizer: torch.optim.Optimizer = (
@@ -371,9 +374,9 @@ def test_onecyclelr_refuses_a_step_beyond_the_last() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2.5, 3, 7.25, 9])
 def test_cosineannealingwarmrestarts_step_takes_a_fraction_of_an_epoch(epoch: float) -> None:
-    """`CosineAnnealingWarmRestarts.step(epoch)` sets the rate of a fraction of an epoch, in the cycle that it is in.
+    """`CosineAnnealingWarmRestarts.step(epoch)` sets the rate of a fraction of an epoch, in the current cycle.
 
-    Steps without an epoch go on from there, also in cycles of equal length, and also after a step back.
+    Steps without an epoch continue from there, also in cycles of equal length, and also after a step back.
     """
     for again in (1, 2):
         optimizer = optimizer_of(*BASES)
@@ -418,21 +421,21 @@ def plateau(metrics: list[float], lr: float = 1.0, **settings: Any) -> list[floa
 @pytest.mark.parametrize(
     ("settings", "metrics", "wanted"),
     [
-        # The metric is bad when it is no better than the best; after more than `patience` bad ones the rate falls.
+        # A metric is bad if it is no better than the best one. After more than `patience` bad metrics, the rate falls.
         ({"patience": 1}, [5, 5, 5, 5, 5], [1, 1, 0.5, 0.5, 0.25]),
         ({"patience": 0}, [5, 4, 3, 3, 2], [1, 1, 1, 0.5, 0.5]),
-        ({"patience": 2}, [5, 6, 6, 4, 6, 6, 6], [1, 1, 1, 1, 1, 1, 0.5]),  # a good one begins the count anew
+        ({"patience": 2}, [5, 6, 6, 4, 6, 6, 6], [1, 1, 1, 1, 1, 1, 0.5]),  # a good one restarts the count
         ({"patience": 0, "mode": "max"}, [1, 2, 3, 2, 4], [1, 1, 1, 0.5, 0.5]),
-        # relative: better than the best by more than a quarter of it; absolute: by more than 0.25
+        # Relative: better than the best by more than a quarter of it. Absolute: by more than 0.25.
         ({"patience": 0, "threshold": 0.25}, [8, 6, 5.5], [1, 0.5, 0.5]),
         ({"patience": 0, "threshold": 0.25, "threshold_mode": "abs"}, [8, 7.75, 7.5], [1, 0.5, 0.5]),
         ({"patience": 0, "threshold": 0.25, "mode": "max"}, [8, 10, 10.5], [1, 0.5, 0.5]),
         ({"patience": 0, "threshold": 0.25, "mode": "max", "threshold_mode": "abs"}, [8, 8.25, 8.5], [1, 0.5, 0.5]),
-        # After it fell, bad metrics of the cooldown do not count.
+        # After the rate has fallen, bad metrics of the cooldown do not count.
         ({"patience": 0, "cooldown": 2}, [5, 5, 5, 5, 5], [1, 0.5, 0.5, 0.5, 0.25]),
         ({"patience": 0, "min_lr": 0.4}, [5, 5, 5, 5], [1, 0.5, 0.4, 0.4]),
         ({"patience": 0, "min_lr": [0.6]}, [5, 5], [1, 0.6]),
-        ({"patience": 0, "eps": 0.3}, [5, 5, 5], [1, 0.5, 0.5]),  # 0.25 less is too little a change
+        ({"patience": 0, "eps": 0.3}, [5, 5, 5], [1, 0.5, 0.5]),  # a change of 0.25 is too small
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -442,14 +445,17 @@ def test_reducelronplateau_lowers_the_rate(settings: dict[str, Any], metrics: li
 
 
 def test_reducelronplateau_defaults() -> None:
-    """By default it waits for ten metrics, divides the rate by ten, and takes 1e-4 of the best for no improvement."""
+    """By default, `ReduceLROnPlateau` waits for ten metrics, divides the rate by ten, and has a threshold of 1e-4.
+
+    The threshold is relative to the best metric.
+    """
     assert plateau([1.0] * 12) == pytest.approx([1.0] * 11 + [0.1])
     assert plateau([1.0, *[1.0 - 5e-5] * 11]) == pytest.approx([1.0] * 11 + [0.1])
     assert plateau([1.0, *[1.0 - 2e-4] * 11])[-1] == 1.0
 
 
 def test_reducelronplateau_state_continues() -> None:
-    """The state has the best metric, the bad ones so far, and the rest of the cooldown."""
+    """The state has the best metric, the number of bad ones so far, and the rest of the cooldown."""
     first, second = optimizer_of(1.0), optimizer_of(1.0)
     scheduler = rates.ReduceLROnPlateau(first, factor=0.5, patience=2, cooldown=1)
     for metric in (1.0, 2.0, 2.0):
@@ -467,7 +473,7 @@ def test_reducelronplateau_state_continues() -> None:
     assert rates_of(second) == [0.25]
 
 
-# ---- what is refused, and warned of ----
+# ---- refusals and warnings ----
 
 REFUSED: dict[str, tuple[type[Exception], Callable[[torch.optim.Optimizer], object]]] = {
     "LambdaLR_with_too_few_functions": (ValueError, lambda o: rates.LambdaLR(o, [lambda _: 1.0])),
@@ -530,7 +536,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[torch.optim.Optimizer], obje
     "ReduceLROnPlateau_of_no_optimizer": (TypeError, lambda o: rates.ReduceLROnPlateau(o.param_groups)),  # type: ignore[arg-type]
 }
 
-#: What the message says.
+#: The text of each message.
 SAYS = {
     "LambdaLR_with_too_few_functions": "Expected 2 lr_lambdas, but got 1",
     "MultiplicativeLR_with_too_few_functions": "Expected 2 lr_lambdas, but got 1",
@@ -568,7 +574,7 @@ SAYS = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_schedulers_refuse(name: str) -> None:
-    """Impossible settings are refused when the scheduler is made, with a message that names them."""
+    """Impossible settings are refused in the constructor, with a message that names them."""
     kind, make = REFUSED[name]
     with pytest.raises(kind, match=re.escape(SAYS[name])):
         make(optimizer_of(*BASES))
@@ -576,7 +582,7 @@ def test_schedulers_refuse(name: str) -> None:
 
 @pytest.mark.parametrize("edge", [0.0, 1.0])
 def test_factors_of_0_and_1_are_allowed(edge: float) -> None:
-    """The ends of the allowed range of a factor are allowed."""
+    """The bounds of the allowed range of a factor are allowed."""
     optimizer = optimizer_of(1.0)
     rates.ConstantLR(optimizer, factor=edge)
     assert rates_of(optimizer) == [edge]
@@ -596,14 +602,14 @@ def test_step_before_the_optimizer_warns() -> None:
 
 
 def test_optimizer_with_a_scheduler_still_returns_the_loss() -> None:
-    """A scheduler watches `optimizer.step`, which still takes a closure and returns its result."""
+    """A scheduler wraps `optimizer.step`, which still takes a closure and returns its result."""
     optimizer = optimizer_of(1.0)
     rates.StepLR(optimizer, 1)
     assert optimizer.step(lambda: 3.5) == 3.5
 
 
 def test_get_lr_outside_of_step_warns() -> None:
-    """`get_lr` of each scheduler warns that `get_last_lr` is meant, after each step."""
+    """`get_lr` of each scheduler warns that `get_last_lr` should be called, after each step."""
     for name, plan in PLANS.items():
         optimizer = optimizer_of(*BASES)
         scheduler = plan.make(optimizer)
@@ -617,7 +623,7 @@ def test_get_lr_outside_of_step_warns() -> None:
 
 
 def test_step_warns_of_an_optimizer_whose_step_was_replaced() -> None:
-    """The first step warns if `optimizer.step` was replaced after the scheduler was made."""
+    """The first step warns if `optimizer.step` was replaced after the scheduler was created."""
     optimizer = optimizer_of(1.0)
     scheduler = rates.StepLR(optimizer, 1)
     optimizer.step = lambda: None  # type: ignore[method-assign,assignment]

@@ -1,4 +1,4 @@
-"""Optimizer state between steps: state dictionaries, copies, and what they restore."""
+"""Optimizer state between steps: state dictionaries, copies, and the values that they restore."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .catalogue import CAPTURABLE, KINDS, Kind, give, new_gradients, new_weights
 pytestmark = pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 
 STEPS = 3
-#: Above what bfloat16 can count: 256 plus one is 256 there.
+#: Above the numbers that bfloat16 can count: 256 plus one is 256 there.
 MANY = 260
 
 
 def trained(
     device: torch.device, kind: Kind, form: str, settings: str, steps: int = STEPS
 ) -> tuple[list[torch.Tensor], Any]:
-    """Weights and their optimizer after a few steps.
+    """Return weights and their optimizer after a few steps.
 
-    The weights are float32 without autograd, so that every implementation accepts them and loaded state, which takes
-    their dtype, is not changed.
+    The weights are float32 without autograd, so that every implementation accepts them and loaded state, which gets
+    their dtype, does not change.
     """
     weights = [weight.detach() for weight in new_weights(device, torch.float32)]
     optimiser = kind.make(weights, form, settings)
@@ -43,7 +43,7 @@ def go_on(weights: list[torch.Tensor], optimiser: Any, gradients: list[list[torc
 
 
 def through_a_file(value: Any) -> Any:
-    """The value after `torch.save` and `torch.load(weights_only=True)`."""
+    """Return the value after `torch.save` and `torch.load(weights_only=True)`."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)
@@ -87,7 +87,7 @@ def test_load_state_dict_omitted_changes_the_weights(device: torch.device, kind:
 def test_load_state_dict_of_the_plain_form_by_every_form(
     device: torch.device, kind: Kind, form: str, settings: str
 ) -> None:
-    """A state dictionary of the plain implementation can be loaded by every other, within float32's rounding."""
+    """Every other implementation can load a state dictionary of the plain one, within float32's rounding."""
     weights, optimiser = trained(device, kind, "one_by_one", settings)
     others = [weight.clone() for weight in weights]
     other = kind.make(others, form, settings, lr=0.7)
@@ -98,7 +98,7 @@ def test_load_state_dict_of_the_plain_form_by_every_form(
         if name in own:
             assert other.param_groups[0][name] == state["param_groups"][0][name], name
             other.param_groups[0][name] = own[name]
-    if form in CAPTURABLE or form == "fused":  # these keep the step count on the device
+    if form in CAPTURABLE or form == "fused":  # keeps the step count on the device
         for kept in other.state.values():
             for name in ("step", "eta", "mu", "mu_product"):
                 if name in kept:

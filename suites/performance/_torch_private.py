@@ -11,5 +11,5 @@ from suites.reaching import reach
 
 
 def scaled_mm(*args: Any, **kwargs: Any) -> Any:
-    """The product of two matrices of an 8-bit type with scales."""
+    """Return the product of two matrices of an 8-bit type with scales."""
     return reach("torch._scaled_mm")(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The fixture with which a case of this suite measures."""
+"""The fixtures for measurements of speed in this suite."""
 
 from __future__ import annotations
 

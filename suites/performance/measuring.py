@@ -1,7 +1,7 @@
 """Measurements of speed: a warm-up, repetitions, their median and quartiles, and the comparison with a floor.
 
-Time is the host's, from a device that has nothing to do to one that has done everything, so that a broken event of the
-device cannot make it look fast.
+Times are read from the host's clock, from an idle device to an idle device, so that a device with broken events cannot
+look fast.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import torch
 
 from ..gpu_readings import clocks
 
-#: Repetitions of a measurement. Each lasts at least so many seconds: for a figure, and for a check of the case itself.
+#: The repetitions of a measurement, and the minimum seconds of each: for a figure, and for a check of the case itself.
 REPETITIONS, LEAST, LEAST_SMALL = 7, 0.05, 0.001
-#: Calls of the work in one repetition, at most.
+#: The maximum number of calls of the work in one repetition.
 MOST_CALLS = 1 << 16
-#: Seconds without work before a figure below its floor is measured again.
+#: The idle seconds before a figure below its floor is measured again.
 REST = 2.0
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done everything."""
+    """Wait until the device has done all of its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def seconds_per_call(work: Callable[[], object], device: torch.device, least: float) -> list[float]:
-    """Seconds per call of `work`, one number per repetition of at least `least` seconds, after a warm-up."""
+    """Warm up, and return the seconds per call of `work`, one number per repetition of at least `least` seconds."""
     calls = calls_for(work, device, least)
     return [seconds_of(work, device, calls) / calls for _ in range(REPETITIONS)]
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, calls: int) -> float:
-    """Seconds of so many calls of `work`, from an idle device to an idle device."""
+    """Return the seconds that `calls` calls of `work` take, from an idle device to an idle device."""
     synchronize(device)
     begin = time.perf_counter()
     for _ in range(calls):
@@ -66,11 +66,11 @@ class Speed:
     record: Callable[[str, object], None]
 
     def __call__(self, name: str, work: Callable[[], object], amount: float | None = None, *, parts: int = 1) -> None:
-        """Measure `work`, whose amount is `amount` bytes or operations per call.
+        """Measure `work`, which processes `amount` bytes or operations per call.
 
         Without an amount, the figure is the time of each of the `parts` of a call.
 
-        Only the full size is compared with a floor. If it misses the floor, it is measured again after a rest.
+        Only the full size is compared with a floor. If the figure misses the floor, it is measured again after a rest.
         """
         prefix = "performance." if self.full else "performance.small."
         missed = []

@@ -1,6 +1,6 @@
-"""Two devices of one model beside each other, for speeds that have no floor: neither is slower than its sibling.
+"""A comparison of two devices of one model, for speeds that have no floor: neither may be slower than its sibling.
 
-Repetitions alternate between the devices, so whatever slows the host down slows both.
+Repetitions alternate between the devices, so that whatever slows the host down slows both.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from ..gpu_readings import clocks
 from .measuring import LEAST, LEAST_SMALL, REPETITIONS, REST, calls_for, seconds_of
 
-#: A device is slow if its median time is longer than that of its sibling by this part. Chips of one model differ by a
-#: few percent, and by ten if one of them is warmer.
+#: A device is slow if its median time exceeds its sibling's by this fraction. Chips of one model differ by a few
+#: percent, and by ten percent if one of them is warmer.
 APART = 0.2
 Work = Callable[[], object]
 
@@ -26,8 +26,8 @@ Work = Callable[[], object]
 def slow_one(times: Sequence[Sequence[float]]) -> int | None:
     """Return the number of the device that is slower than its sibling beyond noise; None if they are alike.
 
-    `times`: seconds per call of each repetition, for both devices. Beyond noise: the medians differ by `APART`, and
-    three quarters of the slow device's repetitions take longer than three quarters of the other's.
+    `times`: the seconds per call of each repetition, for both devices. Beyond noise means that the medians differ by
+    `APART`, and that three quarters of the slow device's repetitions take longer than three quarters of the other's.
     """
     medians = [statistics.median(each) for each in times]
     slow = medians.index(max(medians))
@@ -37,7 +37,7 @@ def slow_one(times: Sequence[Sequence[float]]) -> int | None:
 
 
 def alternating(works: Sequence[Work], devices: Sequence[torch.device], least: float) -> list[list[float]]:
-    """Return the seconds per call of each work on its device, one number per repetition, in turn."""
+    """Return the seconds per call of each work on its device, one number per repetition. The devices alternate."""
     calls = [calls_for(work, device, least) for work, device in zip(works, devices, strict=True)]
     times: list[list[float]] = [[] for _ in works]
     for _ in range(REPETITIONS):
@@ -48,7 +48,7 @@ def alternating(works: Sequence[Work], devices: Sequence[torch.device], least: f
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """Compares two devices. The same one that is slow twice fails the case, if the work has its full size."""
+    """Compares two devices. If the work has its full size and the same device is slow twice, the case fails."""
 
     devices: tuple[torch.device, torch.device]
     full: bool

@@ -1,4 +1,4 @@
-"""Speed of products of matrices in each type, of a convolution and of attention, with checks of their results.
+"""Speed of matrix products of each type, of a convolution and of attention, with checks of their results.
 
 A product of small integers of the same size has the exact result. The result that was timed is within the bounds of
 rounding, and equals the first one bit by bit.
@@ -29,8 +29,8 @@ def _scaled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-#: Of each product: its type, that of its result, the size of the full one, and the error of an entry of a product of
-#: standard normal numbers, as a part of the square root of the number of terms.
+#: For each product: its type, the type of its result, its full size, and the error of an entry of a product of standard
+#: normal numbers, as a fraction of the square root of the number of terms.
 PRODUCTS: dict[str, tuple[torch.dtype, torch.dtype, int, float]] = {
     "fp64": (torch.float64, torch.float64, 4096, 2.0**-40),
     "fp32": (torch.float32, torch.float32, 4096, 2.0**-12),
@@ -39,7 +39,7 @@ PRODUCTS: dict[str, tuple[torch.dtype, torch.dtype, int, float]] = {
     "bf16": (torch.bfloat16, torch.bfloat16, 8192, 2.0**-5),
     "fp8": (torch.float8_e4m3fn, torch.bfloat16, 8192, 2.0**-4),
 }
-#: The capability that a real GPU needs for a type.
+#: The capability that a real GPU needs for each type.
 NEEDS = {"tf32": "tf32", "bf16": "bf16", "fp8": "fp8"}
 
 
@@ -62,7 +62,7 @@ def exact_sums(request: pytest.FixtureRequest) -> Iterator[None]:
     ],
 )
 def test_product(device: torch.device, speed: Speed, full: bool, kind: str) -> None:
-    """Operations per second of a product of square matrices, and its right result."""
+    """Operations per second of a product of square matrices, whose result is correct."""
     dtype, out, size, error = PRODUCTS[kind]
     size = size if full else 64
     multiply: Product = _scaled if kind == "fp8" else torch.mm
@@ -85,14 +85,14 @@ def test_product(device: torch.device, speed: Speed, full: bool, kind: str) -> N
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:
-    """A type of the tensor's values in which the CPU and the device convert and compute everything."""
+    """Return a type of the tensor's values in which the CPU and the device convert and compute everything."""
     return torch.float32 if tensor.dtype.itemsize == 1 else tensor.dtype
 
 
 @pytest.mark.usefixtures("exact_sums")
 @pytest.mark.requires(any=[{"silicon": False}, {"bf16": True}])
 def test_convolution(device: torch.device, speed: Speed, full: bool) -> None:
-    """Operations per second of a 3 by 3 convolution in bf16, channels last, and its right result."""
+    """Operations per second of a 3 by 3 convolution in bf16, channels last, whose result is correct."""
     batch, channels, size = (64, 256, 56) if full else (2, 8, 14)
     x = torch.randn(batch, channels, size, size, device=device).bfloat16().to(memory_format=torch.channels_last)
     weight = torch.randn(channels, channels, 3, 3, device=device).bfloat16().to(memory_format=torch.channels_last)
@@ -113,7 +113,7 @@ def test_convolution(device: torch.device, speed: Speed, full: bool) -> None:
 @pytest.mark.usefixtures("exact_sums")
 @pytest.mark.requires(any=[{"silicon": False}, {"bf16": True}])
 def test_attention(device: torch.device, speed: Speed, full: bool) -> None:
-    """Operations per second of scaled dot product attention in bf16, and its right result for each head."""
+    """Operations per second of scaled dot product attention in bf16, whose result is correct for each head."""
     batch, heads, length, width = (8, 16, 4096, 128) if full else (2, 2, 32, 16)
     q, k, v = (torch.randn(batch, heads, length, width, device=device).bfloat16() for _ in range(3))
     results = [F.scaled_dot_product_attention(q, k, v)]

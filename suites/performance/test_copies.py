@@ -14,7 +14,7 @@ PINNED = pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageab
 
 
 def numbers(size: int, device: torch.device | str = "cpu", *, pinned: bool = False) -> torch.Tensor:
-    """`size` bytes of different 32-bit numbers."""
+    """Return `size` bytes of different 32-bit numbers."""
     found = torch.arange(size // 4, dtype=torch.int32, device=device)
     return found.pin_memory() if pinned else found
 

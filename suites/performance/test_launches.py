@@ -1,4 +1,4 @@
-"""Speed of launches, events, graphs and the allocator, each with a check of what it did."""
+"""Speed of launches, events, graphs and the allocator, with a check of the effect of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .measuring import Speed, synchronize
 
 pytestmark = [pytest.mark.serial, pytest.mark.parametrize("full", SIZES)]
 
-#: Kernels of a graph.
+#: The number of kernels of a graph.
 KERNELS = 100
 
 
@@ -33,7 +33,7 @@ class Counter:
 
 
 def test_launch_latency(device: torch.device, speed: Speed) -> None:
-    """The time per operation that is launched from Python, in a long row of them. Each has its effect."""
+    """The time per operation in a long sequence that is launched from Python. Each operation has its effect."""
     work = Counter(device)
 
     speed("launch_latency", work)
@@ -42,7 +42,7 @@ def test_launch_latency(device: torch.device, speed: Speed) -> None:
 
 
 def test_launch_and_synchronize(device: torch.device, speed: Speed) -> None:
-    """The time of a launch and of the wait for its end. Each launch has its effect."""
+    """The time of a launch and of the wait for its completion. Each launch has its effect."""
     work = Counter(device)
 
     def launch_and_wait() -> None:
@@ -79,9 +79,10 @@ def test_graph_replay(device: torch.device, speed: Speed) -> None:
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.requires(accelerator=True)
 def test_event_record(device: torch.device, speed: Speed) -> None:
-    """The time to record an event on a stream. A record is done when the work before it is, and not earlier.
+    """The time to record an event on a stream.
 
-    A stream that sleeps must be seen asleep at least once.
+    The event completes when the work before it is complete, and not earlier. The stream sleeps before the event; the
+    case must observe an incomplete event at least once.
     """
     stream = torch.accelerator.current_stream(device)
     event = torch.Event(device)
@@ -102,7 +103,7 @@ def test_event_record(device: torch.device, speed: Speed) -> None:
 
 
 def test_allocation(device: torch.device, speed: Speed) -> None:
-    """The time to allocate 1 MiB and to free it, from the cache of the allocator. Live blocks are different ones."""
+    """The time to allocate 1 MiB from the allocator's cache and to free it. Live blocks do not overlap."""
 
     def allocate() -> None:
         torch.empty(1 << 20, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""Speed of two devices of one model beside each other. No hardware file is needed, and no figure from elsewhere."""
+"""Speed of two devices of one model, compared with each other. No hardware file is needed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def siblings(device: torch.device, full: bool, floors: Any, record_property: Cal
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 def test_product_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool, dtype: torch.dtype) -> None:
-    """Operations per second of a product do not differ by a fifth between two devices of one model.
+    """The speed of a matrix product differs by less than a fifth between two devices of one model.
 
-    A case is red if the same device is slow twice. Each product of small integers is exact.
+    The case fails if the same device is slow twice. Each product of small integers is exact.
     """
     size = (8192 if dtype.itemsize == 2 else 4096) if full else 64
     matrices = [[integers((size, size), seed, each, dtype) for seed in (1, 2)] for each in siblings.devices]
@@ -49,9 +49,9 @@ def test_product_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool, dtyp
 
 
 def test_copy_is_as_fast_as_on_a_sibling(siblings: Siblings, full: bool) -> None:
-    """Bytes per second of copies within a device do not differ by a fifth between two devices of one model.
+    """The bandwidth of copies within a device differs by less than a fifth between two devices of one model.
 
-    A case is red if the same device is slow twice. The last copy is complete.
+    The case fails if the same device is slow twice. The last copy is complete.
     """
     size = (1 << 30) if full else (1 << 20)
     sources = [torch.arange(size // 4, dtype=torch.int32, device=each) for each in siblings.devices]

@@ -36,7 +36,7 @@ BY_NAME = {golden.name: golden for golden in GOLDENS}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Accept the given trees, or all that this machine can produce; returns the exit status."""
+    """Accept the given trees, or all that this machine can produce, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m suites.profiler.accept", description="accept trees of this torch")
     parser.add_argument("trees", nargs="*", metavar="TREE", help=f"one of {', '.join(BY_NAME)}; default: all")
     parser.add_argument("--into", type=Path, metavar="FILE", help="write the given tree to this file and accept none")
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _possible() -> list[str]:
-    """The trees that this machine can produce; prints the others."""
+    """Return the trees that this machine can produce, and print the others."""
     cuda = torch.cuda.is_available()
     left_out = [golden.name for golden in GOLDENS if golden.cuda and not cuda]
     if left_out:
@@ -64,10 +64,10 @@ def _possible() -> list[str]:
 
 
 def _accept(name: str, folder: Path) -> bool:
-    """Take one tree and write the changes to the folder; returns False if it could not be taken."""
+    """Take one tree and write the changes to the folder. Return False if it could not be taken."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "tree.txt")
-        # One process per tree, so that what one tree loads and warms up does not affect the next one.
+        # One process per tree, so that modules and state of one tree do not affect the next one.
         command = [sys.executable, "-m", "suites.profiler.accept", name, "--into", str(file)]
         if subprocess.run(command, check=False).returncode != 0:
             return False
@@ -83,7 +83,7 @@ def _accept(name: str, folder: Path) -> bool:
 
 
 def _take(name: str, file: Path) -> int:
-    """Write the text of a tree in this process to a file; returns 1 if this machine or torch cannot produce it."""
+    """Write the text of a tree in this process to a file. Return 1 if this machine or torch cannot produce it."""
     golden = BY_NAME[name]
     if golden.cuda and not torch.cuda.is_available():
         return _refuse(name, "it needs a CUDA device, and torch finds none")

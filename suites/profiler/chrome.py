@@ -1,6 +1,6 @@
-"""A strict reader for exported traces: anything that a viewer would have to guess is an error.
+"""A strict reader for exported traces: content that a viewer would have to guess is an error.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Pure except for `load`.
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Only `load` reads files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Trace:
     properties: Mapping[str, Any]
 
     def of(self, *categories: str) -> list[Span]:
-        """The spans of these categories, each before those within it."""
+        """Return the spans of these categories, each before those within it."""
         spans = [span for span in self.spans if span.category in categories]
         return sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))
 
@@ -68,15 +68,15 @@ _REQUIRED = {
 
 
 def load(file: Path) -> Trace:
-    """The trace in a file, compressed if its name ends in `.gz`. Raises TraceError."""
+    """Return the trace in a file, compressed if its name ends in `.gz`. Raise TraceError if it is invalid."""
     content = file.read_bytes()
     return parse(gzip.decompress(content) if file.suffix == ".gz" else content)
 
 
 def parse(content: bytes) -> Trace:
-    """The trace in the bytes of a file.
+    """Return the trace in the bytes of a file.
 
-    Raises TraceError for data that is not strict JSON (RFC 8259: no NaN, no duplicate keys, UTF-8), lacks the list of
+    Raise TraceError for data that is not strict JSON (RFC 8259: no NaN, no duplicate keys, UTF-8), lacks the list of
     events, or has an event with an unknown phase, a missing field, or an invalid time.
     """
     try:
@@ -98,7 +98,7 @@ def parse(content: bytes) -> Trace:
 
 
 def crossing(spans: Iterable[Span]) -> tuple[Span, Span] | None:
-    """Two spans of one line that overlap without nesting; None if all nest."""
+    """Return two spans of one line that overlap without nesting; None if all nest."""
     open_spans: dict[tuple[str, str], list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
         stack = open_spans.setdefault(span.line, [])
@@ -111,7 +111,7 @@ def crossing(spans: Iterable[Span]) -> tuple[Span, Span] | None:
 
 
 def indented(spans: Iterable[Span]) -> list[tuple[int, str]]:
-    """The spans in order of time, each with its nesting depth on its line, and its name.
+    """Return the spans in order of time, each with its nesting depth on its line, and its name.
 
     The spans must nest and be in the order of `Trace.of`.
     """

@@ -1,7 +1,7 @@
 """Accepted texts of trees, stored next to the cases: `golden/<tree>.<torch minor>.txt`.
 
-The file for a release of torch is the newest one that is not newer than it: a release has its own file only if its tree
-differs from that of the release before. Pure except for reading and writing the files.
+The newest file that is not newer than a release of torch applies to it: a release has its own file only if its tree
+differs from that of the release before. Only the functions that read and write files have side effects.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ GOLDENS = (
 
 
 def running_minor() -> Minor:
-    """The release of the imported torch."""
+    """Return the release of the imported torch."""
     return parse_minor(torch.__version__)
 
 
 def parse_minor(version: str) -> Minor:
-    """`(2, 13)` for `"2.13.0+cpu"`. Raises ValueError for a version that does not start with two numbers."""
+    """Return `(2, 13)` for `"2.13.0+cpu"`. Raise ValueError for a version that does not start with two numbers."""
     found = re.match(r"(\d+)\.(\d+)(?:\.|$)", version)
     if not found:
         raise ValueError(f"no release in the version {version!r}; expected a version such as 2.13.0")
@@ -95,7 +95,7 @@ def parse_minor(version: str) -> Minor:
 
 
 def tree_text(golden: Golden, device: torch.device) -> str:
-    """The current normalized text of a tree. Raises UnstableTreeError if a second profile differs."""
+    """Return the current normalized text of a tree. Raise UnstableTreeError if a second profile differs."""
     first, second = (str(normal_form(tree)) + "\n" for tree in _trees(golden, device))
     if first != second:
         raise UnstableTreeError(f"two profiles of {golden.name!r} differ:\n{difference(first, second)}")
@@ -112,24 +112,24 @@ def _trees(golden: Golden, device: torch.device) -> Iterable[Node]:
 
 
 def file_name(name: str, minor: Minor) -> str:
-    """The name of a tree's golden file for one release."""
+    """Return the name of a tree's golden file for one release."""
     return f"{name}.{minor[0]}.{minor[1]}.txt"
 
 
 def stored(name: str, folder: Path = FOLDER) -> dict[Minor, str]:
-    """The accepted texts of a tree, by release."""
+    """Return the accepted texts of a tree, by release."""
     pattern = re.compile(re.escape(name) + r"\.(\d+)\.(\d+)\.txt")
     matches = ((pattern.fullmatch(file.name), file) for file in folder.glob("*.txt"))
     return {(int(m[1]), int(m[2])): file.read_text(encoding="utf-8") for m, file in matches if m}
 
 
 def applicable(minors: Iterable[Minor], running: Minor) -> Minor | None:
-    """The release whose file applies to the running release: the newest not newer than it."""
+    """Return the release whose file applies to the running release: the newest not newer than it."""
     return max((minor for minor in minors if minor <= running), default=None)
 
 
 def accepted(texts: Mapping[Minor, str], running: Minor, text: str) -> dict[Minor, str]:
-    """The texts after accepting `text` for a release, without files that repeat the one before."""
+    """Return the texts after accepting `text` for a release, without files that repeat the one before."""
     changed = dict(sorted((dict(texts) | {running: text}).items()))
     kept: dict[Minor, str] = {}
     for minor, content in changed.items():
@@ -139,6 +139,6 @@ def accepted(texts: Mapping[Minor, str], running: Minor, text: str) -> dict[Mino
 
 
 def difference(expected: str, found: str, before: str = "expected", after: str = "found") -> str:
-    """The differing lines of two texts with preceding context; empty if they are equal."""
+    """Return the differing lines of two texts with preceding context; empty if they are equal."""
     lines = difflib.unified_diff(expected.splitlines(), found.splitlines(), before, after, n=8, lineterm="")
     return "\n".join(lines)

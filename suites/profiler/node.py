@@ -51,40 +51,40 @@ class Node:
     caller: str = field(default="", compare=False)  # Python frames and C calls: the caller according to the tracer
 
     def walk(self) -> Iterator[Node]:
-        """All nodes below this one, parents before children."""
+        """Yield all nodes below this one, parents before children."""
         for child in self.children:
             yield child
             yield from child.walk()
 
     def with_parents(self, parents: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-        """All nodes below this one with their ancestors, nearest first and this one last."""
+        """Yield all nodes below this one with their ancestors, nearest first and this one last."""
         above = (self, *parents)
         for child in self.children:
             yield child, above
             yield from child.with_parents(above)
 
     def of_kind(self, *kinds: Kind) -> list[Node]:
-        """The nodes below this one of the given kinds."""
+        """Return the nodes below this one of the given kinds."""
         return [node for node in self.walk() if node.kind in kinds]
 
     def all(self, name: str) -> list[Node]:
-        """The nodes below this one with this name."""
+        """Return the nodes below this one with this name."""
         return [node for node in self.walk() if node.name == name]
 
     def one(self, name: str) -> Node:
-        """The only node below this one with this name; fails the case if there is not exactly one."""
+        """Return the only node below this one with this name; fail the case if there is not exactly one."""
         return self._only(self.all(name), name)
 
     def frames(self, function: str) -> list[Node]:
-        """The Python frames of functions with this name."""
+        """Return the Python frames of functions with this name."""
         return [n for n in self.of_kind(Kind.PYTHON) if n.name.endswith(f": {function}")]
 
     def one_frame(self, function: str) -> Node:
-        """The only Python frame of a function with this name; fails the case if there is not exactly one."""
+        """Return the only Python frame of a function with this name; fail the case if there is not exactly one."""
         return self._only(self.frames(function), f"the frame of {function}()")
 
     def without(self, *kinds: Kind) -> Node:
-        """The same tree without nodes of these kinds and everything below them."""
+        """Return the same tree without nodes of these kinds and everything below them."""
         kept = tuple(child.without(*kinds) for child in self.children if child.kind not in kinds)
         return replace(self, children=kept)
 
@@ -93,7 +93,7 @@ class Node:
         return found[0]
 
     def __str__(self) -> str:
-        """The tree as text: one node per line, two spaces per level, with the size of each allocation."""
+        """Return the tree as text: one node per line, two spaces per level, with the size of each allocation."""
         size = f" {self.block.size:+d} B {self.block.device}" if self.block else ""
         lines = [f"{self.name}{size}"]
         lines += [f"  {line}" for child in self.children for line in str(child).splitlines()]
@@ -101,5 +101,5 @@ class Node:
 
 
 def names(nodes: Sequence[Node]) -> list[str]:
-    """The names of the nodes, in order."""
+    """Return the names of the nodes, in order."""
     return [node.name for node in nodes]

@@ -1,4 +1,4 @@
-"""The normalizer, which makes trees of different runs, machines and Python releases comparable. Pure.
+"""The normalizer, which makes trees of different runs, machines and Python releases comparable. Its functions are pure.
 
 Names are normalized when a profile is read: source lines (`file.py(12): f` becomes `file.py: f`), directories except
 below `torch/`, object addresses, kernels' template arguments and parameter lists, and the class name that pybind11 adds
@@ -19,12 +19,12 @@ _OF_TORCH = re.compile(r"(?:^|-packages/)(torch/.+)$")
 _ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")
 _PYBIND = re.compile(r"(pybind11_builtins\.)?pybind11_detail_function_record\w*|PyCapsule")
 
-# Separate frames up to Python 3.11, and part of the enclosing function since.
+# Separate frames up to Python 3.11, and part of the enclosing function since 3.12.
 _INLINED = (": <listcomp>", ": <setcomp>", ": <dictcomp>")
 
 
 def fold_name(name: str) -> str:
-    """The name of a host event without source line, directories and addresses."""
+    """Return the name of a host event without source line, directories and addresses."""
     frame = _FRAME.match(name)
     if frame:
         file = frame["file"].replace("\\", "/")
@@ -34,8 +34,10 @@ def fold_name(name: str) -> str:
 
 
 def fold_activity(name: str) -> str:
-    """The name of a device event without template arguments and parameter list: `void f<int>(int*)` becomes `void
-    f`."""
+    """Return the name of a device event without template arguments and parameter list.
+
+    `void f<int>(int*)` becomes `void f`.
+    """
     plain, depth = [], 0
     for letter in name:
         if letter == "<":
@@ -45,14 +47,14 @@ def fold_activity(name: str) -> str:
         elif not depth:
             plain.append(letter)
     text = "".join(plain).strip()
-    # Copies and fills have names such as "Memcpy HtoD (Pinned -> Device)", whose parentheses say what was copied.
+    # Copies and fills have names such as "Memcpy HtoD (Pinned -> Device)", whose parentheses describe the copy.
     if text.startswith(("Memcpy", "Memset")):
         return text
     return re.sub(r"(?<=\w)\(.*\)$", "", text)
 
 
 def normal_form(tree: Node) -> Node:
-    """The tree without noise, as stored in a golden file.
+    """Return the tree without noise, as stored in a golden file.
 
     Python frames and C calls with only frames and C calls below them are removed. Frames of comprehensions are replaced
     by their children.

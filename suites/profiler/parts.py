@@ -10,7 +10,7 @@ from torch.library import custom_op
 
 @custom_op("suites_profiler::parts", mutates_args=())
 def parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sine and the cosine."""
+    """Return the sine and the cosine."""
     return x.sin(), x.cos()
 
 

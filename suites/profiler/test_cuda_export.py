@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture
 def trace(device: torch.device, tmp_path: Path) -> Trace:
-    """The trace of two operators on each of three side streams; fails the case if it has no kernels."""
+    """Return the trace of two operators on each of three side streams; fail the case if it has no kernels."""
     work = side_streams(device)
     warm_up(work, activities=HOST_AND_CUDA)
     with quiet_collector(), profiler(activities=HOST_AND_CUDA) as prof:
@@ -91,7 +91,7 @@ def test_export_chrome_trace_kernels_of_a_stream_do_not_overlap(trace: Trace) ->
 
 
 def labels(file: Path) -> set[tuple[str, str, str]]:
-    """The labels and the order of the devices of a trace that have kernels, and the names of the streams of these."""
+    """Return the labels and the order of the devices of a trace that have kernels, and the names of their streams."""
     events = json.loads(file.read_text())["traceEvents"]
     kernels = {(str(event["pid"]), str(event["tid"])) for event in events if event.get("cat") == "kernel"}
     devices = {device for device, _ in kernels}
@@ -106,7 +106,7 @@ def labels(file: Path) -> set[tuple[str, str, str]]:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_export_chrome_trace_in_python_has_devices_and_kernels(device: torch.device, tmp_path: Path) -> None:
-    """With `use_python_export`, a file has the kernels, streams, labels and properties of devices of the usual one."""
+    """With `use_python_export`, a file has the kernels, streams, labels and device properties of the usual one."""
     work = side_streams(device)
     warm_up(work, activities=HOST_AND_CUDA)
     with quiet_collector(), profiler(activities=HOST_AND_CUDA) as prof:

@@ -24,13 +24,13 @@ LAUNCH = re.compile(r"cu(da)?LaunchKernel")
 
 
 def warm(work: Work) -> Work:
-    """The work, run once so that kernels are loaded and the allocator's caches are filled."""
+    """Return the work, after one run that loads kernels and fills the allocator's caches."""
     work()
     return work
 
 
 def ran_on_device(tree: Node) -> list[Node]:
-    """The device events in a tree, at least one of which must exist for the case to be meaningful."""
+    """Return the device events in a tree. There must be at least one, so that the case is meaningful."""
     events = tree.of_kind(Kind.DEVICE)
     assert events, f"the profiler recorded nothing on the device (may this user read its counters?):\n{tree}"
     return events
@@ -50,7 +50,7 @@ def test_kernels_on_side_streams_are_below_their_operators(device: torch.device)
 
 @ON_STREAMS
 def test_operators_on_side_streams_are_in_program_order(device: torch.device) -> None:
-    """Operators are in the order of the calls, not in the order in which the streams ran them."""
+    """Operators are in the order of the calls, and not in the order in which the streams ran them."""
     tree = record(warm(side_streams(device)), activities=HOST_AND_CUDA)
 
     calls = [name for name in names(tree.children) if name in ("aten::tanh", "aten::sub")]
@@ -105,7 +105,7 @@ def test_kernels_of_backward_are_below_the_nodes_that_ran_them(device: torch.dev
 def test_training_step_parts_have_their_own_kernels(device: torch.device) -> None:
     """Each kernel of a training step is below exactly one of forward, backward and optimizer step.
 
-    A parameter's update is one kernel in the optimizer's scope, and dropping gradients runs none.
+    A parameter's update is one kernel in the optimizer's scope, and setting gradients to None runs none.
     """
     tree = record(warm(training_step(device)), activities=HOST_AND_CUDA)
 
@@ -187,7 +187,7 @@ def test_activities_cpu_only_records_no_device_events(device: torch.device) -> N
 def test_functionevent_kernels_are_those_that_it_launched(device: torch.device) -> None:
     """The event of an operator has the kernels that it launched, with name, device and time, which is its own time.
 
-    The call that launched a kernel is below the operator, and has none itself.
+    The call that launched a kernel is below the operator, and has no kernels itself.
     """
     x = torch.ones(8, device=device)
     warm(lambda: (x.sin(), x.cos()))
@@ -212,8 +212,7 @@ def test_functionevent_kernels_are_those_that_it_launched(device: torch.device) 
 
 
 def test_device_memory_usage_of_an_operator_is_what_it_allocates(device: torch.device) -> None:
-    """With `profile_memory`, the event of an operator has the bytes that it allocates on the device, and none of the
-    host's."""
+    """With `profile_memory`, an operator's event has the bytes that it allocates on the device, not on the host."""
     with quiet_collector(), profiler(activities=HOST_AND_CUDA, profile_memory=True) as prof:
         kept = torch.empty(1000, device=device)
 

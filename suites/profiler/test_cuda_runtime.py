@@ -20,12 +20,12 @@ FROM_DRIVER = ("cudaMalloc", "cuMemCreate")
 
 
 def calls(tree: Node, *wanted: str) -> list[str]:
-    """The runtime and driver calls in a tree with one of these names."""
+    """Return the runtime and driver calls in a tree with one of these names."""
     return [name for name in names(tree.of_kind(Kind.RUNTIME)) if name in wanted]
 
 
 def runtime(work: Callable[[], object]) -> Node:
-    """The tree of some work with all its runtime calls."""
+    """Return the tree of some work with all its runtime calls."""
     return record(work, activities=HOST_AND_CUDA, all_runtime_calls=True)
 
 

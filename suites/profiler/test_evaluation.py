@@ -1,6 +1,6 @@
 """torch's analysis of a profile: own times, depth of the launch queue, idle times, and the nodes of `torch.fx`.
 
-The times of most cases are made up, as in torch's own tests of this analysis: each expected number follows from them.
+Most cases use invented times, like torch's own tests of this analysis: each expected number follows from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .trees import profiler
 
 @dataclass(eq=False)
 class Event:
-    """An event of the tree of a profile: times in nanoseconds."""
+    """An event of the tree of a profile, with times in nanoseconds."""
 
     name: str
     start_time_ns: int
@@ -45,7 +45,7 @@ class Event:
 
 @dataclass(eq=False)
 class Activity:
-    """A call of CUDA's runtime, or what the device does for it."""
+    """A call of CUDA's runtime, or the work of the device for it."""
 
     name: str
     start: int
@@ -90,9 +90,9 @@ def all_events(roots: Sequence[Any]) -> Iterator[Any]:
 
 
 def test_evaluation_self_time_is_the_time_without_children(device: torch.device) -> None:
-    """The own time of each event of a profile is its duration less those of its children.
+    """The own time of each event of a profile is its duration minus those of its children.
 
-    Without launches there is no queue and no idle time (torch/profiler/_utils.py, `BasicEvaluation`).
+    Without launches, there is no queue and no idle time (torch/profiler/_utils.py, `BasicEvaluation`).
     """
     with profiler() as prof:
         x = torch.ones(4, 4, device=device, requires_grad=True)
@@ -110,7 +110,7 @@ def test_evaluation_self_time_is_the_time_without_children(device: torch.device)
 
 
 def test_evaluation_refuses_events_of_one_id() -> None:
-    """An event is known by its id: equal ids are one key, and a profile that has an id twice is refused."""
+    """Events are identified by their id: equal ids are one key, and a profile with a duplicate id is refused."""
     one, other = Event("one", 0, 10), Event("other", 20, 30)
     assert private.event_key(one) != private.event_key(other)
     assert {private.event_key(one): "found"}[private.event_key(one)] == "found"
@@ -125,9 +125,9 @@ def test_evaluation_refuses_events_of_one_id() -> None:
     "name", ["cudaLaunchKernel", "cudaLaunchKernelExC_v11060", "__cudaLaunchKernel", "cudaLaunchCooperativeKernel"]
 )
 def test_queue_depth_is_the_kernels_launched_and_not_begun(name: str) -> None:
-    """At each launch, kernel and host event, the depth is the number of launches up to then less that of kernels begun.
+    """At each launch, kernel and host event, the depth is the number of launches so far minus that of started kernels.
 
-    Copies, sets of memory and other calls of the runtime do not count.
+    Copies, memory sets and other calls of the runtime do not count.
     """
     count = 12
     times = sorted(random.sample(range(10, 1000), 2 * count))
@@ -164,7 +164,7 @@ def test_queue_depth_is_the_kernels_launched_and_not_begun(name: str) -> None:
 
 
 def test_queue_depth_does_not_count_a_launch_without_a_kernel() -> None:
-    """A launch whose kernel the profile does not have adds nothing to the queue."""
+    """A launch whose kernel is not in the profile adds nothing to the queue."""
     found = evaluate([], [launch(10, 1), launch(20, 2), launch(30, 3), kernel(100, 110, 1), kernel(120, 130, 3)])
     assert [(each.start, each.queue_depth) for each in found.queue_depth_list] == [
         (10, 1),
@@ -176,7 +176,7 @@ def test_queue_depth_does_not_count_a_launch_without_a_kernel() -> None:
 
 
 def test_queue_depth_is_never_below_zero() -> None:
-    """Kernels whose launches the profile does not have leave the queue empty."""
+    """Kernels whose launches are not in the profile leave the queue empty."""
     event = Event("event", 115, 118)
     found = evaluate([event], [kernel(100, 105, 1), kernel(110, 112, 2)])
     assert [(each.start, each.queue_depth) for each in found.queue_depth_list] == [(100, 0), (110, 0)]
@@ -184,15 +184,17 @@ def test_queue_depth_is_never_below_zero() -> None:
 
 
 def test_queue_depth_counts_no_kernel_before_that_of_the_last_launch() -> None:
-    """Kernels begin in the order of their launches: one with the number of a later launch belongs to an earlier one."""
+    """Kernels start in launch order: a kernel with a later launch's number belongs to an earlier launch."""
     kernels = [kernel(100, 105, 1), kernel(110, 115, 2), kernel(120, 125, 1)]
     found = evaluate([], [launch(10, 2), launch(20, 1), *kernels])
     assert [(each.start, each.queue_depth) for each in found.queue_depth_list][:2] == [(10, 2), (20, 3)]
 
 
 def test_idle_time_is_the_part_of_an_event_in_which_the_queue_is_empty() -> None:
-    """The device idles before the first launch, after the last kernel, and from a kernel that empties the queue to the
-    next launch; the idle time of an event is what it shares with these spans."""
+    """The device is idle before the first launch, after the last kernel, and from an empty queue to the next launch.
+
+    The idle time of an event is its overlap with these spans.
+    """
     child = Event("child", 150, 220)
     first, empty, last = Event("first", 0, 400, [child]), Event("empty", 300, 300), Event("last", 400, 500)
     found = evaluate(
@@ -243,16 +245,16 @@ WRONG = pytest.mark.xfail(
 def test_intervals_overlap_is_the_time_that_an_event_shares_with_them(
     intervals: list[tuple[int, int]], wanted: int
 ) -> None:
-    """Intervals may come in any order, and time that two of them share counts once."""
+    """Intervals may be in any order, and time that two of them share counts once."""
     key = private.event_key(Event("event", 100, 200))
     assert key.intervals_overlap([private.interval(*each) for each in intervals]) == wanted
 
 
 def falling(*names: str) -> tuple[Any, dict[str, Event]]:
-    """A profile with these events, or all without a twin, whose queue falls twice.
+    """Return a profile with these events, or all without a twin, whose queue falls twice.
 
-    It falls from six kernels at 60 to none at 150, and from five at 340 to none at 440.
-    The events are before, in and after these phases; between them, one kernel is launched and runs.
+    It falls from six kernels at 60 to none at 150, and from five at 340 to none at 440. The events are before, in and
+    after these phases; between them, one kernel is launched and runs.
     """
     events = {
         "early": Event("early", 0, 5),
@@ -274,8 +276,10 @@ def falling(*names: str) -> tuple[Any, dict[str, Event]]:
 
 
 def test_rank_events_has_the_events_at_which_the_queue_runs_empty() -> None:
-    """Ranked are the events within a fall of the queue from at least four kernels to none: first those that idle for a
-    large part of their time, then, with less weight, those of much own time."""
+    """`rank_events` returns events within a fall of the queue from at least four kernels to none.
+
+    Events that idle for a large part of their time come first; then, with less weight, those with much own time.
+    """
     found, events = falling()
     idle = {name: metrics(found, event).idle_time_ns for name, event in events.items()}
     assert idle == {"early": 5, "waits": 15, "short": 0, "between": 2, "busy": 0, "again": 0, "late": 45}
@@ -289,7 +293,7 @@ def test_rank_events_has_the_events_at_which_the_queue_runs_empty() -> None:
 
 @pytest.mark.parametrize(("depth", "ranked"), [(3, False), (4, True)])
 def test_rank_events_needs_a_queue_of_four_kernels(depth: int, ranked: bool) -> None:
-    """A queue that was never four kernels deep does not fall."""
+    """A queue that was never four kernels deep has no fall."""
     events = [Event("one", 60, 70), Event("two", 70, 1000)]
     launches = [launch(call, call) for call in range(1, depth + 1)]
     found = evaluate(events, [*launches, *(kernel(100 * call, 100 * call + 10, call) for call in range(1, depth + 1))])
@@ -298,8 +302,7 @@ def test_rank_events_needs_a_queue_of_four_kernels(depth: int, ranked: bool) -> 
 
 @pytest.mark.parametrize("meanwhile", ["four kernels", "no kernel"])
 def test_rank_events_has_the_last_peak_before_the_queue_is_empty(meanwhile: str) -> None:
-    """A fall begins at the highest point since the queue was empty, also if one launch fills it or if it empties at
-    once."""
+    """A fall begins at the highest depth since the queue was empty, also if it fills or empties suddenly."""
     events = {"slow": Event("slow", 50, 60), "gap": Event("gap", 150, 160)}
     events |= {"between": Event("between", 350, 360), "sudden": Event("sudden", 450, 460)}
     activities = [launch(10 * call, call) for call in range(1, 5)]
@@ -321,7 +324,7 @@ def test_rank_events_has_the_last_peak_before_the_queue_is_empty(meanwhile: str)
 
 
 def test_get_optimizable_events_prints_place_and_idle_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed are name, place in the source and share of idle time of the events, or that there are none."""
+    """`get_optimizable_events` prints name, source location and idle share of the events, or that there are none."""
     found, events = falling()
     events["waits"].parent = Event("torch/nn.py(7): forward", 139, 180, [events["waits"]])
     assert [each.event.name for each in found.get_optimizable_events(1)] == ["waits"]
@@ -339,7 +342,7 @@ def test_get_optimizable_events_prints_place_and_idle_time(capsys: pytest.Captur
 
 
 def test_source_code_location_is_the_nearest_frame_of_a_file() -> None:
-    """The location is the nearest event around an event that names a file and a line."""
+    """The source code location of an event is the nearest enclosing event that names a file and a line."""
     inner = Event("aten::add", 3, 4)
     outer = Event("a.py(1): f", 0, 9, [Event("b.py(2): g", 1, 8, [Event("<built-in method add>", 2, 7, [inner])])])
     assert private.source_code_location(inner) == "b.py(2): g"
@@ -353,14 +356,14 @@ class Steps(torch.nn.Module):
 
 
 def traced(model: torch.nn.Module) -> torch.fx.GraphModule:
-    """The module as one of `torch.fx` whose nodes know their lines, and whose code marks them for the profiler."""
+    """Return the module as one of `torch.fx` whose nodes know their lines, and whose code marks them."""
     tracer = torch.fx.Tracer()
     tracer.record_stack_traces = True
     return torch.fx.GraphModule(model, tracer.trace(model))
 
 
 def test_trace_of_an_fx_module_names_the_nodes_of_its_events(device: torch.device, tmp_path: Path) -> None:
-    """With `enrich_profiler_metadata`, each event of a node of `torch.fx` has its name and the line that it is from.
+    """With `enrich_profiler_metadata`, each event of a `torch.fx` node has the node's name and source line.
 
     Events of other work have neither (torch/profiler/_utils.py, `map_recorded_events_to_aten_ops_with_stack_trace`).
     """
@@ -390,7 +393,7 @@ def span(name: str, start: int, duration: int, thread: int = 1, kind: str = "cpu
 
 
 def test_trace_events_belong_to_the_innermost_node_of_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event has the innermost node that is open on its thread at its start; nodes belong to the file around them."""
+    """An event belongs to the innermost node that is open on its thread at its start; nodes belong to their file."""
     nodes = {
         0: {"name": "outer", "stack_trace": "line 1"},
         1: {"name": "inner", "stack_trace": None},
@@ -415,7 +418,7 @@ def test_trace_events_belong_to_the_innermost_node_of_their_thread(monkeypatch: 
         span("## 4 ##", 70, 10),
         span("f", 71, 1),
         span("g", 95, 1),
-        span("## 0 ##", 30, 100, thread=3),  # without a file around it
+        span("## 0 ##", 30, 100, thread=3),  # without an enclosing file
         span("h", 96, 1, thread=3),
         span("## bare.py ##", 200, 100),
         span("## 0 ##", 210, 10),

@@ -1,6 +1,6 @@
 """Execution traces: the graph of a profile's operators as a file, in Chakra's format.
 
-`torch/csrc/profiler/standalone/execution_trace_observer.cpp` writes it.
+`torch/csrc/profiler/standalone/execution_trace_observer.cpp` writes the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Traces:
         return found
 
     def above(self, operator: Operator) -> list[str]:
-        """The names of its callers and of the thread and process, innermost first."""
+        """Return the names of an operator's callers and of the thread and process, innermost first."""
         by_number = {each.number: each for each in self.operators}
         names = []
         while operator.parent != operator.number:
@@ -61,7 +61,7 @@ def traces(work: Callable[[], object], place: str, folder: Path) -> Traces:
     file, timeline = folder / "execution.json", folder / "timeline.json"
     observer = ExecutionTraceObserver()
     observer.register_callback(str(file))
-    work()  # so that first-use initialization is complete
+    work()  # completes first-use initialization
     activities = HOST_AND_CUDA if place == "cuda" else HOST
     with quiet_collector(), profiler(activities=activities, execution_trace_observer=observer) as prof:
         work()
@@ -76,7 +76,7 @@ def _operator(node: dict[str, Any]) -> Operator:
 
 
 def linear_layer(place: str) -> Callable[[], torch.Tensor]:
-    """A linear layer and its sine, within a scope."""
+    """Return a linear layer and its sine, within a scope."""
     x, weight, bias = (torch.ones(shape, device=place) for shape in ((4, 3), (2, 3), (2,)))
 
     def work() -> torch.Tensor:
@@ -104,7 +104,7 @@ def test_execution_trace_and_timeline_have_the_same_calls(place: str, tmp_path: 
 
 
 def test_execution_trace_has_operators_below_their_callers(place: str, tmp_path: Path) -> None:
-    """The parent of a call is the call or scope that it was made in, up to the thread and the process."""
+    """The parent of a call is the call or scope that made it, up to the thread and the process."""
     found = traces(linear_layer(place), place, tmp_path)
 
     assert found.above(found.single("aten::addmm")) == [
@@ -117,8 +117,7 @@ def test_execution_trace_has_operators_below_their_callers(place: str, tmp_path:
 
 
 def test_execution_trace_has_shapes_types_and_devices(place: str, tmp_path: Path) -> None:
-    """The trace has shape, strides, type, number of elements, element size and device of each input and output
-    tensor."""
+    """The trace has shape, strides, type, element count, element size and device of each input and output tensor."""
     found = traces(linear_layer(place), place, tmp_path).single("aten::linear")
 
     device = str(torch.empty(0, device=place).device)
@@ -131,7 +130,7 @@ def test_execution_trace_has_shapes_types_and_devices(place: str, tmp_path: Path
 
 
 def test_execution_trace_follows_a_tensor_from_call_to_call(place: str, tmp_path: Path) -> None:
-    """A tensor and its storage have the same ids in all calls, as output of one and input of the next."""
+    """A tensor and its storage have the same ids in all calls, as output of one call and input of the next."""
     found = traces(linear_layer(place), place, tmp_path)
 
     made, taken = found.single("aten::linear").outputs["values"], found.single("aten::sin").inputs["values"]

@@ -1,4 +1,4 @@
-"""Chrome trace files: valid, and with the events of the run. Written only below the case's temporary directory."""
+"""Chrome trace files: valid, and with the events of the run. Cases write only below their temporary directory."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ PROFILE = "Trace"  # the category of the span of the whole profile
 
 
 def exported(prof: profile, folder: Path) -> Trace:
-    """The trace of a finished profile, via a file."""
+    """Return the trace of a finished profile, via a file."""
     file = folder / "trace.json"
     prof.export_chrome_trace(str(file))
     return chrome.load(file)
 
 
 def profile_of(work: Work, **options: Any) -> profile:
-    """A profile of one call of `work` with filled caches."""
+    """Return a profile of one call of `work` with filled caches."""
     warm_up(work, **options)
     with quiet_collector(), profiler(**options) as prof:
         work()
@@ -52,7 +52,7 @@ def profile_of(work: Work, **options: Any) -> profile:
 
 
 def operators(tree: Node, leave_out: Collection[str] = (), depth: int = 0) -> list[tuple[int, str]]:
-    """The operators and scopes of a tree except those given, each with its nesting depth."""
+    """Return the operators and scopes of a tree except those given, each with its nesting depth."""
     result = []
     for child in tree.children:
         counts = child.kind is Kind.OP and child.name not in leave_out
@@ -180,8 +180,7 @@ def test_export_chrome_trace_has_memory_only_with_profile_memory(tmp_path: Path)
 
 
 def test_export_chrome_trace_frames_name_their_parent(tmp_path: Path) -> None:
-    """Each frame has an id and that of its parent, within which it lies, and the resulting stacks are those of the
-    tree.
+    """Each frame has an id and that of its parent, whose time contains it; the resulting stacks are those of the tree.
 
     The outermost frame has no parent: null, and since torch 2.14 no field.
     """
@@ -213,7 +212,7 @@ def test_export_chrome_trace_frames_name_their_parent(tmp_path: Path) -> None:
 
 
 def test_export_chrome_trace_record_shapes_gives_shapes_and_types(tmp_path: Path) -> None:
-    """With `record_shapes`, an operator has the shape and type of each input tensor; without it, it has none."""
+    """With `record_shapes`, an operator has the shape and type of each input tensor; without it, it has neither."""
     x = torch.ones(2, 3)
     row = torch.arange(3)
 
@@ -279,7 +278,7 @@ def test_record_function_of_any_name_leaves_the_exported_file_valid(name: str, t
     scope, operator = trace.of(*chrome.HOST)
     assert chrome.indented([scope, operator]) == [(0, scope.name), (1, "aten::sin")]
     if name.isascii() and name.isprintable() and "\\" not in name:
-        assert scope.name in (name, name.replace('"', "'"))  # as torch 2.14 replaces it
+        assert scope.name in (name, name.replace('"', "'"))  # torch 2.14 replaces it like this
 
 
 def test_export_chrome_trace_gz_has_the_same_events(tmp_path: Path) -> None:

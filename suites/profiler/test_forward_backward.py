@@ -17,7 +17,7 @@ LEAF = "torch::autograd::AccumulateGrad"
 
 
 def forward_and_backward(*requires_grad: bool) -> Callable[[], None]:
-    """A pass over (a * b).exp().sum() with two leaves created before the profile."""
+    """Return a pass over (a * b).exp().sum() with two leaves created before the profile."""
     a, b = (torch.full((3,), 0.5, requires_grad=wanted) for wanted in requires_grad)
 
     def work() -> None:
@@ -29,7 +29,7 @@ def forward_and_backward(*requires_grad: bool) -> Callable[[], None]:
 
 
 def backward_nodes(tree: Node) -> list[str]:
-    """The autograd nodes that the engine evaluated, in order."""
+    """Return the autograd nodes that the engine evaluated, in order."""
     return [name.removeprefix(ENGINE) for name in names(tree.children) if name.startswith(ENGINE)]
 
 

@@ -19,7 +19,7 @@ def _parameter(golden: Golden) -> object:
 def test_golden_tree_is_the_accepted_one(golden: Golden) -> None:
     """The tree equals the text that was accepted for this release of torch, or for the newest release before it.
 
-    A tree of which no release has a text has no case; if only newer releases have one, the case is skipped.
+    A tree without a text for any release has no case; if only newer releases have one, the case is skipped.
     """
     running, texts = running_minor(), stored(golden.name)
     minor = applicable(texts, running)

@@ -1,4 +1,4 @@
-"""Sums over the events of a profile: `key_averages`, tables, stacks and operations, against the events themselves."""
+"""Sums over a profile's events (`key_averages`, tables, stacks, operations), compared with the events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_key(averages: Any) -> dict[str, Any]:
 
 
 def test_key_averages_adds_up_the_events_of_a_name(device: torch.device) -> None:
-    """Each entry has the count and the summed times of the events of its name, and the averages of these."""
+    """Each entry has the count, the summed times and the average times of the events of its name."""
     prof = recorded(device)
     events, found = prof.events(), by_key(prof.key_averages())
 
@@ -59,7 +59,7 @@ def test_key_averages_adds_up_the_events_of_a_name(device: torch.device) -> None
 
 
 def test_self_cpu_time_is_the_time_without_children(device: torch.device) -> None:
-    """The own time of an event is its time less that of its children; `self_cpu_time_total` adds up own times."""
+    """The own time of an event is its time minus that of its children; `self_cpu_time_total` adds up own times."""
     prof = recorded(device)
     for event in prof.events():
         inner = sum(child.cpu_time_total for child in event.cpu_children)
@@ -74,7 +74,7 @@ def test_self_cpu_time_is_the_time_without_children(device: torch.device) -> Non
 
 
 def test_key_averages_group_by_input_shape(device: torch.device) -> None:
-    """With `group_by_input_shape`, each combination of name and shapes has an entry; without, all are one."""
+    """With `group_by_input_shape`, each combination of name and shapes has an entry; without it, all are one entry."""
     prof = recorded(device, record_shapes=True)
 
     grouped = [each for each in prof.key_averages(group_by_input_shape=True) if each.key == "aten::matmul"]
@@ -87,7 +87,7 @@ def test_key_averages_group_by_input_shape(device: torch.device) -> None:
 
 
 def test_key_averages_group_by_stack_n(device: torch.device) -> None:
-    """With `group_by_stack_n`, each caller has an entry, with so many lines of its stack."""
+    """With `group_by_stack_n`, each caller has an entry, with up to that many lines of its stack."""
     x = torch.ones(3, device=device)
 
     def first() -> None:
@@ -113,7 +113,7 @@ def test_key_averages_group_by_stack_n(device: torch.device) -> None:
 
 
 def test_export_stacks_writes_a_line_per_stack_and_its_time(device: torch.device, tmp_path: Path) -> None:
-    """`export_stacks` writes one line per event with a stack: the frames from the outside in, and its time."""
+    """`export_stacks` writes one line per event with a stack: the frames from the outermost in, and its time."""
 
     def calls_the_product() -> None:
         multiplies_ones()
@@ -142,7 +142,7 @@ def test_export_stacks_writes_a_line_per_stack_and_its_time(device: torch.device
 
 
 def test_with_flops_counts_products_and_additions(device: torch.device) -> None:
-    """With `with_flops`, a product of m x k and k x n counts 2·m·k·n operations, an addition one per element."""
+    """With `with_flops`, a product of m x k and k x n counts 2·m·k·n operations, and an addition one per element."""
     prof = recorded(device, with_flops=True)
     found = by_key(prof.key_averages())
     assert found["aten::mm"].flops == 3 * 2 * 4 * 8 * 2 + 2 * 16 * 16 * 16
@@ -166,8 +166,7 @@ def test_profile_memory_sums_what_operators_allocate() -> None:
 
 
 def test_profile_memory_of_a_block_without_its_operators() -> None:
-    """The memory of an event itself is what it allocated and freed, without what its children did: also without what
-    they freed."""
+    """The own memory of an event excludes what its children allocated and freed."""
     with profiler(profile_memory=True) as prof:
         with torch.profiler.record_function("replaced"):
             x = torch.ones(1024)
@@ -193,7 +192,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_table_is_sorted_and_cut(device: torch.device) -> None:
-    """`table` has a line per entry, sorted from the largest by `sort_by`, and at most `row_limit` of them."""
+    """`table` has one line per entry, sorted from the largest by `sort_by`, and at most `row_limit` lines."""
     prof = recorded(device)
     averages = prof.key_averages()
     assert len(rows(averages.table(row_limit=-1))) == len(averages)
@@ -209,7 +208,7 @@ def test_table_is_sorted_and_cut(device: torch.device) -> None:
 
 
 def test_table_header_and_top_level_events(device: torch.device) -> None:
-    """`header` stands above, `max_name_column_width` cuts names, `top_level_events_only` leaves out inner events."""
+    """`header` is at the top, `max_name_column_width` cuts names, `top_level_events_only` omits inner events."""
     prof = recorded(device)
     text = prof.events().table(header="WORK", top_level_events_only=True, row_limit=-1)
     assert "WORK" in text
@@ -219,7 +218,7 @@ def test_table_header_and_top_level_events(device: torch.device) -> None:
 
 
 def test_toggle_collection_dynamic_leaves_out_a_part(device: torch.device) -> None:
-    """What runs while the collection of operators is off is not in the profile, and what runs after it is."""
+    """Work that runs while the collection of operators is off is not in the profile, and later work is."""
     with profiler() as prof:
         torch.ones(2, device=device).sum()
         prof.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
@@ -232,7 +231,7 @@ def test_toggle_collection_dynamic_leaves_out_a_part(device: torch.device) -> No
 
 
 def test_device_time_is_the_average_of_an_entry(device: torch.device) -> None:
-    """`device_time` and `cpu_time` are the summed times of an entry over its count; the CPU has no device time."""
+    """`device_time` and `cpu_time` are an entry's summed times divided by its count; the CPU has no device time."""
     for entry in recorded(device).key_averages():
         assert entry.device_time == pytest.approx(entry.device_time_total / entry.count)
         assert entry.cpu_time == pytest.approx(entry.cpu_time_total / entry.count)
@@ -241,7 +240,7 @@ def test_device_time_is_the_average_of_an_entry(device: torch.device) -> None:
 
 
 def test_autograd_profile_adds_up_and_prints_its_events() -> None:
-    """`torch.autograd.profiler.profile` adds up own times and counts of its events, and prints the wanted rows."""
+    """`torch.autograd.profiler.profile` adds up own times and counts of its events, and prints the requested rows."""
     with torch.autograd.profiler.profile() as prof:
         work(torch.device("cpu"))
     events = list(prof.function_events)
@@ -260,7 +259,7 @@ def test_autograd_profile_adds_up_and_prints_its_events() -> None:
 
 
 def test_export_chrome_trace_of_an_event_list_has_its_events(tmp_path: Path) -> None:
-    """`EventList.export_chrome_trace` writes each event of the host with its name, begin, duration and thread."""
+    """`EventList.export_chrome_trace` writes each event of the host with its name, start, duration and thread."""
     with torch.autograd.profiler.profile() as prof:
         work(torch.device("cpu"))
     events = prof.function_events

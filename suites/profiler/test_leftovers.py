@@ -28,7 +28,7 @@ OPTIONS = [
 
 
 def profile_of(work: Callable[[], object], **options: Any) -> object:
-    """A profile of one call of `work`, read once and returned. With stacks, two warm-up calls precede it."""
+    """Return a profile of one call of `work`, read once. With stacks, two warm-up calls precede it."""
     if options.get("with_stack"):
         warm_up(work, **options)
     with quiet_collector(), profiler(**options) as prof:
@@ -115,7 +115,7 @@ def test_memory_of_dropped_profiles_is_freed(options: dict[str, Any]) -> None:
             torch.sin(x)
 
     def profiles(kept: int) -> int:
-        """The bytes added by eight profiles, of which the last `kept` are alive at the measurement."""
+        """Return the bytes added by eight profiles, the last `kept` of which are alive at the measurement."""
         before = handed_out()
         held: list[object] = []
         for _ in range(8):
@@ -143,7 +143,7 @@ class _MallInfo(ctypes.Structure):
 
 
 def handed_out() -> int:
-    """The bytes allocated by malloc and not freed. Skips the case if libc does not report them."""
+    """Return the bytes allocated by malloc and not freed. Skip the case if libc does not report them."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         pytest.skip("libc has no mallinfo2 (glibc has it since 2.33), so the memory in use is unknown")
@@ -153,8 +153,7 @@ def handed_out() -> int:
 
 
 def test_executiontraceobserver_ends_with_the_profile(tmp_path: Path) -> None:
-    """An execution trace has the profile's operators, none that ran later, and is complete when the profile has
-    ended."""
+    """An execution trace has the profile's operators and no later ones, and is complete when the profile has ended."""
     file = tmp_path / "execution.json"
     observer = ExecutionTraceObserver()
     observer.register_callback(str(file))
@@ -171,7 +170,7 @@ def test_executiontraceobserver_ends_with_the_profile(tmp_path: Path) -> None:
 
 
 def test_executiontraceobserver_tells_its_file_and_whether_it_records(tmp_path: Path) -> None:
-    """`get_output_file_path` has the registered file and None without one; `is_running` holds between start and stop.
+    """`get_output_file_path` returns the registered file or None; `is_running` is True between start and stop.
 
     With `set_extra_resource_collection`, a folder beside the file exists, which `get_resources_dir_for_et_path` finds.
     """

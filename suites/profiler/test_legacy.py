@@ -29,7 +29,7 @@ def work(device: torch.device) -> None:
 def test_legacy_profile_has_the_operators_of_its_block(device: torch.device, tmp_path: Path) -> None:
     """The legacy profiler records operators as trees, with shapes, and its results are those of its events.
 
-    https://docs.pytorch.org/docs/stable/autograd.html, `torch.autograd.profiler_legacy.profile`.
+    Source: https://docs.pytorch.org/docs/stable/autograd.html, `torch.autograd.profiler_legacy.profile`.
     """
     with legacy.profile(record_shapes=True, with_stack=True) as prof:
         work(device)
@@ -75,9 +75,9 @@ class OwnError(Exception):
 
 
 def test_legacy_profile_has_shapes_stacks_and_operations_on_request() -> None:
-    """By default, events have names and times only; `with_flops` counts operations, which needs shapes.
+    """By default, events have names and times only; `with_flops` counts operations, which requires shapes.
 
-    An exception leaves the block, and the events before it stay.
+    An exception leaves the block, and the events before it are kept.
     """
 
     def fails(prof: legacy.profile) -> None:
@@ -100,8 +100,10 @@ def test_legacy_profile_has_shapes_stacks_and_operations_on_request() -> None:
 
 
 def test_legacy_profile_counts_the_memory_that_operators_allocate() -> None:
-    """With `profile_memory`, an operator has the memory that is allocated and freed within it; what is freed by no
-    operator is an event of its own."""
+    """With `profile_memory`, an operator has the memory that is allocated and freed within it.
+
+    Memory that no operator frees is a separate event.
+    """
     with legacy.profile(profile_memory=True) as prof:
         x = torch.empty(256)
         x.add(1)
@@ -114,7 +116,7 @@ def test_legacy_profile_counts_the_memory_that_operators_allocate() -> None:
 
 
 class Record:
-    """A record of the legacy profiler, at a time in microseconds: each value is asked for by a call."""
+    """A record of the legacy profiler, at a time in microseconds. Each value is read by a call."""
 
     def __init__(self, kind: str, name: str = "", time: int = 0, **values: Any) -> None:
         self.time = time
@@ -158,7 +160,7 @@ def memory(host: int, device: int) -> Record:
     return Record("memory_alloc", cpu_memory_usage=host, cuda_memory_usage=device)
 
 
-#: The begin of a profile, from which times count.
+#: The start of a profile, from which times count.
 START = Record("mark", "__start_profile", 100)
 
 
@@ -184,7 +186,7 @@ def memory_event(host: int, device: int) -> FunctionEvent:
 
 
 def assert_same_events(records: Sequence[Sequence[Record]], wanted: Sequence[FunctionEvent]) -> None:
-    """The events of the records are these, with the same values of all attributes."""
+    """Check that the events of the records are `wanted`, with the same values of all attributes."""
 
     def facts(event: Any) -> dict[str, Any]:
         return {**vars(event), "time_range": (event.time_range.start, event.time_range.end)}
@@ -193,10 +195,10 @@ def assert_same_events(records: Sequence[Sequence[Record]], wanted: Sequence[Fun
 
 
 def test_legacy_records_of_a_range_are_one_event() -> None:
-    """An event has the values of the record of its begin, and times that count from the begin of the profile.
+    """An event has the values of the record of its start, and times that count from the start of the profile.
 
-    A name that begins twice in a row, as operators do that call themselves, is one event; helpers of the profiler are
-    none.
+    A name that starts twice in a row, as for operators that call themselves, is one event; helpers of the profiler are
+    no events.
     """
     values = {"fwd_thread_id": 4, "shapes": [[2, 3]], "scope": 1, "sequence_nr": 7, "flops": 12}
     frames = ["model.py(3): forward", "torch/autograd/__init__.py(9): backward"]
@@ -248,9 +250,9 @@ def test_legacy_records_of_a_range_are_one_event() -> None:
 
 
 def test_legacy_records_of_memory_and_of_a_device_belong_to_the_open_ranges() -> None:
-    """Memory counts for all open ranges of its thread, and is an event of its own if there is none.
+    """Memory counts for all open ranges of its thread, and is a separate event if there is none.
 
-    A range has the time of its kernels on the device, unless there is none or it is asynchronous.
+    A range has the time of its kernels on the device, unless it has none or is asynchronous.
     """
     records = [
         memory(5, 6),
@@ -293,13 +295,13 @@ def test_legacy_records_of_memory_and_of_a_device_belong_to_the_open_ranges() ->
     ids=["remote begin", "no begin", "two ends"],
 )
 def test_legacy_records_without_a_begin_are_refused(records: Sequence[Record], reason: str) -> None:
-    """A profile begins on this host, and each range that ends has begun and not ended."""
+    """Records without a profile start, without a range start, or for another host are refused."""
     with pytest.raises(AssertionError, match=reason):
         private.legacy_events([records])
 
 
 def test_legacy_profile_has_the_limits_of_the_table_of_its_events() -> None:
-    """By default, a table has the limits of that of its events, and averages do not tell stacks apart."""
+    """By default, a table has the limits of that of its events, and averages do not distinguish stacks."""
     with legacy.profile() as prof:
         torch.ones(2).sin()
     made = [legacy_event(f"work {number:03}", number, 10 * number, 10 * number + 5) for number in range(103)]
@@ -317,9 +319,9 @@ def test_legacy_profile_has_the_limits_of_the_table_of_its_events() -> None:
 
 
 def test_legacy_profile_that_has_not_ended_has_no_results(tmp_path: Path) -> None:
-    """Before the end of its block a profile refuses its results, and it is entered once.
+    """Before the end of its block, a profile refuses its results, and it can be entered only once.
 
-    Without `enabled` it records nothing, and without a GPU it warns that it cannot record one.
+    Without `enabled`, it records nothing, and without a GPU it warns that it cannot record one.
     """
     prof = legacy.profile()
     assert repr(prof) == "<unfinished profiler_legacy.profile>"
@@ -346,7 +348,7 @@ def test_legacy_profile_that_has_not_ended_has_no_results(tmp_path: Path) -> Non
 
 @pytest.mark.requires(cuda=False)
 def test_legacy_profile_without_a_gpu_warns() -> None:
-    """`use_cuda` without a GPU warns, and the profile records the host; one that is not enabled asks for no GPU."""
+    """`use_cuda` without a GPU warns, and the profile records the host; a disabled profile requires no GPU."""
     with pytest.warns(UserWarning, match="CUDA is not available"):
         prof = legacy.profile(use_cuda=True)
     assert prof.use_cuda is False
@@ -358,7 +360,7 @@ def test_legacy_profile_without_a_gpu_warns() -> None:
 
 @pytest.mark.requires(device="cuda")
 def test_legacy_profile_times_operators_on_the_device(device: torch.device) -> None:
-    """With `use_cuda`, each operator has the time between the events that were recorded around it on the device."""
+    """With `use_cuda`, each operator has the time between the events recorded around it on the device."""
     with legacy.profile(use_cuda=True) as prof:
         work(device)
     found = {event.name: event for event in prof.function_events or ()}
@@ -394,8 +396,8 @@ def nvprof_file(
 ) -> str:
     """Write a file of nvprof, and return its path.
 
-    `ranges`: (id, number of the name, start, end); `launches`: (callback, start, end, correlation);
-    `kernels`: (number of the name, start, end, correlation).
+    `ranges`: (id, number of the name, start, end); `launches`: (callback, start, end, correlation); `kernels`: (number
+    of the name, start, end, correlation).
     """
     connection = sqlite3.connect(file)
     connection.executescript(TABLES)
@@ -412,7 +414,7 @@ def nvprof_file(
     return str(file)
 
 
-#: torch leaves the connection to its database to be closed by Python, which warns from 3.13 on.
+#: torch leaves the connection to its database for Python to close, which warns since 3.13.
 unclosed = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
 
@@ -420,7 +422,7 @@ unclosed = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"
 def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path) -> None:
     """Each range is an event with its demangled name and times, in the order of the starts.
 
-    A kernel belongs to the ranges around the call that launched it (`torch.autograd.profiler.load_nvprof`).
+    A kernel belongs to the ranges that contain the call that launched it (`torch.autograd.profiler.load_nvprof`).
     """
     file = nvprof_file(
         tmp_path / "trace.prof",
@@ -452,7 +454,7 @@ def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path
     ids=["ranges of one id", "kernel of another call", "kernels of one launch"],
 )
 def test_load_nvprof_refuses(ranges: Any, launches: Any, error: type[Exception], reason: str, tmp_path: Path) -> None:
-    """Two ranges of one id are refused, as are a kernel that no launch started and two that one launch did."""
+    """Two ranges of one id are refused, as are a kernel without a launch and two kernels of one launch."""
     file = nvprof_file(
         tmp_path / "trace.prof",
         strings=["work"],
@@ -465,7 +467,7 @@ def test_load_nvprof_refuses(ranges: Any, launches: Any, error: type[Exception],
 
 
 def test_enforceunique_refuses_a_key_that_it_has_seen() -> None:
-    """A key is seen once; keys of other values, or of the same in another order, are other keys."""
+    """A key can be seen only once; keys with other values, or the same values in another order, are different keys."""
     unique = EnforceUnique()
     for key in ((1,), (1, 2), (2, 1), ("1",)):
         unique.see(*key)
@@ -475,7 +477,7 @@ def test_enforceunique_refuses_a_key_that_it_has_seen() -> None:
 
 
 def test_old_names_of_device_times_warn_and_have_the_same_values() -> None:
-    """The names with `cuda` are deprecated: each warns, and has the value of its name with `device`."""
+    """The names with `cuda` are deprecated: each warns, and returns the value of the name with `device`."""
     child = FunctionEvent(2, "kernel", 0, 2.0, 5.0, use_device="cuda", device_memory_usage=100)
     parent = FunctionEvent(1, "work", 0, 1.0, 9.0, use_device="cuda", device_memory_usage=700)
     parent.append_kernel("one", 0, 6.0)
@@ -493,7 +495,7 @@ def test_old_names_of_device_times_warn_and_have_the_same_values() -> None:
 
 
 def test_functionevent_times_and_children_are_of_known_devices() -> None:
-    """Only events of the host have kernels, children and parents; a time on a device needs one of torch's devices."""
+    """Only host events have kernels, children and parents; a time on a device requires one of torch's devices."""
     host = FunctionEvent(1, "work", 0, 1.0, 9.0)
     kernel = FunctionEvent(2, "kernel", 0, 2.0, 5.0, device_type=DeviceType.CUDA, use_device="cuda")
     other = FunctionEvent(3, "other", 0, 2.0, 5.0, device_type=private.unregistered_device_type(), use_device="cuda")
@@ -522,7 +524,7 @@ def test_functionevent_times_and_children_are_of_known_devices() -> None:
 
 
 def test_functionevent_and_its_average_say_what_they_are() -> None:
-    """The text of an event has its name, times, memory and children; that of an average its name and times."""
+    """The text of an event has its name, times, memory and children; the text of an average has its name and times."""
     event = FunctionEvent(
         1, "work", 3, 10.0, 25.0, input_shapes=[[2]], use_device="cuda", cpu_memory_usage=4, sequence_nr=6
     )
@@ -544,7 +546,7 @@ def test_functionevent_and_its_average_say_what_they_are() -> None:
 
 
 def test_autograd_profile_of_devices_that_are_not_here_warns() -> None:
-    """A device that is known and not here is left out with a warning; one that cannot be recorded is refused."""
+    """A known device that is not present is left out with a warning; a device that cannot be recorded is refused."""
     for name in ("xpu", "hpu"):
         with pytest.warns(UserWarning, match=f"{name.upper()} is not available"):
             assert autograd_profile(use_device=name).use_device is None
@@ -553,7 +555,7 @@ def test_autograd_profile_of_devices_that_are_not_here_warns() -> None:
 
 
 def test_autograd_profile_text_is_that_of_its_events() -> None:
-    """`repr` and `str` of a profile are those of its events, and say before that it has not ended."""
+    """`repr` and `str` of a profile are those of its events; before its end, they say that it has not ended."""
     prof = autograd_profile()
     assert repr(prof) == str(prof) == "<unfinished torch.autograd.profile>"
     with prof:
@@ -565,7 +567,7 @@ def test_autograd_profile_text_is_that_of_its_events() -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_autograd_profile_with_stacks_has_events_despite_trace_only() -> None:
-    """`trace_only` with stacks is turned off with a warning, in a copy of the settings."""
+    """`trace_only` with stacks is disabled with a warning, in a copy of the settings."""
     config = private.trace_only_config()
     with pytest.warns(UserWarning, match="trace_only=True is incompatible with with_stack=True"):
         prof = autograd_profile(with_stack=True, experimental_config=config)
@@ -578,7 +580,7 @@ def test_autograd_profile_with_stacks_has_events_despite_trace_only() -> None:
 
 @pytest.mark.requires(accelerator=True)
 def test_autograd_profile_of_an_accelerator_has_its_operators(device: torch.device) -> None:
-    """A profile with the type of the device as `use_device` has the operators on it, and none of earlier or later work.
+    """With the device's type as `use_device`, a profile has the operators on it, and no earlier or later ones.
 
     Without `use_kineto`, a profile of the device also records the host (torch/autograd/profiler.py, `profile`).
     """

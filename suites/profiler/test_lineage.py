@@ -17,7 +17,7 @@ TREE = "test_profiler_tree::TestProfilerTree::test_profiler_experimental_tree"
 
 
 def recursion() -> Work:
-    """A function that calls itself through a second one."""
+    """Return a function that calls itself through a second one."""
     x = torch.rand(2)
 
     def descend(levels: int) -> torch.Tensor:
@@ -33,7 +33,7 @@ def recursion() -> Work:
 
 
 def generators() -> Work:
-    """A generator drained by another one, with operators around each yield, and a generator left unfinished."""
+    """Return a generator drained by another one, with operators around each yield, and an unfinished generator."""
     x = torch.rand(2)
 
     def produce() -> Iterator[torch.Tensor]:
@@ -52,7 +52,7 @@ def generators() -> Work:
 
 
 def sorting() -> Work:
-    """A C function that calls back into Python: the sort keys run operators."""
+    """Return a C function that calls back into Python: the sort keys run operators."""
     x = torch.rand(4)
 
     def key(index: int) -> float:
@@ -65,7 +65,7 @@ def sorting() -> Work:
 
 
 def python_backward() -> Work:
-    """An autograd function in Python, whose backward the engine calls from C++."""
+    """Return an autograd function in Python, whose backward the engine calls from C++."""
 
     class Double(torch.autograd.Function):
         @staticmethod
@@ -172,13 +172,13 @@ def test_with_stack_caller_is_the_parent_on_another_thread() -> None:
 
 
 def root_of(tree: Node, function: str) -> Node:
-    """The root above the only frame of a function, or the frame itself."""
+    """Return the root above the only frame of a function, or the frame itself."""
     frame = tree.one_frame(function)
     return next(root for root in tree.children if any(node is frame for node in (root, *root.walk())))
 
 
 def compared(tree: Node) -> int:
-    """The number of nodes with a parent frame; fails the case if one of them is not the recorded caller."""
+    """Return the number of nodes with a parent frame; fail the case if one of them is not the recorded caller."""
     count = 0
     for node, above in tree.with_parents():
         parent = next((n for n in above if n.kind is Kind.PYTHON), None)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.covers("test_profiler_tree::TestProfilerTree::test_prof
 
 
 def forward_and_backward() -> Callable[[], None]:
-    """A pass with temporaries: tensors are both allocated and released in it."""
+    """Return a pass with temporaries, in which tensors are both allocated and released."""
     leaf = torch.rand(16, requires_grad=True)
 
     def work() -> None:
@@ -27,7 +27,7 @@ def forward_and_backward() -> Callable[[], None]:
 
 
 def blocks(tree: Node) -> list[Block]:
-    """The allocations and releases in a tree, in chronological order."""
+    """Return the allocations and releases in a tree, in chronological order."""
     events = sorted(tree.of_kind(Kind.MEMORY), key=lambda node: node.start_ns)
     return [node.block for node in events if node.block]
 

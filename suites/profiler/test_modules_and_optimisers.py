@@ -18,7 +18,7 @@ ZERO_GRAD = "Optimizer.zero_grad#SGD.zero_grad"
 
 
 def modules_in(tree: Node) -> list[Node]:
-    """The module calls in a tree, in the order of their start."""
+    """Return the module calls in a tree, in the order of their start."""
     return [node for node in tree.of_kind(Kind.PYTHON) if node.name.startswith(PREFIX)]
 
 

@@ -1,4 +1,4 @@
-"""What a profile's events have, how its cycles add up, what it refuses, and which files it writes."""
+"""A profile's events and their contents, the sum of its cycles, refused arguments, and written files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from . import _torch_private as private
 from . import chrome
 from .trees import HOST, profiler, quiet_collector, warm_up
 
-#: Names of `FunctionEvent`, and of the recorded event that each is from.
+#: Names of `FunctionEvent` attributes, and of the recorded event's attribute for each.
 SAME = {
     "id": "correlation_id",
     "overload_name": "overload_name",
@@ -64,10 +64,10 @@ SAME = {
 
 @pytest.mark.requires(torch=">=2.13")
 def test_events_have_the_facts_that_were_recorded() -> None:
-    """Each event of a profile has the name, times and facts of the recorded one, in the order of their begins.
+    """Each event of a profile has the name, times and values of the recorded event, in the order of their starts.
 
-    Concrete inputs are the numbers and lists of numbers that the operator was given, with their signs.
-    Of events that begin together, the longer one comes first.
+    Concrete inputs are the numbers and lists of numbers that the operator received, with their signs. If events start
+    together, the longer one comes first.
     """
     x, w = torch.ones(2, 3, requires_grad=True), torch.ones(3, 2)
 
@@ -102,7 +102,7 @@ def test_events_have_the_facts_that_were_recorded() -> None:
 
 
 def test_events_have_names_without_mangling() -> None:
-    """A mangled name of C++ is shown as C++ writes it; a name of one letter, which is a type when mangled, stays."""
+    """A mangled C++ name is shown demangled; a name of one letter, which is a mangled type, is kept."""
     with profiler() as prof:
         for name in ("_Z4calli", "i"):
             with record_function(name):
@@ -111,7 +111,7 @@ def test_events_have_names_without_mangling() -> None:
 
 
 def test_profile_memory_has_events_for_what_no_operator_does() -> None:
-    """Memory that is freed outside of operators is an event of its own, at its time, with the size and an own id."""
+    """Memory that is freed outside of operators is a separate event at its time, with its size and its own id."""
     with profiler(profile_memory=True) as prof:
         first = torch.empty(1024)
         with record_function("between"):
@@ -136,7 +136,7 @@ def test_profile_memory_has_events_for_what_no_operator_does() -> None:
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")
 @pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
 def test_acc_events_decides_whether_cycles_add_up(accumulated: bool) -> None:
-    """With `acc_events`, a profile has the events of all its cycles, each once; without, those of the last."""
+    """With `acc_events`, a profile has the events of all its cycles, each once; without it, those of the last cycle."""
     seen: list[list[str]] = []
 
     def ready(prof: profile) -> None:
@@ -156,7 +156,7 @@ def test_acc_events_decides_whether_cycles_add_up(accumulated: bool) -> None:
 @pytest.mark.requires(torch=">=2.13")
 @pytest.mark.parametrize("accumulated", [True, False])
 def test_profile_warns_once_that_it_forgets_its_cycles(accumulated: bool) -> None:
-    """The second cycle of a profile without `acc_events` warns that it clears the events of the first, once."""
+    """The second cycle of a profile without `acc_events` warns once that it clears the events of the first."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -169,7 +169,7 @@ def test_profile_warns_once_that_it_forgets_its_cycles(accumulated: bool) -> Non
 
 
 def test_profile_with_a_plan_marks_each_recorded_step() -> None:
-    """Each step of a plan that is recorded from the first one on is a scope; a profile without a plan has none."""
+    """Each recorded step of a schedule is a scope, from the first one on; a profile without a schedule has none."""
 
     def steps(prof: profile) -> list[str]:
         with prof:
@@ -184,7 +184,7 @@ def test_profile_with_a_plan_marks_each_recorded_step() -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_schedule_cannot_say_device_stopped() -> None:
-    """A plan may not return `DEVICE_STOPPED`, at first or later; the profile then stays in its step."""
+    """A schedule may not return `DEVICE_STOPPED`, in any step; the profile then stays in its step."""
     with pytest.raises(ValueError, match="DEVICE_STOPPED is set internally"):
         profiler(schedule=lambda _: ProfilerAction.DEVICE_STOPPED)
     plan = {0: ProfilerAction.RECORD, 1: ProfilerAction.DEVICE_STOPPED}
@@ -196,7 +196,7 @@ def test_schedule_cannot_say_device_stopped() -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_profile_refuses_activities_that_do_not_fit() -> None:
-    """Activities are those of `ProfilerActivity`, at least one, each once; by default all that are supported.
+    """Activities are those of `ProfilerActivity`, at least one, each once; by default all supported ones.
 
     A mapping names the kinds of events of an activity.
     """
@@ -219,7 +219,7 @@ def test_profile_refuses_activities_that_do_not_fit() -> None:
 
 @pytest.mark.requires(torch=">=2.13")
 def test_profile_activities_with_kinds_decide_what_a_trace_has(tmp_path: Path) -> None:
-    """Kinds of events that are given for an activity are those of the exported trace; an unknown kind is refused."""
+    """The kinds of events given for an activity are those of the exported trace; an unknown kind is refused."""
     seen: dict[str, set[str]] = {}
     for kind in ("CPU_OP", "USER_ANNOTATION", "no such kind"):
         prof = profiler(activities=[{ProfilerActivity.CPU: [kind]}])  # type: ignore[list-item]
@@ -236,7 +236,7 @@ def test_profile_activities_with_kinds_decide_what_a_trace_has(tmp_path: Path) -
 
 @pytest.mark.requires(torch=">=2.13")
 def test_post_processing_timeout_s_leaves_out_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    """Events that are not read within `post_processing_timeout_s` are left out with a warning; it is not negative."""
+    """Events not read within `post_processing_timeout_s` are left out with a warning; it must not be negative."""
     for timeout, names in ((0.0, []), (3600.0, ["aten::empty", "[memory]"]), (None, ["aten::empty", "[memory]"])):
         caplog.clear()
         with profiler(post_processing_timeout_s=timeout, profile_memory=True) as prof:
@@ -252,9 +252,9 @@ class OwnError(Exception):
 
 
 def test_autograd_profile_ends_with_an_exception_and_begins_once() -> None:
-    """A profile passes exceptions on, keeps the events before them, and cannot be entered within itself or again.
+    """A profile propagates exceptions, keeps the events before them, and cannot be entered within itself or again.
 
-    Its text is its table, which names what it has not recorded yet. With `enabled=False`, it records nothing.
+    Its text is its table, which says if it has not recorded yet. With `enabled=False`, it records nothing.
     """
     prof = autograd_profile()
     assert str(prof) == "<unfinished torch.autograd.profile>"
@@ -282,7 +282,7 @@ def test_autograd_profile_ends_with_an_exception_and_begins_once() -> None:
 
 
 def test_autograd_profile_warns_of_devices_that_it_does_not_have() -> None:
-    """`use_cuda` is deprecated, unknown devices are left out with a warning, and a profile needs an activity."""
+    """`use_cuda` is deprecated, unknown devices are left out with a warning, and a profile requires an activity."""
     with pytest.warns(UserWarning, match="The other is not a valid device option"):
         assert autograd_profile(use_device="other").use_device is None
 
@@ -340,7 +340,7 @@ def test_trace_only_profile_has_a_file_and_no_events(tmp_path: Path) -> None:
 
 
 def test_set_custom_trace_id_callback_names_the_trace(tmp_path: Path) -> None:
-    """The callback is asked once per trace; without one, each trace has an own id of 32 hexadecimal digits."""
+    """The callback is called once per trace; without one, each trace has its own id of 32 hexadecimal digits."""
     calls: list[int] = []
 
     def name() -> str:
@@ -425,7 +425,7 @@ def test_export_chrome_trace_in_python_writes_the_same_events(ending: str, tmp_p
 
 @pytest.mark.requires(torch=">=2.13")
 def test_tensorboard_trace_handler_options_decide_name_and_kind_of_the_file(tmp_path: Path) -> None:
-    """By default the file is named after host and process; `use_gzip` compresses it, and `use_python_export` counts."""
+    """The file is named after host and process by default; `use_gzip` and `use_python_export` take effect."""
     with profiler(on_trace_ready=tensorboard_trace_handler(str(tmp_path))):
         torch.ones(2).sin()
     (file,) = tmp_path.iterdir()
@@ -467,7 +467,7 @@ def test_stacks_leave_out_the_call_of_backward() -> None:
 
 
 def test_autograd_profile_table_and_averages_are_those_of_its_events() -> None:
-    """`table` and `key_averages` of a profile pass on what they are given, and have the defaults of its events."""
+    """`table` and `key_averages` of a profile pass on their arguments, and have the defaults of its events."""
 
     def a_function_with_a_name_that_is_far_longer_than_the_column_of_the_table_for_the_stacks_of_events() -> None:
         torch.ones(2, 3).add(1)
@@ -530,7 +530,7 @@ def test_executiontraceobserver_writes_its_file_when_it_is_unregistered(
 
 
 def test_executiontraceobserver_has_a_folder_for_resources_on_request(tmp_path: Path) -> None:
-    """With `set_extra_resource_collection`, a folder beside the file is made for what the trace needs."""
+    """With `set_extra_resource_collection`, a folder for the trace's resources is created beside the file."""
     observer = ExecutionTraceObserver().register_callback(str(tmp_path / "trace.json"))
     assert observer.get_resources_dir() is None
     observer.set_extra_resource_collection(True)
@@ -573,7 +573,7 @@ def test_enable_pytorch_execution_trace_gives_each_profile_an_observer(
 
 
 def test_kinetosteptracker_counts_the_steps_of_each_that_asks() -> None:
-    """The count is that of the furthest; one that comes later begins there, and only further steps count."""
+    """The count is that of the furthest tracker; a later tracker starts at the count, and only further steps count."""
     count, names = KinetoStepTracker.current_step(), ("first", "second")
     try:
         for name in names:
@@ -589,7 +589,7 @@ def test_kinetosteptracker_counts_the_steps_of_each_that_asks() -> None:
 
 @pytest.mark.own_process
 def test_trace_of_a_process_of_a_group_names_the_group(tmp_path: Path) -> None:
-    """The trace of a process of a group has the backend, rank and size, and its execution trace has the group."""
+    """The trace of a process in a group has the backend, rank and size, and its execution trace has the group."""
     file, other = tmp_path / "trace.json", tmp_path / "execution.json"
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
     try:
@@ -605,8 +605,10 @@ def test_trace_of_a_process_of_a_group_names_the_group(tmp_path: Path) -> None:
 
 
 def test_events_of_threads_are_trees_of_their_own() -> None:
-    """With `profile_all_threads`, an event is a child only of an event of its thread, also where another thread waits
-    for it within an event; the wait counts as time of the waiting event itself."""
+    """With `profile_all_threads`, an event is a child only of events of its own thread.
+
+    This also holds if another thread waits for it within an event; the wait counts as time of the waiting event.
+    """
 
     def serve() -> None:
         with record_function("there"):

@@ -1,4 +1,4 @@
-"""What a profile records by default and on request, and when it starts and stops an observer."""
+"""The records of a profile by default and on request, and when it starts and stops an observer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def facts(prof: profile, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("option", LISTED)
 def test_exported_trace_lists_the_options_of_its_profile(option: str, tmp_path: Path) -> None:
-    """An exported trace has the option with which it was recorded, and none of the others."""
+    """An exported trace has the option with which it was recorded, and no other."""
     with profiler(**{option: True}) as prof:
         torch.ones(2).sum()
     found = facts(prof, tmp_path)
@@ -48,9 +48,9 @@ def test_profile_records_nothing_extra_by_default(tmp_path: Path) -> None:
 
 
 def test_tensorboard_trace_handler_makes_its_folder(tmp_path: Path) -> None:
-    """The handler makes the folder with those above it, and says which one it cannot make."""
+    """The handler creates the folder and its parents, and names a folder that it cannot create."""
     folder = tmp_path / "above" / "traces"
-    for _ in range(2):  # the second finds the folder
+    for _ in range(2):  # the second one finds the folder
         with profiler(on_trace_ready=tensorboard_trace_handler(str(folder), worker_name="worker")):
             torch.ones(2).sum()
     assert len(list(folder.glob("worker.*.pt.trace.json"))) == 2
@@ -68,7 +68,7 @@ def nodes(file: Path) -> list[str]:
 
 
 def test_executiontraceobserver_records_between_start_and_stop(tmp_path: Path) -> None:
-    """An observer records from `start` to `stop`, as often as it is started; `is_running` says whether it does."""
+    """An observer records from each `start` to its `stop`; `is_running` reports whether it does."""
     file = tmp_path / "execution.json"
     observer = ExecutionTraceObserver().register_callback(str(file))
     assert observer.get_output_file_path() == str(file)
@@ -94,7 +94,7 @@ def test_executiontraceobserver_records_between_start_and_stop(tmp_path: Path) -
 
 
 def test_profile_stops_its_observer(tmp_path: Path) -> None:
-    """An observer given to a profile records while the profile does, and is finished with it."""
+    """An observer passed to a profile records while the profile does, and ends with it."""
     file = tmp_path / "execution.json"
     observer = ExecutionTraceObserver().register_callback(str(file))
     x = torch.ones(3)
@@ -113,8 +113,10 @@ def test_profile_stops_its_observer(tmp_path: Path) -> None:
 def test_executiontraceobserver_copies_compiled_files_to_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `set_extra_resource_collection`, the folder has the files that the compiler generated; a file that is gone
-    gives a warning, and the trace is written."""
+    """With `set_extra_resource_collection`, the folder has the files that the compiler generated.
+
+    A missing file gives a warning, and the trace is written.
+    """
     (tmp_path / "kernel.py").write_text("compiled = 1")
     for name in ("kernel.py", "gone.py"):
         file = tmp_path / f"{name}.json"
@@ -137,7 +139,7 @@ def test_executiontraceobserver_copies_compiled_files_to_its_folder(
 def test_executiontraceobserver_warns_of_folders_that_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a place for its folder, or for the file of `ENABLE_PYTORCH_EXECUTION_TRACE`, there is a warning."""
+    """If the folder, or the file of `ENABLE_PYTORCH_EXECUTION_TRACE`, cannot be created, there is a warning."""
     with pytest.warns(UserWarning, match="exception when creating"):
         assert ExecutionTraceObserver.get_resources_dir_for_et_path(str(tmp_path / "a" / "b.json"), True) is None
 

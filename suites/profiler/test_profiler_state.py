@@ -37,7 +37,7 @@ class AbortError(Exception):
 
 
 def state() -> dict[str, object]:
-    """The state that shows whether a profiler is active: torch's flags, and Python's tracer and collector callbacks."""
+    """Return the state of an active profiler: torch's flags, and Python's tracer and collector callbacks."""
     return {
         "enabled": private.profiler_enabled(),
         "flag for Python": private.python_flag(),
@@ -79,7 +79,7 @@ def test_nothing_runs_after_a_profile(options: dict[str, Any], end: str) -> None
 
 
 def aborted(work: Callable[[], object], error: type[Exception], **options: Any) -> profile:
-    """The profile of a call of `work` that ends in `error`; with stacks, after two warm-up calls."""
+    """Return the profile of a call of `work` that ends in `error`; with stacks, after two warm-up calls."""
 
     def fails() -> None:
         with pytest.raises(error):
@@ -167,8 +167,8 @@ def test_same_work_gives_the_same_tree(workload: Callable[[], Work], options: di
 def test_custom_trace_id_callback_names_each_cycle(tmp_path: Path) -> None:
     """`get_trace_id` is None before the first cycle, and then the id of the cycle, which its file has too.
 
-    The callback is asked once per cycle. Where cycles do not add up their events, `set_custom_trace_id_callback`
-    replaces it for the next one. Without a callback, ids differ.
+    The callback is called once per cycle. If cycles do not add up their events, `set_custom_trace_id_callback` replaces
+    it for the next cycle. Without a callback, ids differ.
     """
     asked, seen = iter(["first", "second"]), []
 
@@ -221,6 +221,6 @@ except KeyError:
     reason="torch 2.11 to 2.13 stop a profiler of Kineto that never started, and crash (SIGSEGV)",
 )
 def test_custom_trace_id_callback_that_raises_ends_the_profile() -> None:
-    """An exception of the callback in a later cycle leaves the `with` block, and the process goes on."""
+    """An exception of the callback in a later cycle leaves the `with` block, and the process continues."""
     ended = children.run(RAISING)
     assert (ended.status, ended.out.strip()) == (0, "raised")

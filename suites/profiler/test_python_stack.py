@@ -19,17 +19,17 @@ WITH_DISPATCH = pytest.mark.covers(f"{TREE}_with_stack_and_torch_dispatch")
 
 
 def recorded(work: Callable[[], object]) -> Node:
-    """The tree below the frame of `work` in a profile of it."""
+    """Return the tree below the frame of `work` in a profile of it."""
     return record(work, with_stack=True).one_frame("work")
 
 
 def operators(tree: Node) -> list[str]:
-    """The names of the operators in a tree."""
+    """Return the names of the operators in a tree."""
     return names(tree.of_kind(Kind.OP))
 
 
 def frames_above(tree: Node, operator: str) -> list[str]:
-    """The functions whose frames are above an operator that occurs once, outermost first."""
+    """Return the functions whose frames are above an operator that occurs once, outermost first."""
     (parents,) = (above for node, above in tree.with_parents() if node.name == operator)
     return [n.name.rpartition(": ")[2] for n in reversed(parents) if n.kind is Kind.PYTHON]
 
@@ -191,14 +191,14 @@ def test_with_stack_release_is_below_the_frame_that_dropped_the_tensor() -> None
 
 
 def sizes(tree: Node) -> list[int]:
-    """The sizes of allocations and releases in a tree, in its order."""
+    """Return the sizes of allocations and releases in a tree, in its order."""
     return [node.block.size for node in tree.of_kind(Kind.MEMORY) if node.block]
 
 
 def test_with_stack_calls_of_a_custom_operator_end_before_the_next_begins() -> None:
-    """Calls of Python and C that follow each other do not overlap, and end before their caller does.
+    """Consecutive calls of Python and C do not overlap, and end before their caller does.
 
-    The operator is one of `torch.library.custom_op` with two results and a gradient.
+    The operator is from `torch.library.custom_op`, with two results and a gradient.
     """
     from . import parts  # registers the operator
 

@@ -1,4 +1,4 @@
-"""`torch.profiler.schedule`: the action of each step, and what a profiler does with it."""
+"""`torch.profiler.schedule`: the action of each step, and the profiler's behavior for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE, WARMUP, RECORD, SAVE = (
 def actions(
     wait: int, warmup: int, active: int, *, repeat: int = 0, skip: int = 0, first: bool = True
 ) -> Iterator[object]:
-    """The documented actions. `first`: whether the first cycle waits too."""
+    """Yield the documented actions. `first`: whether the first cycle waits too."""
     yield from [NONE] * skip
     for cycle in itertools.count():
         if repeat and cycle >= repeat:
@@ -63,7 +63,7 @@ def test_schedule_skip_first_wait_skips_the_first_wait_only(wait: int, skip: int
 
 
 def test_schedule_is_the_same_function_of_the_step_each_time() -> None:
-    """The action depends on the step alone, not on the steps that were asked for before."""
+    """The action depends on the step only, and not on the steps of earlier calls."""
     plan = schedule(wait=2, warmup=1, active=2, repeat=2, skip_first=1, skip_first_wait=1)
     once = [plan(step) for step in range(20)]
     assert [plan(step) for step in reversed(range(20))] == once[::-1]
@@ -85,7 +85,7 @@ def test_schedule_refuses_negative_numbers(name: str) -> None:
 
 
 def test_schedule_without_a_warmup_warns() -> None:
-    """A schedule without steps to warm up warns."""
+    """A schedule without warm-up steps warns."""
     with pytest.warns(UserWarning, match="warmup"):
         schedule(wait=1, warmup=0, active=1)
 
@@ -112,10 +112,10 @@ def test_profiler_records_the_active_steps_of_its_schedule(device: torch.device)
 def test_profiler_whose_device_stopped_goes_on_with_the_next_cycle(
     activities: tuple[ProfilerActivity, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If collection on the device stops early, the profiler warns, and hands over the cycle as far as it was recorded.
+    """If collection on the device stops early, the profiler warns, and passes on the cycle as far as it was recorded.
 
-    It records nothing more until the next cycle. A profiler of the host is not concerned
-    (torch/profiler/profiler.py, `ProfilerAction.DEVICE_STOPPED`).
+    It records nothing more until the next cycle. A profiler of the host is not affected (torch/profiler/profiler.py,
+    `ProfilerAction.DEVICE_STOPPED`).
     """
     stopped = False
     seen: list[list[str]] = []
@@ -177,7 +177,7 @@ def test_profile_use_cuda_false_leaves_no_activity_of_a_device_alone() -> None:
 
 @pytest.mark.parametrize("daemon", ["", "1"])
 def test_profiler_step_counts_for_kineto_if_a_daemon_is_used(daemon: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `KINETO_USE_DAEMON`, a step of a profiler is a step of Kineto, which a daemon counts; without it is not."""
+    """With `KINETO_USE_DAEMON`, a profiler's step is a step of Kineto, which a daemon counts; without it, it is not."""
     monkeypatch.setenv("KINETO_USE_DAEMON", daemon)
     count = KinetoStepTracker.current_step()
     with profiler() as prof:

@@ -120,7 +120,7 @@ def test_record_function_never_closed_holds_the_backward_pass() -> None:
 def test_record_function_never_closed_ends_with_the_profile() -> None:
     """A scope that is open at the end of the profile contains the rest of it.
 
-    Does not extend into the next profile.
+    It does not extend into the next profile.
     """
     x = torch.rand(3)
 

@@ -1,4 +1,4 @@
-"""The text of a profile's table, from events with known times: what each column holds, and in which unit."""
+"""The text of a profile's table, from events with known times: the content and unit of each column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 
 def event(name: str, start: float = 0.0, end: float | None = None, **more: Any) -> FunctionEvent:
-    """Return an event on the host from `start` to `end`, in microseconds; without `end`, it takes one."""
+    """Return an event on the host from `start` to `end`, in microseconds; without `end`, it takes one microsecond."""
     settings: dict[str, Any] = {"overload_name": "", "stack": [], "input_shapes": [], "flops": 0}
     return FunctionEvent(0, name, 0, start, start + 1.0 if end is None else end, **{**settings, **more})
 
@@ -42,7 +42,7 @@ def built(*events: FunctionEvent, **settings: Any) -> EventList:
 def cells(table: str) -> list[dict[str, str]]:
     """Return the rows of a table, as texts by the headers of their columns.
 
-    A text may be wider than its column, so that columns are told apart by the two spaces between them.
+    A text may be wider than its column, so columns are separated by the two spaces between them.
     """
     lines = table.splitlines()
     rules = [number for number, line in enumerate(lines) if line and set(line) <= {"-", " "}]
@@ -53,7 +53,7 @@ def cells(table: str) -> list[dict[str, str]]:
 
 
 def test_table_has_times_shares_and_counts() -> None:
-    """Each row has the own and the whole time of its events, their shares of all own times, the mean and the count."""
+    """Each row has the own and the total time of its events, their shares of all own times, the mean and the count."""
     outer, inner = event("outer", 0, 1000), event("inner", 100, 350)
     (first, second) = cells(built(outer, inner, event("inner", 2000, 2250)).key_averages().table(sort_by="cpu_time"))
 
@@ -92,7 +92,7 @@ def test_table_has_times_shares_and_counts() -> None:
     ],
 )
 def test_table_times_are_in_the_unit_that_fits_or_is_asked_for(time: float, unit: str | None, wanted: str) -> None:
-    """A time is in the largest unit in which it is at least one; `time_unit` is one unit for all times."""
+    """A time is in the largest unit in which it is at least one; `time_unit` sets one unit for all times."""
     text = built(event("work", 0, time)).key_averages().table(time_unit=unit)
     (row,) = cells(text)
     assert [row[name] for name in ("Self CPU", "CPU total", "CPU time avg")] == [wanted] * 3
@@ -114,7 +114,7 @@ def test_table_times_are_in_the_unit_that_fits_or_is_asked_for(time: float, unit
     ],
 )
 def test_table_sizes_are_in_the_unit_that_fits(size: int, wanted: str) -> None:
-    """With memory, a row has what its events and what they alone allocated, in the largest unit that fits."""
+    """With memory, a row has its events' allocations with and without children, in the largest unit that fits."""
     outer, inner = event("outer", 0, 10, cpu_memory_usage=size), event("inner", 1, 2, cpu_memory_usage=size)
     rows = {row["Name"]: row for row in cells(built(outer, inner, profile_memory=True).key_averages().table())}
     assert (rows["outer"]["CPU Mem"], rows["outer"]["Self CPU Mem"]) == (wanted, "0 B")
@@ -144,12 +144,12 @@ def test_table_operations_are_in_the_unit_of_the_smallest_number(
 
 
 def test_table_without_operations_has_no_column_for_them() -> None:
-    """A table with flops has no such column if no event has any."""
+    """A table with flops has no column for them if no event has any."""
     assert not [name for name in cells(in_turn(event("none")).key_averages().table())[0] if "FLOP" in name]
 
 
 def test_table_has_overload_names_if_grouped_by_them() -> None:
-    """Grouped by overload name, each overload has a row and its name; ungrouped, the column is left out."""
+    """Grouped by overload name, each overload has a row and its name; ungrouped, there is no such column."""
     events = in_turn(*(event("aten::add", overload_name=name) for name in ("Tensor", "out", "Tensor", "a_longer_name")))
     rows = cells(events.key_averages(group_by_overload_name=True).table(max_name_column_width=12))
     assert {row["Overload Name"]: row["# of Calls"] for row in rows} == {"Tensor": "2", "out": "1", "a_longer_...": "1"}
@@ -159,7 +159,7 @@ def test_table_has_overload_names_if_grouped_by_them() -> None:
 
 
 def test_table_has_shapes_if_grouped_by_them() -> None:
-    """Grouped by shapes, each row has its shapes, cut at the width that is asked for."""
+    """Grouped by shapes, each row has its shapes, cut at the requested width."""
     events = in_turn(*(event("aten::mm", input_shapes=shapes) for shapes in ([[4, 8], [8, 2]], [[16, 16], [16, 1]])))
     averages = events.key_averages(group_by_input_shapes=True)
     assert [row["Input Shapes"] for row in cells(averages.table())] == ["[[4, 8], [8, 2]]", "[[16, 16], [16, 1]]"]
@@ -187,7 +187,7 @@ def test_table_has_stacks_if_grouped_by_them() -> None:
 
 
 def test_table_has_node_ids_if_events_have_them() -> None:
-    """The number of a node is a column if an event has one, and none otherwise."""
+    """There is a column for the node number only if an event has one."""
     (row,) = cells(built(event("work", node_id=3)).key_averages().table())
     assert row["Node ID"] == "3"
     (row,) = cells(built(event("work")).key_averages().table())
@@ -195,7 +195,7 @@ def test_table_has_node_ids_if_events_have_them() -> None:
 
 
 def test_table_times_of_asynchronous_events_have_no_share() -> None:
-    """The whole time of an asynchronous event is no share of the own times: its column has 0."""
+    """The total time of an asynchronous event is no share of the own times: its column has 0."""
     events = EventList([event("waits", 0, 100, is_async=True), event("works", 0, 50)])
     rows = {row["Name"]: row for row in cells(events.table())}
     assert rows["waits"]["CPU total %"] == "0"
@@ -229,7 +229,7 @@ def test_table_of_device_events() -> None:
 
 
 def test_table_of_no_time_has_no_shares() -> None:
-    """Where all events take no time, shares are no numbers, and means are zero."""
+    """If all events take no time, shares are not numbers, and means are zero."""
     (row,) = cells(built(event("instant", 5, 5)).key_averages().table())
     assert (row["Self CPU %"], row["CPU time avg"]) == ("NaN", "0.000us")
     assert EventList().table() == ""
@@ -277,7 +277,7 @@ def test_functionevent_has_what_it_is_given() -> None:
 
 
 def test_functioneventavg_adds_events_of_one_name() -> None:
-    """A sum has the facts of its first event and the totals of all; an event of another name is refused."""
+    """A sum has the values of its first event and the totals of all; an event of another name is refused."""
     total = FunctionEventAvg()
     assert not any((total.is_async, total.is_remote, total.is_legacy))
     for start, flops in ((0, 5), (20, 7)):
@@ -329,7 +329,7 @@ def test_profile_that_has_not_run_is_empty(tmp_path: Path) -> None:
 
 
 def test_table_of_device_memory() -> None:
-    """With memory, events of a device also have what they allocated on it, and what they alone did."""
+    """With memory, events of a device also have their allocations on it, with and without their children."""
     outer, inner = (
         event(name, start, end, use_device="cuda", device_memory_usage=size, cpu_memory_usage=KIB)
         for name, start, end, size in (("outer", 0, 10, 3 * MIB), ("inner", 1, 2, MIB))
@@ -350,7 +350,7 @@ def test_table_of_device_memory() -> None:
 
 
 def test_table_begins_with_its_header() -> None:
-    """A header is between a rule as wide as the table and the names of the columns; so is what a report leaves out."""
+    """A header is between a rule as wide as the table and the column names, as is the note that events are left out."""
     events = built(event("outer", 0, 10), event("inner", 1, 2))
     lines = events.table(header="WORK", top_level_events_only=True).splitlines()
     width = len(lines[4].rstrip())
@@ -362,7 +362,7 @@ def test_table_begins_with_its_header() -> None:
 
 
 def test_table_has_the_rows_up_to_its_limit() -> None:
-    """`row_limit` is the number of rows, and 100 by default; -1 is all."""
+    """`row_limit` is the number of rows, by default 100; -1 means all."""
     events = in_turn(*(event(f"event {number}") for number in range(120)))
     for limit, wanted in (({"row_limit": 3}, 3), ({}, 100), ({"row_limit": -1}, 120)):
         assert [row["Name"] for row in cells(events.table(**limit))] == [f"event {number}" for number in range(wanted)]
@@ -370,7 +370,7 @@ def test_table_has_the_rows_up_to_its_limit() -> None:
 
 @pytest.mark.parametrize(("length", "cut"), [(8, False), (9, True), (10, True)])
 def test_table_cuts_names_of_the_width_of_the_column(length: int, cut: bool) -> None:
-    """A name that leaves no room for three dots is cut to make room for them."""
+    """A name without room for three dots is cut to make room for them."""
     table = built(event("n" * length)).key_averages().table(max_name_column_width=12)
     (row,) = cells(table)
     assert len(table.split()[0]) == 12
@@ -378,7 +378,7 @@ def test_table_cuts_names_of_the_width_of_the_column(length: int, cut: bool) -> 
 
 
 def test_steps_of_a_profile_are_one_row() -> None:
-    """Each step is an event with its number; in sums and tables the steps of a profile are one entry."""
+    """Each step is an event with its number; in sums and tables, the steps of a profile are one entry."""
     with profiler(schedule=schedule(wait=0, warmup=1, active=3, repeat=1)) as prof:
         for _ in range(4):
             torch.ones(2).sum()
@@ -391,7 +391,7 @@ def test_steps_of_a_profile_are_one_row() -> None:
 
 
 def test_events_that_only_hold_one_of_their_name_are_one() -> None:
-    """An event whose only child has its name takes the child's children and kernels, however deep they nest."""
+    """An event whose only child has the same name takes over the child's children and kernels, at any nesting depth."""
     outer, middle, inner, child = (
         event(name, start, end, use_device="cuda")
         for name, start, end in (("same", 0, 10), ("same", 1, 9), ("same", 2, 8), ("child", 3, 4))
@@ -407,14 +407,14 @@ def test_events_that_only_hold_one_of_their_name_are_one() -> None:
 
 
 def test_events_that_begin_at_once_nest_by_their_length() -> None:
-    """Of events that begin at once, the longest is outside, whatever their order."""
+    """If events start together, the longest one is the outermost, whatever their order."""
     short, long, middle = event("short", 0, 2), event("long", 0, 9), event("middle", 0, 5)
     built(short, long, middle)
     assert [each.cpu_parent for each in (short, middle, long)] == [middle, long, None]
 
 
 def test_key_averages_has_no_stacks_by_default() -> None:
-    """By default, events of all stacks are one entry without a stack; each further grouping tells them apart."""
+    """By default, events of all stacks are one entry without a stack; each further grouping distinguishes them."""
     shapes, stack = [[1]], ["a.py(1): a", "b.py(2): b"]
     events = in_turn(
         event("work", stack=stack, input_shapes=shapes, overload_name="x"),
@@ -433,10 +433,10 @@ def test_key_averages_has_no_stacks_by_default() -> None:
 
 
 def test_times_and_memory_of_events_that_are_asynchronous_or_of_a_device() -> None:
-    """An asynchronous event has no own time, memory or device time, and one of a device no time or memory of the host.
+    """An asynchronous event has no own time, memory or device time, and a device event no time or memory of the host.
 
-    On the host, an event has the kernels of its children too; alone, it has its own. A range on the device counts for
-    no total.
+    The device time of a host event includes the kernels of its children, and its own device time does not. A range on
+    the device counts for no total.
     """
     sizes: dict[str, Any] = {"use_device": "cuda", "cpu_memory_usage": 3, "device_memory_usage": 5}
     waits = event("waits", 0, 10, is_async=True, **sizes)
@@ -475,7 +475,8 @@ def test_times_and_memory_of_events_that_are_asynchronous_or_of_a_device() -> No
 def test_export_stacks_writes_the_own_times_of_the_device(tmp_path: Path) -> None:
     """`self_cuda_time_total`, `self_xpu_time_total` and that of another device are the own times of the device.
 
-    Blanks and semicolons in a frame become lines; events without a stack or with less than a microsecond are left out.
+    Spaces and semicolons in a frame become underscores; events without a stack or shorter than a microsecond are
+    omitted.
     """
     events = [
         event("a", 0, 10, stack=["in ner;x", "outer"], use_device="cuda"),
@@ -495,7 +496,7 @@ def test_export_stacks_writes_the_own_times_of_the_device(tmp_path: Path) -> Non
 
 
 def test_table_has_stacks_on_the_left_of_their_column() -> None:
-    """Frames stand at the left of the last column, one below the other, with an empty line after each entry."""
+    """Frames are left-aligned in the last column, one per line, with an empty line after each entry."""
     events = built(event("work", stack=["a.py(1): a", "longer.py(22): calls"]), event("plain", 5, 6))
     lines = events.table().splitlines()
     column = lines[0].rstrip().rindex("  ") + 2
@@ -512,9 +513,9 @@ def test_table_has_stacks_on_the_left_of_their_column() -> None:
 
 
 def test_export_chrome_trace_of_events_names_nodes_and_draws_arrows(tmp_path: Path) -> None:
-    """A remote event has its node and thread for a thread, and each kernel an arrow from its event; no events, no rows.
+    """A remote event has its node and thread as its thread, and each kernel has an arrow from its event.
 
-    An event without a name for traces is left out.
+    An event without a name for traces is omitted. Without events, there are no rows.
     """
     remote = event("far", 0, 10, is_remote=True, node_id=3, trace_name="far")
     near, hidden = event("near", 20, 30, trace_name="near"), event("hidden", 40, 50)

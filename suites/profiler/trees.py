@@ -1,10 +1,10 @@
 """Profiles of a piece of work, read as trees of plain values.
 
-Omitted are the profiler's own work (start, stop) and, unless requested, CUDA runtime calls that started nothing on the
-device: whether device queries, `cudaMalloc`, … occur depends on the earlier state of the process.
+The profiler's own work (start, stop) is omitted. CUDA runtime calls that started nothing on the device are omitted
+unless requested: whether device queries, `cudaMalloc`, … occur depends on the earlier state of the process.
 
-Replaced by their children are the device's copies of scopes (a span from the first to the last kernel of each) and the
-overhead of device tracing. They have no caller, so torch inserts them by their times, and host events then nest in
+The device's copies of scopes (a span from the first to the last kernel of each) and the overhead of device tracing are
+replaced by their children. They have no caller, so torch inserts them by their times, and host events then nest in
 them.
 """
 
@@ -27,10 +27,10 @@ HOST_AND_CUDA = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 
 
 def profiler(*, activities: Sequence[ProfilerActivity] = HOST, **options: Any) -> profile:
-    """A profiler that has not started; `options` are those of `torch.profiler.profile`.
+    """Return a profiler that has not started; `options` are those of `torch.profiler.profile`.
 
-    It keeps the events of all cycles, which makes no difference for a single one. Releases before 2.13 warn about the
-    opposite at the first profile of a process, and a warning fails a case.
+    It keeps the events of all cycles, which makes no difference for a single cycle. Without that, releases before 2.13
+    warn at the first profile of a process, and a warning fails a case.
     """
     return profile(activities=activities, acc_events=True, **options)
 
@@ -79,7 +79,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 def read(prof: profile, *, all_runtime_calls: bool = False) -> Node:
-    """The tree of a finished profile, below a root node of kind `profile`."""
+    """Return the tree of a finished profile, below a root node of kind `profile`."""
     roots = private.event_roots(prof)
     uncalled = _OVERHEAD | frozenset(_host_names(roots))
     return Node(Kind.PROFILE, "profile", _nodes(roots, uncalled, all_runtime_calls))
@@ -102,7 +102,7 @@ _OVERHEAD = frozenset(
 
 
 def _host_names(events: Sequence[Any]) -> Iterator[str]:
-    """The names of operators and scopes in these trees. A device event with such a name is a copy of it."""
+    """Yield the names of operators and scopes in these trees. A device event with such a name is a copy of it."""
     for event in events:
         if private.event_tag(event) == "TorchOp":
             yield event.name

@@ -20,7 +20,7 @@ STREAMS = 3
 
 
 def forward_and_backward(device: torch.device = CPU) -> Work:
-    """A pass over two leaves with temporaries, a dtype conversion, and two gradients for one leaf."""
+    """Return a pass over two leaves with temporaries, a dtype conversion, and two gradients for one leaf."""
     a, b = (torch.full((3,), 0.5, device=device, requires_grad=True) for _ in range(2))
 
     def work() -> None:
@@ -32,7 +32,7 @@ def forward_and_backward(device: torch.device = CPU) -> Work:
 
 
 def scopes(device: torch.device = CPU, *, leave_open: bool = True) -> Work:
-    """Nested and repeated scopes around forward and backward, and one around the backward that is never closed."""
+    """Return nested and repeated scopes around forward and backward, and one that is never closed."""
     leaf = torch.full((3,), 0.5, device=device, requires_grad=True)
 
     def work() -> object:
@@ -53,7 +53,7 @@ def scopes(device: torch.device = CPU, *, leave_open: bool = True) -> Work:
 
 
 def plain_code(device: torch.device = CPU) -> Work:
-    """Nested Python calls of an operator, twice, the first time with an exception."""
+    """Return nested Python calls of an operator, twice, the first time with an exception."""
     x = torch.rand(2, device=device)
 
     def raising() -> None:
@@ -74,7 +74,7 @@ def plain_code(device: torch.device = CPU) -> Work:
 
 
 def on_function_tensor(device: torch.device = CPU) -> Work:
-    """An operator on a tensor with __torch_function__."""
+    """Return an operator on a tensor with __torch_function__."""
     x, y = torch.rand(2, device=device).as_subclass(FunctionTensor), torch.rand(2, device=device)
 
     def work() -> torch.Tensor:
@@ -84,7 +84,7 @@ def on_function_tensor(device: torch.device = CPU) -> Work:
 
 
 def on_dispatch_tensor(device: torch.device = CPU) -> Work:
-    """An operator on a tensor with __torch_dispatch__."""
+    """Return an operator on a tensor with __torch_dispatch__."""
     x, y = DispatchTensor(torch.rand(2, device=device)), torch.rand(2, device=device)
 
     def work() -> torch.Tensor:
@@ -116,7 +116,7 @@ class Chain(torch.nn.Module):
 
 
 def modules(device: torch.device = CPU) -> Work:
-    """A call of a module that calls three others."""
+    """Return a call of a module that calls three others."""
     chain, x = Chain().to(device), torch.ones(3, device=device)
 
     def work() -> torch.Tensor:
@@ -126,9 +126,9 @@ def modules(device: torch.device = CPU) -> Work:
 
 
 def training_step(device: torch.device = CPU) -> Work:
-    """Forward through modules, backward, an optimizer step, `zero_grad`, and a device synchronization."""
+    """Return a forward through modules, backward, an optimizer step, `zero_grad`, and a device synchronization."""
     chain, x = Chain().to(device), torch.ones(3, device=device)
-    # One kernel or operator per parameter: the use of multi-tensor forms depends on device and release.
+    # One kernel or operator per parameter, because the use of multi-tensor forms depends on device and release.
     optimiser = torch.optim.SGD(chain.parameters(), lr=0.1, foreach=False)
 
     def work() -> None:
@@ -144,7 +144,7 @@ def training_step(device: torch.device = CPU) -> Work:
 
 
 def side_streams(device: torch.device) -> Work:
-    """Two operators on each of three side streams, and a device synchronization."""
+    """Return two operators on each of three side streams, and a device synchronization."""
     streams = [torch.cuda.Stream(device) for _ in range(STREAMS)]
     x = torch.ones((64, 64), device=device)
     torch.cuda.synchronize(device)

@@ -12,7 +12,7 @@ import torch
 
 
 def accelerator_default_generator(device: torch.device) -> torch.Generator:
-    """The generator that operations on the device use by default."""
+    """Return the generator that operations on the device use by default."""
     module = torch.get_device_module(device)
     generators: Any = getattr(module, "default_generators", None)
     if generators is None:
@@ -22,7 +22,7 @@ def accelerator_default_generator(device: torch.device) -> torch.Generator:
 
 
 def generic_default_generator() -> torch.Generator:
-    """The same for the current device, through the accelerator-generic API."""
+    """Return the default generator of the current device, through the accelerator-generic API."""
     getter: Any = getattr(torch._C, "_accelerator_getDefaultGenerator", None)
     if getter is None:
         pytest.skip(f"torch {torch.__version__} has no torch._C._accelerator_getDefaultGenerator")

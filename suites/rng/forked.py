@@ -1,4 +1,4 @@
-"""A block that restores the global generators."""
+"""A context that restores the global generators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def forked(device: torch.device) -> AbstractContextManager[None]:
-    """`fork_rng` for the CPU and for all devices of the case's kind."""
+    """Return `fork_rng` for the CPU and for all devices of the device's kind."""
     if device.type == "cpu":
         return torch.random.fork_rng(devices=[])
     return torch.random.fork_rng(devices=range(torch.accelerator.device_count()), device_type=device.type)

@@ -20,7 +20,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def philox4x32(counter: Words, key: tuple[int, int], rounds: int = 10) -> Words:
-    """Four 32-bit numbers per counter. `counter` and the result have the shape (n, 4)."""
+    """Return four 32-bit numbers per counter. `counter` and the result have the shape (n, 4)."""
     words = [counter[:, i].astype(np.uint64) for i in range(4)]
     first, second = key
     for _ in range(rounds):
@@ -36,8 +36,7 @@ def philox4x32(counter: Words, key: tuple[int, int], rounds: int = 10) -> Words:
 
 
 def calls(device: torch.device, seed: int, offset: int, elements: int, per_call: int) -> Words:
-    """The numbers that the threads of a kernel for that many elements draw, in the shape (calls per thread, threads,
-    4).
+    """Return the numbers that the threads of a kernel draw, in the shape (calls per thread, threads, 4).
 
     `per_call` is the number of elements that a thread makes from four numbers: 4 or 2. `offset` is the generator's
     offset before the call.
@@ -58,7 +57,7 @@ def by_element(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def words(device: torch.device, seed: int, offset: int, elements: int, per_call: int) -> Words:
-    """The number for each element: 32 bits, or 64 bits if a thread makes two elements from four numbers."""
+    """Return the number for each element: 32 bits, or 64 bits if a thread makes two elements from four numbers."""
     drawn = calls(device, seed, offset, elements, per_call)
     if per_call == 2:
         drawn = (drawn[:, :, 0::2] << np.uint64(32)) | drawn[:, :, 1::2]
@@ -66,18 +65,18 @@ def words(device: torch.device, seed: int, offset: int, elements: int, per_call:
 
 
 def uniform(word: Words) -> torch.Tensor:
-    """float32 numbers in (0, 1] from 32-bit numbers, before torch reverses the interval."""
+    """Return float32 numbers in (0, 1] from 32-bit numbers, before torch reverses the interval."""
     return torch.from_numpy(word.astype(np.float32)) * 2.0**-32 + 2.0**-33
 
 
 def uniform_double(word: Words) -> torch.Tensor:
-    """float64 numbers in (0, 1] from 64-bit numbers whose upper half was drawn first."""
+    """Return float64 numbers in (0, 1] from 64-bit numbers whose upper half was drawn first."""
     high, low = word >> np.uint64(32), word & np.uint64(_WORD)
     return torch.from_numpy((high ^ (low << np.uint64(21))).astype(np.float64)) * 2.0**-53 + 2.0**-54
 
 
 def normal(drawn: Words) -> torch.Tensor:
-    """Normally distributed float64 numbers from the result of `calls`: each pair is a distance and an angle."""
+    """Return normally distributed float64 numbers from the result of `calls`: each pair is a distance and an angle."""
     distance = np.sqrt(-2 * np.log(drawn[:, :, 0::2] * 2.0**-32 + 2.0**-33))
     angle = 2 * np.pi * (drawn[:, :, 1::2] * 2.0**-32 + 2.0**-33)
     made = np.stack([np.sin(angle) * distance, np.cos(angle) * distance], axis=3)

@@ -1,4 +1,4 @@
-"""Draws: no repetition, full coverage of large ranges, and no value outside of them."""
+"""Draws: no repetition, full coverage of large ranges, and no value outside the range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 def test_randint_uses_a_large_range_completely(device: torch.device, bits: int) -> None:
     """Integers of a range beyond 32 bits use all bits and are within the range.
 
-    Of a hundred thousand draws at most a few are equal (one pair is expected for 33 bits, none for more), and each bit
+    Of a hundred thousand draws, at most a few are equal (one pair is expected for 33 bits, none for more), and each bit
     below the top is set in half of them, within ten standard errors.
     """
     count = 100_000
@@ -93,9 +93,8 @@ def test_generator_repeats_no_number(
 ) -> None:
     """Each draw advances the generator past all numbers used.
 
-    Thirty consecutive draws of 52 bits or more have no repetition.
-
-    By chance, one pair is expected once in a thousand runs; the seed is fixed.
+    Thirty consecutive draws of 52 bits or more have no repetition. The seed is fixed; by chance, one pair is expected
+    once in a thousand runs.
     """
     generator = seeded(device, 21)
 
@@ -152,13 +151,13 @@ def test_dropout_keeps_its_share_scale_and_mask(device: torch.device, p: float) 
     if p < 1:
         assert torch.allclose(y[kept], torch.full_like(y[kept], 1 / (1 - p)))
     assert x.grad is not None
-    assert torch.equal(x.grad, y.detach())  # of ones
+    assert torch.equal(x.grad, y.detach())  # the gradients are ones
 
 
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.types("float64")
 def test_generator_shared_by_streams_repeats_no_number(device: torch.device) -> None:
-    """Draws on several streams from one generator never repeat, and the same seed gives each the same numbers."""
+    """Draws on several streams from one generator never repeat; a seed gives each stream the same numbers."""
 
     def drawn() -> torch.Tensor:
         generator, parts = seeded(device, 2), []

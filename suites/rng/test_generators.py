@@ -44,7 +44,7 @@ def test_generator_manual_seed_fixes_what_is_drawn(
 def test_generator_moves_with_each_draw(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
-    """A generator draws other numbers at the next draw."""
+    """A generator draws different numbers at the next draw."""
     generator = seeded(device, 7)
     first, second = draw(device, generator), draw(device, generator)
 
@@ -56,7 +56,7 @@ def test_generator_moves_with_each_draw(
 def test_generator_set_state_repeats_the_numbers(
     device: torch.device, draw: Callable[[torch.device, torch.Generator], torch.Tensor]
 ) -> None:
-    """A generator set to an earlier state, or another one set to it, continues from there."""
+    """A generator continues from an earlier state after `set_state`, as does another generator with that state."""
     generator, twin = seeded(device, 7), torch.Generator(device=device)
     draw(device, generator)
     state = generator.get_state()
@@ -70,7 +70,7 @@ def test_generator_set_state_repeats_the_numbers(
 
 
 def test_torch_manual_seed_reaches_the_device(device: torch.device) -> None:
-    """`torch.manual_seed` seeds the device's generator too, which draws use by default."""
+    """`torch.manual_seed` also seeds the device's generator, which draws use by default."""
     drawn = []
     with forked(device):
         for seed in (3, 3, 4):
@@ -91,7 +91,7 @@ def test_generator_of_another_device_is_refused(device: torch.device) -> None:
 def test_rand_and_randn_have_their_mean_and_variance(device: torch.device) -> None:
     """Uniform numbers are in [0, 1) with mean 1/2, and normal ones have mean 0 and variance 1.
 
-    With 100,000 draws the standard errors of the means are 0.0009 and 0.0032, and that of the variance 0.0045. The
+    With 100,000 draws, the standard errors of the means are 0.0009 and 0.0032, and that of the variance is 0.0045. The
     bounds are ten of them, so a correct generator fails less than once in 10^20.
     """
     generator = seeded(device, 11)

@@ -1,4 +1,4 @@
-"""`multinomial`: zero probabilities are never drawn, and others at their rate."""
+"""`multinomial`: outcomes with zero probability are never drawn, and others at their rate."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_multinomial_of_a_million_small_weights_draws_no_zero(device: torch.devi
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_multinomial_outcomes_are_as_frequent_as_their_weights(device: torch.device, dtype: torch.dtype) -> None:
-    """With replacement, each outcome's share is that of its weight, within six standard errors of a hundred thousand
-    samples.
+    """With replacement, each outcome's share is that of its weight.
 
-    A correct generator fails less than once in 10^8.
+    The tolerance is six standard errors of a hundred thousand samples, so a correct generator fails less than once in
+    10^8.
     """
     weights = torch.tensor([1.0, 2.0, 0.0, 3.0, 4.0], dtype=dtype, device=device)
     samples = 100_000

@@ -1,4 +1,4 @@
-"""Values of a CUDA generator: a seed gives the numbers of Philox4x32-10, on each GPU of the same size."""
+"""The values of a CUDA generator: a seed gives the numbers of Philox4x32-10, on each GPU of the same size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import philox
 
 pytestmark = pytest.mark.requires(device="cuda")
 
-#: With few elements each thread makes one; with many, some threads of even a large GPU make several.
+#: With few elements, each thread makes one. With many, some threads make several, even on a large GPU.
 SIZES = [1, 1000, 2_500_000]
 
 

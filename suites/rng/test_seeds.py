@@ -79,8 +79,7 @@ SEEDS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 
 def test_generator_manual_seed_takes_every_seed_of_64_bits(device: torch.device, seed: int) -> None:
     """Seeds from 0 to 2**64 - 1 are accepted, returned unchanged and repeatable, and the next seed draws other numbers.
 
-    The CPU generator, a Mersenne twister, is documented to use the low 32 bits, so there the next seed differs in
-    those.
+    The CPU generator, a Mersenne twister, is documented to use the low 32 bits, so its next seed differs in those.
     """
     generator = torch.Generator(device=device)
 
@@ -181,7 +180,7 @@ def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
 @pytest.mark.parametrize("seed", [5.0, True, "7"], ids=repr)
 @pytest.mark.parametrize("name", ["manual_seed", "manual_seed_all"])
 def test_cuda_manual_seed_takes_what_is_a_number(device: torch.device, name: str, seed: object) -> None:
-    """`torch.cuda.manual_seed` and `manual_seed_all` take whatever `int` takes."""
+    """`torch.cuda.manual_seed` and `manual_seed_all` accept whatever `int` accepts."""
     getattr(torch.cuda, name)(seed)
     assert torch.cuda.default_generators[device.index].initial_seed() == int(seed)  # type: ignore[call-overload]
 

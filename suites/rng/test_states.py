@@ -26,7 +26,7 @@ def _states_restored(device: torch.device) -> Iterator[None]:
 
 
 def module(device: torch.device) -> Any:
-    """The functions for the global state: torch's for the CPU, and the device module's otherwise."""
+    """Return the functions for the global state: torch's for the CPU, otherwise the device module's."""
     return torch if device.type == "cpu" else torch.get_device_module(device)
 
 
@@ -155,7 +155,7 @@ def test_generators_are_independent(device: torch.device) -> None:
 def test_get_rng_state_all_and_set_rng_state_all_restore_all_devices(device: torch.device) -> None:
     """`get_rng_state_all` has one state per device, and `set_rng_state_all` restores all; devices are independent."""
     other = torch.device(device.type, 1)
-    torch.rand(3, device=device)  # so that the two are in different states
+    torch.rand(3, device=device)  # gives the two different states
     states = module(device).get_rng_state_all()
     assert not torch.equal(*states[:2])
     assert all(torch.equal(states[each.index], module(device).get_rng_state(each)) for each in (device, other))
@@ -218,7 +218,7 @@ def test_accelerator_default_generator_is_the_devices(device: torch.device) -> N
 def test_graphsafe_get_state_is_shared_and_clone_state_is_not(device: torch.device) -> None:
     """`graphsafe_get_state` returns a generator that shares its state, so that a draw from either advances both.
 
-    `graphsafe_set_state` shares it with a third; `clone_state` gives a separate one.
+    `graphsafe_set_state` shares the state with a third generator; `clone_state` returns a separate one.
     """
     generator = torch.Generator(device=device).manual_seed(3)
     shared, apart = generator.graphsafe_get_state(), generator.clone_state()
@@ -239,8 +239,10 @@ def test_graphsafe_get_state_is_shared_and_clone_state_is_not(device: torch.devi
 
 @pytest.mark.requires(device="cuda")
 def test_get_offset_counts_what_was_drawn(device: torch.device) -> None:
-    """A Philox generator's offset starts at 0, is a multiple of 4, grows with each draw, and restores draws when set
-    back."""
+    """A Philox generator's offset starts at 0, is a multiple of 4, and grows with each draw.
+
+    After the offset is set back, draws repeat.
+    """
     generator = torch.Generator(device=device).manual_seed(3)
     offsets = [generator.get_offset()]
     for _ in range(4):
@@ -268,7 +270,7 @@ def test_thread_safe_generator_is_none_outside_of_a_worker_thread() -> None:
 
 
 def test_fork_rng_of_the_meta_device_forks_nothing() -> None:
-    """`fork_rng(device_type="meta")` leaves all generators as they are, that of the CPU too."""
+    """`fork_rng(device_type="meta")` leaves all generators as they are, including the CPU's."""
     before = torch.get_rng_state()
     try:
         torch.manual_seed(5)
@@ -282,7 +284,7 @@ def test_fork_rng_of_the_meta_device_forks_nothing() -> None:
 
 
 def test_fork_rng_without_devices_forks_all_of_the_accelerator(device: torch.device) -> None:
-    """Without `devices`, `fork_rng` restores the CPU and each device of the accelerator, of which there may be none."""
+    """Without `devices`, `fork_rng` restores the CPU and each device of the accelerator, if there is any."""
     host, devices = torch.get_rng_state(), []
     if device.type != "cpu":
         devices = [torch.device(device.type, number) for number in range(module(device).device_count())]
@@ -319,7 +321,7 @@ print(*found)
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.own_process
 def test_fork_rng_without_devices_of_one_device_does_not_warn(device: torch.device) -> None:
-    """`fork_rng` without `devices` warns of several devices, and one is not several."""
+    """`fork_rng` without `devices` does not warn if there is one device."""
     if torch.get_device_module(device).device_count() > 1:
         pytest.skip("there are several devices")
     assert children.fork(WARNED, device).lines()[:2] == ["0 0", "1 0 0"]
@@ -328,9 +330,9 @@ def test_fork_rng_without_devices_of_one_device_does_not_warn(device: torch.devi
 @pytest.mark.requires(accelerator=True, devices=2)
 @pytest.mark.own_process
 def test_fork_rng_without_devices_warns_once_of_several(device: torch.device) -> None:
-    """The first `fork_rng` without `devices` in a process with several warns, and names the argument.
+    """The first `fork_rng` without `devices` in a process with several devices warns, and names the argument.
 
-    A list or a range of devices does not.
+    A list or a range of devices does not warn.
     """
     named, first, text = children.fork(WARNED, device).lines()
     assert (named, first) == ("0 0", "2 1 0")

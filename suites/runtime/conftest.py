@@ -1,4 +1,4 @@
-"""The runtime as a fixture."""
+"""The CUDA runtime as a fixture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cuda() -> Iterator[Runtime]:
-    """The CUDA runtime of this process. A case's allocations are freed after it, and no error is left."""
+    """Yield the CUDA runtime of this process. A case's allocations are freed after it, and no error remains."""
     from .cudart import Runtime  # imported here, because supervisors import this file and must not import torch
 
     runtime = Runtime.of_torch()

@@ -36,17 +36,17 @@ class IpcHandle(ctypes.Structure):
 
 
 class Runtime:
-    """Calls functions by name. Integers are C ints; wider values need a ctypes type."""
+    """Calls functions of the runtime by name. Integers are C ints; wider values need a ctypes type."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     @classmethod
     def of_torch(cls) -> Runtime:
-        """The runtime that torch calls. Skips the case if torch links it statically.
+        """Return the runtime that torch calls. Skip the case if torch links it statically.
 
         The process's own scope is used if it has the runtime, as for torch itself, so that a library preloaded before
-        the runtime is used too. Otherwise the runtime is found by its soname and not by a path, which could open a
+        the runtime is used too. Otherwise the runtime is found by its soname, and not by a path, which could open a
         second file of the same name that torch does not call.
         """
         torch.cuda.init()
@@ -59,7 +59,7 @@ class Runtime:
         pytest.skip("torch has loaded no library of the CUDA runtime")
 
     def code(self, name: str, *arguments: object) -> int:
-        """The result of the call."""
+        """Return the error code of the call."""
         return int(getattr(self._library, name)(*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
@@ -68,26 +68,26 @@ class Runtime:
         assert status == SUCCESS, f"{name} returned error {status}"
 
     def pointer(self, name: str, *arguments: object) -> ctypes.c_void_p:
-        """The address or handle that the call writes to its first parameter."""
+        """Return the address or handle that the call writes to its first parameter."""
         made = ctypes.c_void_p()
         self.call(name, ctypes.byref(made), *arguments)
         return made
 
     def integer(self, name: str, *arguments: object) -> int:
-        """The value that the call writes to its last parameter."""
+        """Return the value that the call writes to its last parameter."""
         value = ctypes.c_int(-1)
         self.call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def free_memory(self) -> int:
-        """Free memory of the current device, in bytes."""
+        """Return the free memory of the current device, in bytes."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     @contextmanager
     def memory(self, size: int) -> Iterator[ctypes.c_void_p]:
-        """Zeroed memory of the current device."""
+        """Yield zeroed memory of the current device, and free it."""
         made = self.pointer("cudaMalloc", ctypes.c_size_t(size))
         try:
             self.call("cudaMemset", made, 0, ctypes.c_size_t(size))
@@ -98,7 +98,7 @@ class Runtime:
 
     @contextmanager
     def stream(self) -> Iterator[ctypes.c_void_p]:
-        """A stream that does not synchronize with the legacy stream."""
+        """Yield a stream that does not synchronize with the legacy stream."""
         made = self.pointer("cudaStreamCreateWithFlags", ctypes.c_uint(NON_BLOCKING))
         try:
             yield made
@@ -115,14 +115,14 @@ class Runtime:
             self.call("cudaEventDestroy", made)
 
     def read(self, memory: ctypes.c_void_p, size: int) -> bytes:
-        """The contents of device memory after all of its work."""
+        """Return the contents of device memory after all of its work is complete."""
         self.call("cudaDeviceSynchronize")
         host = ctypes.create_string_buffer(size)
         self.call("cudaMemcpy", host, memory, ctypes.c_size_t(size), TO_HOST)
         return host.raw
 
     def graph_of(self, stream: ctypes.c_void_p, work: Callable[[], object]) -> ctypes.c_void_p:
-        """The graph of the work captured on the stream."""
+        """Return the graph of the work captured on the stream."""
         self.call("cudaStreamBeginCapture", stream, CAPTURE_RELAXED)
         try:
             work()
@@ -133,12 +133,12 @@ class Runtime:
 
 
 def busy(stream: ctypes.c_void_p, device: torch.device) -> None:
-    """Enqueue work on the stream that takes a while."""
+    """Enqueue long-running work on the stream."""
     assert stream.value is not None
     sleep_on(torch.cuda.ExternalStream(stream.value, device))
 
 
 def at(memory: ctypes.c_void_p, offset: int) -> ctypes.c_void_p:
-    """The address at a byte offset."""
+    """Return the address at a byte offset."""
     assert memory.value is not None
     return ctypes.c_void_p(memory.value + offset)

@@ -50,7 +50,7 @@ class Pool:
         self.cuda.call("cudaMemPoolTrimTo", self.handle, ctypes.c_size_t(kept))
 
     def block(self, size: int, stream: ctypes.c_void_p) -> ctypes.c_void_p:
-        """A new block of this pool."""
+        """Return a new block of this pool."""
         return self.cuda.pointer("cudaMallocFromPoolAsync", ctypes.c_size_t(size), self.handle, stream)
 
     def free(self, block: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
@@ -61,7 +61,7 @@ class Pool:
 
 @contextmanager
 def default_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
-    """The device's default pool, trimmed before and after."""
+    """Yield the device's default pool, trimmed before and after."""
     pool = Pool(cuda, cuda.pointer("cudaDeviceGetDefaultMemPool", device.index or 0))
     pool.trim()
     yield pool
@@ -71,7 +71,7 @@ def default_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
 
 @contextmanager
 def new_pool(cuda: Runtime, device: torch.device) -> Iterator[Pool]:
-    """A new pool, which keeps freed memory until it is trimmed."""
+    """Yield a new pool, which keeps freed memory until it is trimmed."""
     wanted = _Properties(allocation_type=_PINNED, location_type=_ON_DEVICE, location=device.index or 0)
     pool = Pool(cuda, cuda.pointer("cudaMemPoolCreate", ctypes.byref(wanted)))
     try:

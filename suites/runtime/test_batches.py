@@ -1,4 +1,4 @@
-"""Batches of copies (`cudaMemcpyBatchAsync`, CUDA 13): all copies are done in stream order, or the call is refused."""
+"""Batches of copies (`cudaMemcpyBatchAsync`, CUDA 13): all copies run in stream order, or the call returns an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Attributes(ctypes.Structure):
 
 @pytest.fixture
 def batched(cuda: Runtime) -> Runtime:
-    """The runtime, if it has batches with the parameters of CUDA 13."""
+    """Return the runtime, if its batches have the parameters of CUDA 13."""
     version = ctypes.c_int()
     cuda.call("cudaRuntimeGetVersion", ctypes.byref(version))
     if version.value < 13000:
@@ -44,7 +44,7 @@ def batched(cuda: Runtime) -> Runtime:
 
 
 def batch(cuda: Runtime, to: ctypes.c_void_p, source: ctypes.c_void_p, stream: ctypes.c_void_p | None) -> int:
-    """Copy the pieces of `source` to `to` in reverse order, in one batch; return the result of the call."""
+    """Copy the pieces of `source` to `to` in reverse order, in one batch; return the error code."""
     places = (ctypes.c_void_p * COUNT)(*(at(to, PIECE * (COUNT - 1 - number)).value for number in range(COUNT)))
     sources = (ctypes.c_void_p * COUNT)(*(at(source, PIECE * number).value for number in range(COUNT)))
     sizes = (ctypes.c_size_t * COUNT)(*[PIECE] * COUNT)
@@ -72,7 +72,7 @@ WANTED = b"".join(bytes([number + 1]) * PIECE for number in reversed(range(COUNT
 
 
 def test_cudamemcpybatchasync_copies_each_piece_in_stream_order(batched: Runtime, device: torch.device) -> None:
-    """All copies of a batch come after what the stream had before, and are done when the stream is."""
+    """All copies of a batch run after earlier work of the stream, and are complete when the stream is."""
     calibrate(device)
     with batched.stream() as stream, batched.memory(COUNT * PIECE) as x, batched.memory(COUNT * PIECE) as y:
         busy(stream, device)
@@ -83,7 +83,7 @@ def test_cudamemcpybatchasync_copies_each_piece_in_stream_order(batched: Runtime
 
 @pytest.mark.usefixtures("in_use")
 def test_cudamemcpybatchasync_in_a_capture_is_captured_or_refused(batched: Runtime) -> None:
-    """A batch in a capture becomes part of the graph, or the call returns an error: it is never lost unseen.
+    """A batch in a capture becomes part of the graph, or the call returns an error.
 
     https://github.com/rapidsai/rmm/issues/2518
     """
@@ -111,7 +111,7 @@ def test_cudamemcpybatchasync_in_a_capture_is_captured_or_refused(batched: Runti
 
 
 def test_cudamemcpybatchasync_refuses_the_default_stream(batched: Runtime) -> None:
-    """A batch needs a stream of its own: the legacy default stream is an invalid value."""
+    """A batch on the legacy default stream returns cudaErrorInvalidValue."""
     with batched.memory(COUNT * PIECE) as x, batched.memory(COUNT * PIECE) as y:
         assert batch(batched, y, x, None) == INVALID_VALUE
         assert batched.code("cudaGetLastError") == INVALID_VALUE

@@ -176,7 +176,7 @@ try:
 except RuntimeError:
     pass  # it may have happened already
 """
-#: Skips torch's destructors, which use the device.
+#: The end of a script, without torch's destructors, which use the device.
 _END = """
 sys.stdout.flush()
 os._exit(0)

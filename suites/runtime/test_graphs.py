@@ -18,7 +18,7 @@ SIZE = 256
 
 
 def needed(cuda: Runtime, node: int | None) -> list[int | None]:
-    """The dependencies of a node in a graph of three. The function has one more parameter from CUDA 13 on."""
+    """Return the dependencies of a node in a graph of three. The function has one more parameter since CUDA 13."""
     found, count = (ctypes.c_void_p * 3)(), ctypes.c_size_t(3)
     version = ctypes.c_int()
     cuda.call("cudaRuntimeGetVersion", ctypes.byref(version))
@@ -29,7 +29,7 @@ def needed(cuda: Runtime, node: int | None) -> list[int | None]:
 
 @contextmanager
 def launchable(cuda: Runtime, graph: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]:
-    """The graph, instantiated for launches, and destroyed afterwards."""
+    """Instantiate the graph for launches, and destroy it afterwards."""
     launched = cuda.pointer("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
     try:
         yield launched
@@ -81,8 +81,7 @@ def test_cudagraphlaunch_runs_every_node_each_time(cuda: Runtime) -> None:
 
 
 def test_cudagraphlaunch_waits_for_an_external_event(cuda: Runtime, device: torch.device) -> None:
-    """A graph that captured cudaEventWaitExternal waits, at each launch, for the event's latest record on another
-    stream."""
+    """A graph that captured cudaEventWaitExternal waits, at each launch, for the latest record on another stream."""
     calibrate(device)
     with cuda.stream() as other, cuda.stream() as stream, cuda.event(WITHOUT_TIME) as event, cuda.memory(2 * SIZE) as x:
 

@@ -67,7 +67,7 @@ def test_cudamalloc_gives_what_is_free_of_each_device(cuda: Runtime, device: tor
 
 @pytest.mark.serial
 def test_cudafree_lets_the_memory_be_taken_again(cuda: Runtime) -> None:
-    """Freed memory can be allocated again: five times a third of the free memory in sequence."""
+    """Freed memory can be allocated again: a third of the free memory, five times in sequence."""
     size = cuda.free_memory() // 3
     for _ in range(5):
         cuda.call("cudaFree", cuda.pointer("cudaMalloc", ctypes.c_size_t(size)))

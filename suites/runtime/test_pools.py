@@ -145,8 +145,7 @@ def test_cudamallocfrompoolasync_gives_what_is_free(cuda: Runtime, device: torch
 
 @pytest.mark.serial
 def test_cudamemgetinfo_includes_memory_reserved_by_pools(cuda: Runtime, device: torch.device) -> None:
-    """A pool's reserved memory is missing in cudaMemGetInfo, also after its blocks are freed, until the pool is
-    trimmed."""
+    """Memory that a pool has reserved is missing from cudaMemGetInfo until the pool is trimmed, also after a free."""
     with new_pool(cuda, device) as pool, cuda.stream() as stream:
         before = cuda.free_memory()
         x = pool.block(LARGE, stream)

@@ -1,4 +1,4 @@
-"""Memory that another process has opened."""
+"""Memory that another process opens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ cuda.call("cudaIpcCloseMemHandle", memory)
 
 @contextmanager
 def peer(cuda: Runtime, device: torch.device, memory: ctypes.c_void_p) -> Iterator[Callable[[str], str]]:
-    """Another process that has opened the memory. It answers each line with a line."""
+    """Start another process that opens the memory. It answers each line with a line."""
     handle = ctypes.create_string_buffer(64)
     cuda.call("cudaIpcGetMemHandle", handle, memory)
     script = "\n".join(["import torch", children.bring(device), _PEER])

@@ -11,12 +11,12 @@ from suites.reaching import below, reach
 
 
 def package_registry() -> list[Any]:
-    """What `register_package` adds to: nothing takes it out again."""
+    """Return the list to which `register_package` adds. Nothing removes its entries."""
     found: list[Any] = reach("torch.serialization._package_registry")
     return found
 
 
 def checkpoint_offset(tensor: Any) -> int:
-    """Where in its file the bytes of a tensor on the meta device begin, which was loaded from there."""
+    """Return the offset, in the loaded file, of the bytes of a tensor on the meta device."""
     found: int = below(tensor.untyped_storage(), "_checkpoint_offset")
     return found

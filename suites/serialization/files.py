@@ -1,4 +1,4 @@
-"""Saving to and loading from memory, so that no file is left behind and no names collide."""
+"""Saving to and loading from memory, so that no file remains and no names collide."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 
 def saved(value: object, **options: Any) -> bytes:
-    """The bytes that `torch.save` writes."""
+    """Return the bytes that `torch.save` writes."""
     buffer = io.BytesIO()
     torch.save(value, buffer, **options)
     return buffer.getvalue()
 
 
 def loaded(data: bytes, **options: Any) -> Any:
-    """The value that `torch.load` returns, by default with `weights_only=True`."""
+    """Return the value that `torch.load` returns, by default with `weights_only=True`."""
     return torch.load(io.BytesIO(data), **{"weights_only": True, **options})
 
 
 def through_a_file(value: object, **options: Any) -> Any:
-    """The value after saving and loading."""
+    """Return the value after saving and loading."""
     return loaded(saved(value), **options)

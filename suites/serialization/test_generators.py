@@ -32,7 +32,7 @@ def test_generator_get_state_goes_through_a_file(device: torch.device) -> None:
 
 
 def test_generator_state_is_loaded_to_the_cpu_whatever_map_location(device: torch.device) -> None:
-    """A state loaded to the device with `map_location` is there, and a generator raises for it or accepts it correctly.
+    """A state loaded to the device with `map_location` is there, and a generator either raises or accepts it correctly.
 
     After `cpu()` it is accepted.
     """
@@ -98,7 +98,7 @@ def test_set_rng_state_from_a_file_restores_cpu_and_device(device: torch.device)
 
 
 def test_generator_get_state_is_a_copy(device: torch.device) -> None:
-    """A state is a copy: it does not change with its generator, and writing to it does not affect the generator."""
+    """A state is a copy: draws do not change it, and writing to it does not affect the generator."""
     generator = torch.Generator(device=device).manual_seed(2)
     state = generator.get_state()
     kept = copy.deepcopy(state)

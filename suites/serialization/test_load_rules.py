@@ -1,4 +1,4 @@
-"""How `torch.load` decides what it may run, from where it reads, and where it puts what it reads."""
+"""How `torch.load` decides what it may execute, where it starts to read, and where it places tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.usefixtures("no_variables")
 def test_load_is_weights_only_by_default() -> None:
-    """By default, and with ``weights_only``, an object of a class that is not allowed is refused by its name."""
+    """By default, and with `weights_only`, an object of a class that is not allowed is refused by name."""
     data = saved({"share": Fraction(1, 3)})
     for settings in ({}, {"weights_only": True}):
         with pytest.raises(pickle.UnpicklingError, match=r"fractions\.Fraction"):
@@ -40,7 +40,7 @@ def test_load_is_weights_only_by_default() -> None:
 
 @pytest.mark.parametrize("value", ["1", "y", "yes", "true"])
 def test_load_variable_forces_weights_only(no_variables: pytest.MonkeyPatch, value: str) -> None:
-    """`TORCH_FORCE_WEIGHTS_ONLY_LOAD` makes each load one of weights only, also one that asks for more."""
+    """`TORCH_FORCE_WEIGHTS_ONLY_LOAD` makes each load weights-only, even with `weights_only=False`."""
     no_variables.setenv(WEIGHTS_ONLY, value)
     data = saved({"share": Fraction(1, 3)})
     for settings in ({}, {"weights_only": False}):
@@ -50,7 +50,7 @@ def test_load_variable_forces_weights_only(no_variables: pytest.MonkeyPatch, val
 
 
 def test_load_variable_allows_more_where_nothing_is_asked_for(no_variables: pytest.MonkeyPatch) -> None:
-    """`TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD` allows all objects, with a warning, unless the call asks for weights only."""
+    """`TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD` allows all objects, with a warning, unless the call passes `weights_only`."""
     no_variables.setenv(NOT_WEIGHTS_ONLY, "1")
     data = saved({"share": Fraction(1, 3)})
     with pytest.warns(UserWarning, match=NOT_WEIGHTS_ONLY):
@@ -61,7 +61,7 @@ def test_load_variable_allows_more_where_nothing_is_asked_for(no_variables: pyte
 
 @pytest.mark.parametrize("value", ["0", "no", ""])
 def test_load_variables_that_say_no_change_nothing(no_variables: pytest.MonkeyPatch, value: str) -> None:
-    """A variable with another value than a yes changes nothing."""
+    """A value other than a yes in either variable changes nothing."""
     for name in (WEIGHTS_ONLY, NOT_WEIGHTS_ONLY):
         no_variables.setenv(name, value)
     data = saved({"share": Fraction(1, 3)})
@@ -71,7 +71,7 @@ def test_load_variables_that_say_no_change_nothing(no_variables: pytest.MonkeyPa
 
 
 def test_load_refuses_both_variables(no_variables: pytest.MonkeyPatch) -> None:
-    """Both variables at once are refused, whatever the call asks for."""
+    """Both variables together are refused, whatever the call passes."""
     for name in (WEIGHTS_ONLY, NOT_WEIGHTS_ONLY):
         no_variables.setenv(name, "1")
     for settings in ({}, {"weights_only": True}, {"weights_only": False}):
@@ -81,7 +81,7 @@ def test_load_refuses_both_variables(no_variables: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_variables")
 def test_load_weights_only_takes_no_pickle_module() -> None:
-    """Weights only are not loaded by a module that the caller chose; other loads are."""
+    """A weights-only load refuses a `pickle_module`; other loads accept it."""
     data = saved([1, 2])
     with pytest.raises(RuntimeError, match="pickle_module"):
         load(data, weights_only=True, pickle_module=pickle)
@@ -90,13 +90,13 @@ def test_load_weights_only_takes_no_pickle_module() -> None:
 
 @pytest.mark.usefixtures("no_variables")
 def test_load_weights_only_warns_of_arguments_for_pickle() -> None:
-    """Arguments for pickle have no effect on weights only, and a warning says so."""
+    """A weights-only load ignores arguments for pickle, with a warning."""
     with pytest.warns(UserWarning, match="pickle_load_args only works"):
         load(saved([1, 2]), weights_only=True, encoding="ascii")
 
 
 def test_map_location_dict_takes_some_places_to_others() -> None:
-    """A dict takes tensors from its keys to its values, and leaves those of other places where they were."""
+    """A dict moves tensors from its keys to its values, and leaves tensors of other places where they were."""
     data = saved(torch.arange(3.0))
     assert load(data, map_location={"cpu": "meta"}).device.type == "meta"
     stays = load(data, map_location={"cuda:0": "meta", "meta": "cpu"})
@@ -108,7 +108,7 @@ def test_map_location_dict_takes_some_places_to_others() -> None:
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["archive", "old_format"])
 def test_map_location_is_the_same_for_both_formats(zipped: bool) -> None:
-    """Both formats take places by name, device, dict and function."""
+    """Both formats accept a `map_location` that is a name, a device, a dict or a function."""
     data = saved(torch.arange(3.0), _use_new_zipfile_serialization=zipped)
     ways: list[Any] = ["cpu", torch.device("cpu"), {"cpu": "cpu"}, lambda storage, _: storage, lambda *_: None]
     for where in ways:
@@ -116,7 +116,7 @@ def test_map_location_is_the_same_for_both_formats(zipped: bool) -> None:
 
 
 class Stream(io.RawIOBase):
-    """A file that can be read from its begin to its end only."""
+    """A file that can only be read from beginning to end."""
 
     def __init__(self, data: bytes) -> None:
         self._rest = io.BytesIO(data)
@@ -129,23 +129,23 @@ class Stream(io.RawIOBase):
 
 
 def test_load_needs_a_file_in_which_it_can_go_back() -> None:
-    """A file that cannot seek is refused, with what to do instead."""
+    """A file that cannot seek is refused, and the error names the remedy."""
     stream: IO[bytes] = io.BufferedReader(Stream(saved([1, 2])))
     with pytest.raises((AttributeError, io.UnsupportedOperation), match="pre-load the data into a buffer"):
         torch.load(stream)
 
 
 def test_save_to_a_buffer_is_a_whole_archive_at_its_end() -> None:
-    """After `save`, the archive in a buffer is complete and begins where the buffer stood; two follow each other."""
+    """After `save`, a buffer has a complete archive from its position on; two can follow each other."""
     buffer = io.BytesIO()
     torch.save(OrderedDict(a=torch.ones(3)), buffer)
     first = buffer.getvalue()
     assert load(first)["a"].tolist() == [1.0] * 3
-    assert first[-22:-18] == b"PK\x05\x06"  # the end of the central directory of an archive
+    assert first[-22:-18] == b"PK\x05\x06"  # the archive's end of central directory record
 
 
 def test_save_refuses_one_memory_as_two_types() -> None:
-    """Two tensors that are views of one memory as different types cannot be saved together, in either format."""
+    """Two tensors that view one memory as different types cannot be saved together, in either format."""
     x = torch.arange(4, dtype=torch.int32)
     data = saved([x, x[1:]])
     assert [each.tolist() for each in load(data)] == [[0, 1, 2, 3], [1, 2, 3]]
@@ -166,9 +166,9 @@ def test_load_of_the_old_format_begins_where_the_buffer_stands() -> None:
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol 4")
 def test_load_weights_only_says_what_to_do() -> None:
-    """The message of a refusal says how to allow a class, that a module is blocked, or to report what is unknown.
+    """The error for a refused file says how to allow a class, that a module is blocked, or to report unknown content.
 
-    Each names `weights_only` and the documentation.
+    Each message names `weights_only` and the documentation.
     """
 
     class Blocked:

@@ -36,7 +36,7 @@ def test_map_location_cpu_takes_everything_to_the_cpu(device: torch.device, wher
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.parametrize("how", ["text", "bare", "device", "dictionary", "function"])
 def test_map_location_takes_cpu_tensors_to_the_device(device: torch.device, how: str) -> None:
-    """CPU tensors are loaded onto the device by its name, a device object, a dictionary or a function."""
+    """CPU tensors are loaded onto the device by `map_location` as a name, device, dictionary or function."""
     places: dict[str, Any] = {
         "text": str(device),
         "bare": device.type,
@@ -87,7 +87,7 @@ def test_map_location_with_a_malformed_device_is_refused_and_quoted(name: str, z
 
 @pytest.mark.requires(accelerator=True)
 def test_map_location_past_the_last_device_is_refused(device: torch.device) -> None:
-    """A missing device raises RuntimeError with that reason."""
+    """A `map_location` beyond the last device raises RuntimeError with that reason."""
     count = torch.accelerator.device_count()
 
     with pytest.raises(RuntimeError, match=rf"device {count} but torch\.\w+\.device_count\(\) is {count}\b"):
@@ -98,7 +98,7 @@ def test_map_location_past_the_last_device_is_refused(device: torch.device) -> N
 @pytest.mark.covers("test_cuda::TestCuda::test_specify_improper_device_name")
 @pytest.mark.own_process
 def test_map_location_is_needed_where_there_is_no_device(tmp_path: Any) -> None:
-    """Loading GPU tensors without a GPU raises and names `map_location`, with which they are loaded to the CPU.
+    """Loading GPU tensors without a GPU raises, and the error names `map_location`, with which they load to the CPU.
 
     The file is created without a GPU: CPU tensors are saved with a GPU's location.
     """
@@ -160,7 +160,7 @@ def test_map_location_for_tensors_of_two_devices(device: torch.device, how: str)
 
 
 def test_map_location_dict_maps_the_places_it_names(device: torch.device) -> None:
-    """A dictionary takes tensors of the places that it names to others, and leaves the rest where it was."""
+    """A dictionary moves tensors of the places that it names, and leaves the others where they were."""
     data = saved({"tensor": torch.arange(3.0, device=device), "host": torch.ones(2)})
     here = str(device)
 

@@ -1,4 +1,4 @@
-"""Modules, optimizers and checkpoints, saved and loaded: training continues without interruption."""
+"""Saved and loaded modules, optimizers and checkpoints: training continues without interruption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .files import loaded, saved, through_a_file
 
 
 def model(device: torch.device) -> nn.Sequential:
-    """A small model with parameters and buffers, created from a fixed seed."""
+    """Return a small model with parameters and buffers, created from a fixed seed."""
     generator = torch.Generator().manual_seed(5)
     made = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     for parameter in made.parameters():
@@ -22,7 +22,7 @@ def model(device: torch.device) -> nn.Sequential:
 
 
 def step(module: nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, number: int) -> float:
-    """One training step on data determined by `number`; returns the loss."""
+    """Take one training step on data determined by `number`, and return the loss."""
     x = torch.randn(16, 4, generator=torch.Generator().manual_seed(number)).to(device)
     loss = module(x).square().mean()
     optimiser.zero_grad()
@@ -39,7 +39,7 @@ def same(first: nn.Module, second: nn.Module) -> bool:
 def test_load_state_dict_into_another_module(device: torch.device) -> None:
     """A module's saved state, loaded into another module on the device, makes it compute the same.
 
-    Names, dtypes and devices are kept, and the target's tensors stay the same objects in memory.
+    Names, dtypes and devices are kept, and the target's tensors remain the same objects in memory.
     """
     source, target = model(device), model(device)
     step(source, torch.optim.SGD(source.parameters(), lr=0.1), device, 1)
@@ -90,8 +90,7 @@ def test_load_state_dict_assign_takes_the_tensors_themselves(device: torch.devic
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
 def test_load_state_dict_of_a_checkpoint_continues_training(device: torch.device, kind: str) -> None:
-    """A model and optimizer restored from a checkpoint take the same steps as without interruption, on the same
-    devices."""
+    """A model and optimizer restored from a checkpoint take the same steps as uninterrupted, on the same devices."""
 
     def optimiser_of(module: nn.Module) -> torch.optim.Optimizer:
         options = {"momentum": 0.9} if kind == "SGD" else {}

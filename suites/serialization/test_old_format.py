@@ -1,4 +1,4 @@
-"""The format of before torch 1.6, which `torch.load` still reads: files, compressed files, and strings of Python 2."""
+"""The format from before torch 1.6, which `torch.load` still reads: files, compressed ones, strings of Python 2."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
 def old_file(content: bytes, keys: list[str], storages: bytes = b"") -> bytes:
-    """The bytes of a file of the old format, given the pickle of its content and the bytes of its storages."""
+    """Return the bytes of a file of the old format, from the pickle of its content and the bytes of its storages."""
     machine = {"protocol_version": PROTOCOL, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
     heads = b"".join(pickle.dumps(each, 2) for each in (MAGIC, PROTOCOL, machine))
     return heads + content + pickle.dumps(keys, 2) + storages
 
 
 class Pickler(pickle.Pickler):
-    """Writes the tuples that name storages as what they are."""
+    """Writes the tuples that name storages as persistent ids."""
 
     def persistent_id(self, value: Any) -> Any:
         return value if isinstance(value, tuple) and value[:1] == ("storage",) else None
@@ -39,9 +39,9 @@ def pickled(value: object) -> bytes:
 
 
 def test_old_format_has_several_storages_in_a_file(tmp_path: Path) -> None:
-    """Each storage of a file has its own bytes, from a path, an open file, and a compressed one, which is read through.
+    """Each storage of a file has its own bytes, from a path, an open file, and a compressed one (read sequentially).
 
-    Shared storages stay shared.
+    Shared storages remain shared.
     """
     x = torch.arange(6, dtype=torch.int16)
     value = [x, torch.ones(3), x[2:4], torch.tensor(7.0, dtype=torch.float64)]
@@ -71,7 +71,7 @@ def test_old_format_keeps_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_load_reads_strings_of_python_2_as_utf8(weights_only: bool) -> None:
-    """Strings of Python 2 are read as UTF-8 by default, and otherwise as `encoding` says."""
+    """Strings of Python 2 are read as UTF-8 by default, otherwise with the given `encoding`."""
     text = "é".encode()
     data = old_file(b"\x80\x02U" + bytes([len(text)]) + text + b".", [])
     assert loaded(data, weights_only=weights_only) == "é"
@@ -81,13 +81,13 @@ def test_load_reads_strings_of_python_2_as_utf8(weights_only: bool) -> None:
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_load_reads_views_of_a_storage(weights_only: bool) -> None:
-    """A view of a storage, as torch before 0.4 saved them, is a part of its storage and shares its memory.
+    """A view of a storage, as saved before torch 0.4, is a part of its storage and shares its memory.
 
     A view that is named twice is one storage.
     """
     whole = ("storage", torch.FloatStorage, "0", "cpu", 5, None)
     view = (*whole[:5], ("0v", 2, 3))
-    # Equal tuples are pickled once if they are the same object.
+    # Equal tuples are pickled once only if they are the same object.
     content = pickled([whole, view, (*view,), torch.float32])
     numbers = torch.arange(5.0)
     data = old_file(content, ["0"], struct.pack("<q", 5) + numbers.numpy().tobytes())
@@ -103,7 +103,7 @@ def test_load_reads_views_of_a_storage(weights_only: bool) -> None:
 
 
 def test_load_refuses_archives_of_torchscript() -> None:
-    """An archive of TorchScript, which has constants, warns, and cannot be loaded with `weights_only`."""
+    """Loading a TorchScript archive with constants warns, and raises with `weights_only`."""
     target = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(saved(torch.ones(2)))) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
@@ -117,7 +117,7 @@ def test_load_refuses_archives_of_torchscript() -> None:
 
 
 def test_save_refuses_what_is_no_file() -> None:
-    """What is neither a path nor has `write` is refused by its missing method, in both formats."""
+    """An object that is no path and has no `write` is refused with the missing method's name, in both formats."""
     for zipped in (True, False):
         with pytest.raises(
             AttributeError, match="expected 'f' to be string, path, or a file-like object with a 'write'"
@@ -126,6 +126,6 @@ def test_save_refuses_what_is_no_file() -> None:
 
 
 def test_load_to_a_device_that_torch_lacks_is_refused_by_its_name() -> None:
-    """A place on a kind of device without a module in torch is refused, with what to do instead."""
+    """A place on a device type without a module in torch is refused, and the error names the remedy."""
     with pytest.raises(RuntimeError, match=r"HPU device module is not registered.*map_location"):
         loaded(saved(torch.ones(2)), map_location="hpu:0")

@@ -31,19 +31,19 @@ def loaded(data: bytes, **options: Any) -> Any:
 
 
 class Colour:
-    """A class that no file may make unless it is allowed."""
+    """A class that no file may instantiate unless it is allowed."""
 
     def __init__(self) -> None:
         self.name = "red"
 
 
 class Shape:
-    """Another."""
+    """Another class that must be allowed."""
 
 
 @pytest.fixture
 def no_globals() -> Any:
-    """The list of allowed classes, empty, and as it was at the end."""
+    """Empty the list of allowed classes, and restore it at the end."""
     before = serialization.get_safe_globals()
     serialization.clear_safe_globals()
     yield
@@ -53,7 +53,7 @@ def no_globals() -> Any:
 
 @pytest.mark.usefixtures("no_globals")
 def test_add_safe_globals_allows_classes_until_they_are_cleared() -> None:
-    """`add_safe_globals` adds to the list, `get_safe_globals` returns it, `clear_safe_globals` empties it."""
+    """`add_safe_globals` adds to the list, `get_safe_globals` returns it, and `clear_safe_globals` empties it."""
     data = saved_bytes(Colour())
     with pytest.raises(pickle.UnpicklingError, match="Colour"):
         loaded(data)
@@ -69,7 +69,7 @@ def test_add_safe_globals_allows_classes_until_they_are_cleared() -> None:
 
 @pytest.mark.usefixtures("no_globals")
 def test_safe_globals_keeps_what_was_allowed_before() -> None:
-    """Within `safe_globals` its classes are allowed too, and after it only those of before, also by an exception."""
+    """`safe_globals` allows its classes in its block; then, also after an exception, only the earlier ones are."""
     serialization.add_safe_globals([Shape])
     data = saved_bytes(Colour())
     with serialization.safe_globals([Colour]):
@@ -96,7 +96,7 @@ def test_get_unsafe_globals_in_checkpoint_names_what_is_not_allowed(tmp_path: Pa
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_set_crc32_options_decides_whether_checksums_are_written(wanted: bool) -> None:
-    """Without checksums a file loads as with them, and its archive has no valid ones."""
+    """A file without checksums loads like a file with them, and its archive has no valid ones."""
     before = serialization.get_crc32_options()
     assert before is True
     tensor = torch.arange(1000.0)
@@ -112,9 +112,9 @@ def test_set_crc32_options_decides_whether_checksums_are_written(wanted: bool) -
 
 
 def test_default_load_endianness_is_for_files_that_do_not_say_theirs() -> None:
-    """A file without a mark of its byte order is read in the default one, and a file with a mark by its mark.
+    """A file that does not record its byte order is read in the default one, and other files in the recorded one.
 
-    A mark of an unknown order is refused.
+    An unknown byte order is refused.
     """
     assert serialization.get_default_load_endianness() in (None, LoadEndianness.NATIVE)
     tensor = torch.arange(4, dtype=torch.int32)
@@ -149,9 +149,9 @@ def test_default_load_endianness_is_for_files_that_do_not_say_theirs() -> None:
 
 
 def test_skip_data_leaves_out_the_bytes_of_storages(tmp_path: Path) -> None:
-    """Within `skip_data` a file has room for the bytes of each storage, but not the bytes; shapes are saved."""
+    """Within `skip_data`, a file has room for the bytes of each storage, but not the bytes; shapes are saved."""
     value = {"a": torch.arange(1.0, 7.0).view(2, 3).t(), "b": torch.ones(5, dtype=torch.int16)}
-    path, whole = tmp_path / "empty" / "file", tmp_path / "whole" / "file"  # the name is in the file
+    path, whole = tmp_path / "empty" / "file", tmp_path / "whole" / "file"  # the archive contains its name
     path.parent.mkdir()
     whole.parent.mkdir()
     with serialization.skip_data():
@@ -173,7 +173,7 @@ def test_skip_data_leaves_out_the_bytes_of_storages(tmp_path: Path) -> None:
 
 
 def test_load_mmap_shares_changes_with_the_file_only_if_it_is_asked(tmp_path: Path) -> None:
-    """With `mmap=True`, changes of a tensor stay private by default, and reach the file with `MAP_SHARED`."""
+    """With `mmap=True`, changes to a tensor are private by default, and reach the file with `MAP_SHARED`."""
     path = str(tmp_path / "file")
     torch.save(torch.zeros(1024), path)
     torch.load(path, mmap=True).fill_(1)
@@ -198,16 +198,16 @@ def test_load_mmap_needs_the_path_of_an_archive(tmp_path: Path) -> None:
 
 
 def test_config_load_mmap_and_calculate_storage_offsets(tmp_path: Path) -> None:
-    """`config.load.mmap` is the default of `mmap`; with `calculate_storage_offsets` the same values are loaded.
+    """`config.load.mmap` is the default of `mmap`; with `calculate_storage_offsets`, the same values are loaded.
 
-    The places of storages are right without a look into the archive, also of storages without bytes. Tensors on the
-    meta device know where in the file their bytes are.
+    The computed offsets of storages are correct without reading the archive, also for empty storages. Tensors on the
+    meta device know the offset of their bytes in the file.
     """
     empty, numbers = torch.empty(0), torch.arange(40.0)
     value = [empty, numbers, empty[:0], torch.ones(3), torch.empty(0, 2), numbers[7:], torch.tensor(5), empty]
-    for size in range(0, 64, 5):  # the places of storages are rounded up
+    for size in range(0, 64, 5):  # the offsets of storages are rounded up
         value += [torch.arange(size, dtype=torch.uint8), torch.empty(0)]
-    # The name of the file is a part of each storage's name in the archive.
+    # The name of the file is part of each storage's name in the archive.
     paths = [str(tmp_path / ("f" * length)) for length in range(4, 68, 9)]
     for path in paths:
         torch.save(value, path)
@@ -226,7 +226,7 @@ def test_config_load_mmap_and_calculate_storage_offsets(tmp_path: Path) -> None:
 
 
 def test_register_package_chooses_by_priority() -> None:
-    """A package of a lower number is asked first; one that answers None leaves the storage to the next."""
+    """The package with the lowest number is called first. If it returns None, the next one gets the storage."""
     seen: list[str] = []
     registry = package_registry()
     before = list(registry)
@@ -256,9 +256,9 @@ def test_register_package_chooses_by_priority() -> None:
 
 @pytest.mark.parametrize("what", ["magic", "protocol"])
 def test_load_refuses_the_old_format_with_other_numbers(what: str) -> None:
-    """A file of the old format begins with two numbers; a file with others is refused.
+    """A file of the old format begins with two fixed numbers; a file with other numbers is refused.
 
-    What it says of the machine follows.
+    A description of the machine follows them.
     """
     data = io.BytesIO(saved_bytes(torch.ones(2), _use_new_zipfile_serialization=False))
     magic, protocol = pickle.load(data), pickle.load(data)
@@ -275,7 +275,7 @@ def test_load_refuses_the_old_format_with_other_numbers(what: str) -> None:
 
 
 def test_save_records_that_the_archive_has() -> None:
-    """An archive has the pickle, the byte order and each storage once, from a multiple of 64 bytes on."""
+    """An archive has the pickle, the byte order, and each storage once, at an offset that is a multiple of 64 bytes."""
     shared = torch.arange(40.0)
     data = saved_bytes([shared, shared[3:], torch.ones(3)])
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

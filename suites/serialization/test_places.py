@@ -1,4 +1,4 @@
-"""What `torch.serialization` knows of places, versions and other kinds of files, beside saving and loading."""
+"""The functions of `torch.serialization` for places, versions and other kinds of files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def module_of(version: str) -> types.ModuleType:
 
 
 def test_check_module_version_greater_or_equal_compares_numbers() -> None:
-    """`check_module_version_greater_or_equal` compares as many fields of a version as are required, by their type."""
+    """`check_module_version_greater_or_equal` compares as many fields as the requirement has, each by its type."""
     check = serialization.check_module_version_greater_or_equal
     for version, required, wanted in (
         ("1.10.0", (1, 9), True),
@@ -41,7 +41,7 @@ def test_check_module_version_greater_or_equal_compares_numbers() -> None:
 
 @pytest.mark.parametrize("version", ["1", "1.x"])
 def test_check_module_version_greater_or_equal_of_a_malformed_version(version: str) -> None:
-    """A version that lacks a required field raises, or warns and counts as met if it may be malformed."""
+    """A version that lacks a required field raises; with `error_if_malformed=False` it warns and suffices."""
     check = serialization.check_module_version_greater_or_equal
     with pytest.raises(RuntimeError, match=f"'some_module' module version string is malformed '{version}'"):
         check(module_of(version), (1, 0))
@@ -50,7 +50,7 @@ def test_check_module_version_greater_or_equal_of_a_malformed_version(version: s
 
 
 def test_mkdtemp_makes_a_folder_for_its_block() -> None:
-    """`mkdtemp` makes an empty folder, and removes it with all that it has, also after an exception."""
+    """`mkdtemp` creates an empty folder, and removes it with its contents, also after an exception."""
     seen = []
     for fails in (False, True):
         with pytest.raises(LookupError) if fails else nullcontext(), serialization.mkdtemp() as folder:
@@ -70,13 +70,16 @@ def test_mkdtemp_makes_a_folder_for_its_block() -> None:
     "(seen with torch 2.11 and 2.13; not reported yet)",
 )
 def test_storage_to_tensor_type_is_the_class_of_tensors() -> None:
-    """`storage_to_tensor_type` gives the class of tensors of the type and device of a storage."""
+    """`storage_to_tensor_type` returns the tensor class for the type and device of a storage."""
     assert serialization.storage_to_tensor_type(torch.ones(2).storage()) is torch.FloatTensor
     assert serialization.storage_to_tensor_type(torch.ShortStorage(2)) is torch.ShortTensor
 
 
 def test_location_tag_is_the_place_of_a_storage(device: torch.device) -> None:
-    """`location_tag` is where a storage is, as files have it; what no package knows is refused with its class."""
+    """`location_tag` returns the place of a storage as files record it; an object unknown to all packages is refused.
+
+    The error names the class of the object.
+    """
     storage = torch.ones(2, device=device).untyped_storage()
     assert serialization.location_tag(storage) == str(device)
     assert serialization.location_tag(torch.UntypedStorage(2, device="meta")) == "meta"
@@ -87,7 +90,7 @@ def test_location_tag_is_the_place_of_a_storage(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda")
 def test_validate_cuda_device_gives_the_index_of_a_place(device: torch.device) -> None:
-    """`validate_cuda_device` gives the index in a place, by default that of the current device; others are refused."""
+    """`validate_cuda_device` returns the index in a place, by default the current one; others are refused."""
     assert serialization.validate_cuda_device("cuda:0") == 0
     assert serialization.validate_cuda_device("cuda") == torch.cuda.current_device() == device.index
     count = torch.cuda.device_count()
@@ -97,7 +100,7 @@ def test_validate_cuda_device_gives_the_index_of_a_place(device: torch.device) -
 
 @pytest.mark.requires(device="cpu")
 def test_validate_device_without_the_device_is_refused() -> None:
-    """A place on a kind of device that is not there is refused, and the error says to use `map_location`."""
+    """A place on a device type that is not available is refused, and the error recommends `map_location`."""
     with pytest.raises(RuntimeError, match=r"HPU device module is not registered.*map_location"):
         serialization.validate_hpu_device("hpu:0")
     if not torch.cuda.is_available():
@@ -106,7 +109,7 @@ def test_validate_device_without_the_device_is_refused() -> None:
 
 
 def test_skip_data_is_refused_for_the_old_format(tmp_path: Path) -> None:
-    """Within `skip_data` the old format is refused, and no file is begun."""
+    """Within `skip_data` the old format is refused, and no file is created."""
     path = tmp_path / "file"
     with (
         serialization.skip_data(),
@@ -118,7 +121,7 @@ def test_skip_data_is_refused_for_the_old_format(tmp_path: Path) -> None:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """An archive of TorchScript: a layer that adds its weight."""
+    """Return a TorchScript archive: a layer that adds its weight."""
 
     class Adding(torch.nn.Module):
         def __init__(self) -> None:
@@ -136,9 +139,9 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_load_of_torchscript_warns_and_loads_the_module(script: Path, device: torch.device) -> None:
-    """With `weights_only=False` an archive of TorchScript is loaded as by `torch.jit.load`, with a warning.
+    """With `weights_only=False`, a TorchScript archive is loaded as by `torch.jit.load`, with a warning.
 
-    It is read from the place in an open file at which it begins, and moved to `map_location`.
+    It is read from the position of an open file, and moved to `map_location`.
     """
     from_buffer = io.BytesIO(script.read_bytes())
     for source in (script, from_buffer):
@@ -151,7 +154,7 @@ def test_load_of_torchscript_warns_and_loads_the_module(script: Path, device: to
 
 
 def test_get_unsafe_globals_in_checkpoint_refuses_other_files(script: Path, tmp_path: Path) -> None:
-    """`get_unsafe_globals_in_checkpoint` is for files of `torch.save`: not of the old format, nor of TorchScript."""
+    """`get_unsafe_globals_in_checkpoint` refuses files of the old format and of TorchScript."""
     with pytest.raises(ValueError, match="but got a torchscript checkpoint"):
         serialization.get_unsafe_globals_in_checkpoint(str(script))
     old = tmp_path / "old"
@@ -162,7 +165,7 @@ def test_get_unsafe_globals_in_checkpoint_refuses_other_files(script: Path, tmp_
 
 @pytest.fixture
 def safetensors(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, object]]:
-    """The package safetensors as far as `torch.load` uses it: a reader that notes what it is called with."""
+    """Replace the package safetensors by the part that `torch.load` uses: a reader that records its calls."""
     calls: list[tuple[object, object]] = []
 
     def load_file(filename: object, device: object = "cpu") -> dict[str, torch.Tensor]:
@@ -181,9 +184,9 @@ def safetensors(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, object]]:
 def test_load_of_safetensors_asks_the_package_for_a_device(
     safetensors: list[tuple[object, object]], tmp_path: Path
 ) -> None:
-    """A path that ends with `.safetensors` is read by the package, onto the device of `map_location`, or the CPU.
+    """The package safetensors reads a path that ends with `.safetensors`, onto the device of `map_location` or the CPU.
 
-    A dict or a function is refused, and an open file is read as one of `torch.save`.
+    A dict or a function is refused, and an open file is read as a file of `torch.save`.
     """
     path = tmp_path / "weights.safetensors"
     for place, wanted in ((None, "cpu"), ("meta", "meta"), (torch.device("cuda", 1), "cuda:1")):
@@ -202,7 +205,7 @@ def test_load_of_safetensors_asks_the_package_for_a_device(
 def test_load_of_safetensors_without_the_package_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without the package, loading such a file is refused with what to install."""
+    """Without the package, loading such a file is refused, and the error names the package to install."""
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(RuntimeError, match=r"safetensors is not installed\. Please install"):
         torch.load(tmp_path / "weights.safetensors")

@@ -1,4 +1,4 @@
-"""Damaged or malicious files: they raise, and none of their contents are executed."""
+"""Damaged or malicious files: loading raises, and none of their contents are executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from .files import loaded, saved
 
-#: The exceptions for a damaged file; the reader of the older format raises various ones.
+#: The exceptions for a damaged file. The reader of the old format raises various ones.
 REFUSALS = (RuntimeError, EOFError, OSError, ValueError, LookupError, pickle.UnpicklingError)
 
 
@@ -29,10 +29,9 @@ class Trap:
 
 
 def test_load_weights_only_does_not_run_a_pickle(tmp_path: Path) -> None:
-    """By default and with `weights_only=True`, a file that would call a function raises with its name and does not call
-    it.
+    """By default and with `weights_only=True`, a file that would call a function raises and does not call it.
 
-    With `weights_only=False`, torch calls it (control).
+    The error names the function. With `weights_only=False`, torch calls it (control).
     """
     path = tmp_path / "sprung"
     data = saved({"weights": torch.ones(3), "trap": Trap(path)})
@@ -105,7 +104,7 @@ def test_load_refuses_bytes_that_save_did_not_write(data: bytes) -> None:
 def test_save_writes_a_zip_file_whose_checksums_can_be_checked(device: torch.device) -> None:
     """The file is a ZIP archive with correct checksums, which detect a single flipped bit in the values.
 
-    (`torch.load` itself does not check them.)
+    `torch.load` itself does not check them.
     """
     data = saved(torch.full((1000,), 7.0, device=device))
     damaged = bytearray(data)

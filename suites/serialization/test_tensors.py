@@ -103,7 +103,7 @@ def test_load_preserves_strides_and_offsets(device: torch.device, make: Callable
 
 
 def test_load_preserves_parameters_requires_grad_and_conj(device: torch.device) -> None:
-    """A parameter is loaded as one, with its `requires_grad`; conjugate and negated views stay what they are."""
+    """A parameter is loaded as a parameter, with its `requires_grad`; conjugate and negated views remain such views."""
     frozen = torch.nn.Parameter(torch.arange(3.0, device=device), requires_grad=False)
     free = torch.nn.Parameter(torch.arange(3.0, 6.0, device=device))
     leaf = torch.ones(2, device=device, requires_grad=True)
@@ -124,7 +124,7 @@ def test_load_preserves_parameters_requires_grad_and_conj(device: torch.device) 
 
 
 def test_save_of_a_view_writes_the_whole_storage_unless_cloned(device: torch.device) -> None:
-    """A view is saved with its whole storage, and a clone only with its own memory, so the file is smaller."""
+    """A view is saved with its whole storage, and a clone only with its own memory, so the clone's file is smaller."""
     x = torch.zeros(100_000, dtype=torch.uint8, device=device)
 
     part, clone = saved(x[:10]), saved(x[:10].clone())

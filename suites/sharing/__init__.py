@@ -1,1 +1,1 @@
-"""Tensors that processes share by `torch.multiprocessing`: queues, events, and how long the memory lives."""
+"""Tensors that processes share through `torch.multiprocessing`: queues, events, and the lifetime of the memory."""

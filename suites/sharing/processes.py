@@ -1,7 +1,7 @@
-"""A producer of shared tensors, in a process of its own, and its consumers.
+"""A producer of shared tensors in a child process, and its consumers.
 
-A case runs a scene, a function of `scenes`, in a child: what a killed consumer leaves behind ends with the child. The
-scene starts consumers, which keep, read, fill and drop tensors as they are asked to.
+A case runs a scene, a function of `scenes`, in a child, so that what a killed consumer leaves behind ends with the
+child. The scene starts consumers, which keep, read, fill and drop tensors on request.
 """
 
 from __future__ import annotations
@@ -21,38 +21,41 @@ from torch import multiprocessing
 
 from suites import children
 
-#: Seconds until an answer or an end.
+#: Seconds to wait for an answer or for the end of a process.
 PATIENCE = 60.0
 
 
 def play(scene: Callable[[str], Any], device: torch.device, **environ: str) -> Any:
-    """Run the scene in a child, and return what it returns, through JSON."""
-    # One thread, since a fork must not wait for the threads of OpenMP, which it has not.
+    """Run the scene in a child, and return its result, passed as JSON."""
+    # One thread, because a fork would wait for OpenMP threads that it does not have.
     begin = f"import json, torch\nfrom {scene.__module__} import {scene.__name__} as scene\ntorch.set_num_threads(1)"
     begin += f"\nfrom {__name__} import remove_counters"
-    # The end is without Python's finalization: a killed consumer leaves threads of queues.
+    # The child ends without Python's finalization, because a killed consumer leaves threads of queues.
     script = f"{begin}\nprint(json.dumps(scene(DEVICE)))\nremove_counters(){children.AT_ONCE}"
-    with tempfile.TemporaryDirectory() as folder:  # the sockets of queues stay there
+    with tempfile.TemporaryDirectory() as folder:  # for the sockets of the queues
         ended = children.fork(script, device, environ={"TMPDIR": folder, **environ})
     return json.loads(ended.lines()[-1])
 
 
-#: The consumers, which have shared tensors as this process has.
+#: The process ids of the consumers. They share tensors with this process.
 _PIDS: list[int] = []
 
 
 def remove_counters() -> None:
-    """Remove the files in which torch counts the holders of shared tensors: only finalization removes them."""
+    """Remove the files in which torch counts the holders of shared tensors.
+
+    Otherwise only finalization removes them.
+    """
     for pid in (os.getpid(), *_PIDS):
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             path.unlink(missing_ok=True)
 
 
 class Consumer:
-    """A process that is given tensors: a fork where that can use the device, and else a new interpreter.
+    """A process that receives tensors: a fork if a fork can use the device, otherwise a new interpreter.
 
-    A process that has used an accelerator cannot be forked, so scenes make their consumers first. With `interpreter`,
-    the consumer of an accelerator's tensors is a new interpreter, as the documentation of torch advises.
+    A process that has used an accelerator cannot be forked, so scenes create their consumers first. With `interpreter`,
+    the consumer of an accelerator's tensors is a new interpreter, as torch's documentation recommends.
     """
 
     def __init__(self, device: str, *, interpreter: bool = False) -> None:
@@ -73,11 +76,11 @@ class Consumer:
         self._to.put((verb, given))
 
     def answer(self) -> Any:
-        """Return the answer to the oldest request without one. What the consumer raised is a text."""
+        """Return the answer to the oldest unanswered request. An exception of the consumer is returned as text."""
         return self._back.get(timeout=PATIENCE)
 
     def end(self) -> int | None:
-        """Let the process end, and return its exit status."""
+        """Ask the process to end, and return its exit status."""
         self._to.put(None)
         self.process.join(PATIENCE)
         return self.process.exitcode
@@ -117,7 +120,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _again(kept: dict[str, Any], name: str) -> str:
-    """Share a tensor that was given."""
+    """Share a received tensor again."""
     multiprocessing.reductions.reduce_tensor(kept[name])
     return "shared again"
 
@@ -129,7 +132,7 @@ def _drop(kept: dict[str, Any], *names: str) -> int:
 
 
 def _read_after(kept: dict[str, Any], name: str, event: Any) -> Any:
-    """Read on a stream that waits for the event, if there is one, and on no other."""
+    """Read on a stream that waits for the event, if any, and for nothing else."""
     stream = torch.cuda.Stream(kept[name].device)
     if event is not None:
         stream.wait_event(event)
@@ -154,7 +157,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
 
 
 def held(device: str) -> int:
-    """Bytes of the device's allocator that are in use; on the CPU, mappings of shared memory."""
+    """Return the bytes in use of the device's allocator; on the CPU, the number of mappings of shared memory."""
     if device == "cpu":
         return sum("/torch_" in line for line in Path("/proc/self/maps").read_text().splitlines())
     torch.accelerator.synchronize(device)
@@ -163,7 +166,7 @@ def held(device: str) -> int:
 
 
 def settles(device: str, wanted: int) -> bool:
-    """Return whether so much, or less, is held soon: what a consumer drops is given back a moment later."""
+    """Return whether at most `wanted` is held soon: memory that a consumer drops is returned a moment later."""
     gc.collect()
     deadline = time.monotonic() + PATIENCE / 3
     while held(device) > wanted:

@@ -1,4 +1,4 @@
-"""What producers of shared tensors do, and what they and their consumers saw: scenes, as `processes.play` runs them."""
+"""Scenes for `processes.play`: the steps of a producer of shared tensors, and what it and its consumers observed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def values(device: str) -> Any:
-    """Tensors of several kinds as the consumer sees them, and what it sees and writes later."""
+    """Share tensors of several kinds. The consumer reads them, and then reads and writes later values."""
     base = torch.arange(24.0, device=device)
     given = {
         "whole": base,
@@ -33,7 +33,7 @@ def values(device: str) -> Any:
 
 
 def leaves(device: str) -> Any:
-    """Parameters and leaves, with their types and gradient flags, and a tensor with a graph."""
+    """Share parameters and leaves, with their types and gradient flags, and try to share a tensor with a graph."""
     consumer = Consumer(device)
     parameter = torch.nn.Parameter(torch.ones(3, device=device))
     seen = consumer.ask("take", {"parameter": parameter})
@@ -54,7 +54,7 @@ def leaves(device: str) -> Any:
 
 
 def many_of_one_storage(device: str) -> Any:
-    """Many messages with views of one storage; the consumer drops them, and then the producer."""
+    """Share views of one storage in many messages. The consumer drops them, and then the producer does."""
     consumer = Consumer(device)
     before = held(device)
     base = torch.zeros(64, device=device)
@@ -73,7 +73,7 @@ def many_of_one_storage(device: str) -> Any:
 
 
 def one_after_another(device: str) -> Any:
-    """Many rounds in which one storage is shared again after the consumer has dropped it; then it is freed."""
+    """Share one storage in many rounds, each after the consumer has dropped it. Then free it."""
     consumer = Consumer(device)
     before = held(device)
     base = torch.zeros(256, device=device)
@@ -88,7 +88,7 @@ def one_after_another(device: str) -> Any:
 
 
 def producer_drops_first(device: str) -> Any:
-    """The consumer holds what the producer has dropped, while the producer makes new tensors of this size."""
+    """Drop a tensor that the consumer holds, and create new tensors of its size."""
     consumer = Consumer(device)
     before = held(device)
     shared = torch.full((MIB,), 3, dtype=torch.uint8, device=device)
@@ -104,7 +104,7 @@ def producer_drops_first(device: str) -> Any:
 
 
 def consumer_ends_first(device: str) -> Any:
-    """The consumer ends with a tensor in its hands; the producer goes on with it, and drops it."""
+    """End the consumer while it holds a tensor. The producer uses the tensor further, and drops it."""
     first, second = Consumer(device), Consumer(device)
     before = held(device)
     shared = torch.full((MIB,), 3, dtype=torch.uint8, device=device)
@@ -120,7 +120,7 @@ def consumer_ends_first(device: str) -> Any:
 
 
 def killed_consumer(device: str) -> Any:
-    """A consumer is killed with a tensor in its hands; another one gets the same tensor."""
+    """Kill a consumer that holds a tensor, and share the same tensor with another one."""
     victim, other = Consumer(device), Consumer(device)
     shared = torch.full((MIB,), 3, dtype=torch.uint8, device=device)
     victim.ask("hold", {"it": shared})
@@ -133,14 +133,14 @@ def killed_consumer(device: str) -> Any:
 
 
 def sent_on(device: str) -> Any:
-    """A consumer's attempt to share a tensor that it was given, in its own process."""
+    """Have a consumer try to share a tensor that it received."""
     consumer = Consumer(device)
     consumer.ask("hold", {"it": torch.ones(4, device=device)})
     return consumer.ask("again", "it"), consumer.ask("read", "it"), consumer.end()
 
 
 def two_consumers(device: str) -> Any:
-    """Two consumers of one tensor, which drop it at different times."""
+    """Share one tensor with two consumers, which drop it at different times."""
     consumers = [Consumer(device), Consumer(device)]
     before = held(device)
     shared = torch.full((MIB,), 1, dtype=torch.uint8, device=device)
@@ -157,7 +157,7 @@ def two_consumers(device: str) -> Any:
 
 
 def two_devices(device: str) -> Any:
-    """One message with tensors of two devices; each is filled by the consumer."""
+    """Share tensors of two devices in one message. The consumer fills both."""
     consumer = Consumer(device)
     given = {f"of {index}": torch.full((4,), index + 1.0, device=f"cuda:{index}") for index in range(2)}
     seen = consumer.ask("take", given)
@@ -172,14 +172,14 @@ def two_devices(device: str) -> Any:
 
 
 def event_orders(device: str) -> Any:
-    """Sums that a consumer reads while the producer's stream sleeps before it writes: without an event, and with."""
+    """Return the sums that a consumer reads while the producer's stream is late: without an event, and with one."""
     from suites.streams.busy import calibrate, sleep_on
 
     consumer = Consumer(device)
     calibrate(torch.device(device))
     shared = torch.zeros(1024, device=device)
     consumer.ask("hold", {"it": shared})
-    consumer.ask("read_after", "it", None)  # so that its first use is over
+    consumer.ask("read_after", "it", None)  # completes its first-use initialization
     stream = torch.cuda.Stream(device)
     rounds = []
     for number in range(1, 4):

@@ -1,4 +1,4 @@
-"""Storages in shared memory of the host, and in files."""
+"""Storages in the host's shared memory, and in files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requires(device="cpu")
 
 
 def in_a_fork(body: object) -> int:
-    """Call it in a fork of this process, and return the exit status: 0 if it returned, 1 if it raised."""
+    """Call `body` in a fork of this process, and return the exit status: 0 if it returned, 1 if it raised."""
     child = os.fork()
     if not child:
         status = 1
@@ -28,10 +28,10 @@ def in_a_fork(body: object) -> int:
 
 
 def test_share_memory_moves_a_storage_where_a_fork_writes_it() -> None:
-    """`UntypedStorage.share_memory_` returns the storage itself, with its values, and a fork's writes are seen.
+    """`UntypedStorage.share_memory_` returns the storage itself with its values, and writes of a fork are visible.
 
-    Views that exist share it too. Without it, a fork writes its own copy. It has no file, and doing it twice changes
-    nothing.
+    Existing views share the memory too. Without the call, a fork writes to its own copy. The storage has no file, and a
+    second call changes nothing.
     """
     x, own = torch.arange(6.0), torch.arange(6.0)
     view, storage = x[2:4], x.untyped_storage()
@@ -56,7 +56,10 @@ def test_share_memory_moves_a_storage_where_a_fork_writes_it() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_from_file_has_a_filename_and_writes_it_if_shared(tmp_path: Path, shared: bool) -> None:
-    """`UntypedStorage.from_file` has the bytes of its file. A shared one writes it, and has its name in `filename`."""
+    """`UntypedStorage.from_file` has the bytes of the file.
+
+    A shared storage writes to it, and names it in `filename`.
+    """
     file = tmp_path / "bytes"
     file.write_bytes(bytes(range(16)))
     storage = torch.UntypedStorage.from_file(str(file), shared, 16)
@@ -69,9 +72,9 @@ def test_from_file_has_a_filename_and_writes_it_if_shared(tmp_path: Path, shared
 
 
 def test_adagrad_share_memory_shares_the_sums_with_a_fork() -> None:
-    """`Adagrad.share_memory` moves the sums of squared gradients to shared memory: a step of a fork is seen here.
+    """`Adagrad.share_memory` moves the sums of squared gradients to shared memory: a fork's step is visible here.
 
-    Its parameter is shared too, so that both processes train one model.
+    The parameter is shared too, so that both processes train one model.
     """
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.share_memory_()
@@ -102,7 +105,7 @@ def test_share_memory_from_one_thread_after_another() -> None:
 
 @pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
 def test_share_memory_by_each_strategy_has_a_file_or_none(strategy: str) -> None:
-    """Memory shared by `file_system` is a file in /dev/shm until it is freed, and by `file_descriptor` is none.
+    """Memory shared by `file_system` is a file in /dev/shm until it is freed; `file_descriptor` has no file there.
 
     Source: "Sharing strategies" of PyTorch's page on multiprocessing.
     """
@@ -119,13 +122,13 @@ def test_share_memory_by_each_strategy_has_a_file_or_none(strategy: str) -> None
 
 
 def own_files() -> list[str]:
-    """The files of shared memory that this process has made with torch."""
+    """Return the files of shared memory that this process has created with torch."""
     return [each.name for each in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")]
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_typed_storage_share_memory_returns_itself() -> None:
-    """`TypedStorage.share_memory_` returns the storage itself, and a copy of it is not shared."""
+    """`TypedStorage.share_memory_` returns the storage itself. A copy of the storage is not shared."""
     x = torch.arange(3.0)
     typed = x.storage()
     assert typed.data_ptr() == x.data_ptr()

@@ -1,4 +1,4 @@
-"""Tensors that are sent through a queue to another process: the same memory, for as long as someone needs it."""
+"""Tensors that are sent through a queue to another process: they share memory, which lives until its last use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from . import scenes
 from .processes import play
 
-#: The software device shares no memory.
+#: The software device has no shared memory.
 pytestmark = [
     pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator": False}]),
     pytest.mark.own_process,
@@ -19,9 +19,9 @@ pytestmark = [
 
 
 def test_queue_gives_the_same_memory_to_another_process(device: torch.device) -> None:
-    """A tensor keeps device, type, shape, strides and values in another process, and shares its memory.
+    """A tensor keeps its device, type, shape, strides and values in another process, and shares its memory.
 
-    What either side writes, the other one sees, through views too. Tensors of one storage are of one storage there.
+    Each side sees what the other one writes, through views too. Tensors of one storage also share one storage there.
     """
     seen, later, (base, view, storages, left, status) = play(scenes.values, device)
 
@@ -42,9 +42,9 @@ def test_queue_gives_the_same_memory_to_another_process(device: torch.device) ->
 
 
 def test_queue_takes_a_leaf_and_refuses_a_tensor_with_a_graph(device: torch.device) -> None:
-    """A leaf is shared with its type and whether it requires a gradient, and a tensor with a graph is refused.
+    """A leaf is shared with its type and its `requires_grad`. A tensor with a graph is refused.
 
-    The error says what to do.
+    The error names the remedy.
     """
     seen, kinds, refused, values, status = play(scenes.leaves, device)
 
@@ -62,9 +62,9 @@ def test_queue_takes_a_leaf_and_refuses_a_tensor_with_a_graph(device: torch.devi
 
 
 def test_many_views_of_one_storage_are_freed_once_all_are_dropped(device: torch.device) -> None:
-    """64 messages with views of one storage give one storage in the consumer, alive while any view is.
+    """64 messages with views of one storage create one storage in the consumer, which lives while any view does.
 
-    When all are dropped there and here, the producer has its memory back.
+    When both processes have dropped all views, the producer's memory is freed.
     """
     last, storages, (total, before, after), left, freed, status = play(scenes.many_of_one_storage, device)
 
@@ -76,7 +76,7 @@ def test_many_views_of_one_storage_are_freed_once_all_are_dropped(device: torch.
 
 
 def test_storage_that_is_shared_again_and_again_is_freed(device: torch.device) -> None:
-    """20 times shared, read and dropped, a storage has the present values each time, and is freed in the end."""
+    """A storage that is shared, read and dropped 20 times has the current values each time, and is freed at the end."""
     read, freed, status = play(scenes.one_after_another, device)
 
     assert read == [float(number) for number in range(20)]
@@ -84,9 +84,9 @@ def test_storage_that_is_shared_again_and_again_is_freed(device: torch.device) -
 
 
 def test_memory_that_the_producer_drops_lives_while_the_consumer_has_it(device: torch.device) -> None:
-    """What the producer drops keeps its values in the consumer, and no new tensor gets its memory before.
+    """A tensor that the producer drops keeps its values in the consumer, and no new tensor gets its memory.
 
-    After the consumer has dropped it, the producer has the memory back.
+    After the consumer has dropped it, the producer's memory is freed.
     """
     seen, intact, kept, freed, status = play(scenes.producer_drops_first, device)
 
@@ -97,7 +97,7 @@ def test_memory_that_the_producer_drops_lives_while_the_consumer_has_it(device: 
 
 
 def test_memory_is_freed_after_one_consumer_ended_and_another_dropped_it(device: torch.device) -> None:
-    """A consumer that ends leaves the tensor to the producer, which shares it again and frees it."""
+    """If a consumer ends while it holds a tensor, the producer can share the tensor again and free it."""
     status, seen, freed, second = play(scenes.consumer_ends_first, device)
 
     assert status == 0
@@ -106,7 +106,7 @@ def test_memory_is_freed_after_one_consumer_ended_and_another_dropped_it(device:
 
 
 def test_two_consumers_of_one_tensor_hold_it_apart(device: torch.device) -> None:
-    """After one consumer and the producer have dropped a tensor, the other consumer still has its values."""
+    """After one consumer and the producer have dropped a tensor, the other consumer still reads its values."""
     seen, freed, statuses = play(scenes.two_consumers, device)
 
     assert seen == [5.0]
@@ -114,7 +114,7 @@ def test_two_consumers_of_one_tensor_hold_it_apart(device: torch.device) -> None
 
 
 def test_killed_consumer_does_no_harm_to_the_producer(device: torch.device) -> None:
-    """After a consumer was killed with a tensor in its hands, the producer uses the tensor and shares it again."""
+    """After a consumer that holds a tensor is killed, the producer can use the tensor and share it again."""
     status, seen, values, other = play(scenes.killed_consumer, device)
 
     assert status == -signal.SIGKILL
@@ -125,7 +125,7 @@ def test_killed_consumer_does_no_harm_to_the_producer(device: torch.device) -> N
 
 @pytest.mark.requires(device="cuda")
 def test_tensor_of_another_process_is_not_sent_on(device: torch.device) -> None:
-    """A consumer that shares what it was given gets an error that tells it to clone; the tensor stays."""
+    """A consumer that shares a received tensor gets an error, which recommends a clone; the tensor is unchanged."""
     answer, values, status = play(scenes.sent_on, device)
 
     assert answer.startswith("RuntimeError: ")
@@ -135,7 +135,7 @@ def test_tensor_of_another_process_is_not_sent_on(device: torch.device) -> None:
 
 @pytest.mark.requires(device="cuda", devices=2)
 def test_one_message_has_tensors_of_two_devices(device: torch.device) -> None:
-    """Tensors of two devices arrive on their devices, with their values, and each device has its memory back."""
+    """Tensors of two devices arrive on their devices with their values, and the memory of each device is freed."""
     seen, found, freed, status = play(scenes.two_devices, device)
 
     assert [row[:2] + row[-1:] for row in seen] == [["cuda", 0, [1.0] * 4], ["cuda", 1, [2.0] * 4]]
@@ -148,7 +148,7 @@ def test_one_message_has_tensors_of_two_devices(device: torch.device) -> None:
 def test_interprocess_event_orders_streams_of_two_processes(device: torch.device) -> None:
     """A stream of the consumer that waits for an interprocess event of the producer reads what was written before it.
 
-    Without the wait it reads too early: the producer's stream sleeps before it writes.
+    Without the wait, it reads too early, because the producer's stream sleeps before it writes.
     """
     rounds, status = play(scenes.event_orders, device)
 

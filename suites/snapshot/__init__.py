@@ -1,1 +1,1 @@
-"""Memory snapshots: recorded allocation history, and the pages and texts made from it."""
+"""Memory snapshots: recorded allocation history, and the pages and texts that torch makes from it."""

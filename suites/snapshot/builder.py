@@ -13,17 +13,17 @@ Frame = dict[str, Any]
 Snapshot = dict[str, Any]
 
 MIB = 1 << 20
-#: Block sizes are multiples of it, as in torch's allocator.
+#: Block sizes are multiples of this, as in torch's allocator.
 STEP = 512
 
 
 def frame(name: str, line: int = 1, filename: str = "/code/model.py") -> Frame:
-    """One frame of a stack."""
+    """Return one frame of a stack."""
     return {"filename": filename, "line": line, "name": name}
 
 
 def stack(*names: str) -> list[Frame]:
-    """A call stack, innermost call first, at lines 1, 2, … of one file."""
+    """Return a call stack, innermost call first, at lines 1, 2, … of one file."""
     return [frame(name, line) for line, name in enumerate(names, 1)]
 
 
@@ -78,8 +78,7 @@ class Paper:
             self._note(segment, "segment_alloc", address, size, segment.frames)
 
     def take(self, segment: int, size: int, *frames: Frame, noted: bool = True) -> int:
-        """Allocate the first block that is large enough in the segment at that address, and return the block's
-        address."""
+        """Allocate the first block that is large enough in the segment at that address, and return its address."""
         home = self._home(segment)
         rounded = -(-size // STEP) * STEP
         place, block = next(
@@ -93,7 +92,7 @@ class Paper:
         return block.address
 
     def give_back(self, address: int, *frames: Frame, pending: bool = False) -> None:
-        """Free the block at an address; with `pending`, another stream has yet to use it."""
+        """Free the block at an address; with `pending`, another stream has not used it yet."""
         home, block = self._find(address)
         self._note(home, "free_requested", address, block.requested, list(frames))
         block.state = "active_pending_free"
@@ -129,7 +128,7 @@ class Paper:
     # Results
 
     def snapshot(self) -> Snapshot:
-        """The current state and the history, copied each time."""
+        """Return the current state and the history, copied each time."""
         segments = [
             {
                 "device": each.device,
@@ -179,7 +178,7 @@ class Paper:
 
 
 def ordinary() -> Snapshot:
-    """A simulated training step.
+    """Return a simulated training step.
 
     Parameters stay allocated, activations are freed, one block is still in use by another stream, a segment is
     released, and a request fails.
@@ -200,7 +199,7 @@ def ordinary() -> Snapshot:
 
 
 def two_devices() -> Snapshot:
-    """Memory and traces of two devices; the second one's block has been freed."""
+    """Return memory and traces of two devices; the second one's block has been freed."""
     paper = Paper(devices=2)
     paper.reserve(0x1000_0000, 2 * MIB, device=0)
     paper.reserve(0x2000_0000, 20 * MIB, device=1, pool=(0, 1))

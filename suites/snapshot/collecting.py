@@ -12,7 +12,7 @@ import torch
 
 
 def noop() -> None:
-    """A call, during which an observer runs after a collection."""
+    """Do nothing. During the call, an observer runs after a collection."""
 
 
 def collect(generation: int = 2) -> None:
@@ -33,17 +33,17 @@ class Watched:
         self._unheld = sys.getrefcount(self._memory)
 
     def tensor(self) -> torch.Tensor:
-        """Three numbers in this memory."""
+        """Return three numbers in this memory."""
         return torch.frombuffer(self._memory, dtype=torch.float32)
 
     def is_held(self) -> bool:
-        """Whether a tensor holds this memory."""
+        """Return whether a tensor holds this memory."""
         return sys.getrefcount(self._memory) > self._unheld
 
 
 @contextmanager
 def on_demand() -> Iterator[None]:
-    """A block without automatic collections. The collector is restored at its end."""
+    """Disable automatic collections in the block. The collector is restored at its end."""
     callbacks, enabled = list(gc.callbacks), gc.isenabled()
     gc.disable()
     gc.collect()

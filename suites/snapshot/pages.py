@@ -76,7 +76,10 @@ class _Parser(HTMLParser):
 
 
 def structure(page: str) -> Page:
-    """The page's elements and scripts. Raises PageError unless it is a complete and properly nested HTML document."""
+    """Return the page's elements and scripts.
+
+    Raise PageError unless it is a complete and properly nested HTML document.
+    """
     parser = _Parser()
     parser.feed(page)
     parser.close()
@@ -108,7 +111,7 @@ _MODULE = re.compile(
 
 
 def plot(page: str) -> Plot:
-    """The content of a viewer page. Raises PageError or plain.RefusedError if any of it cannot be read."""
+    """Return the content of a viewer page. Raise PageError or plain.RefusedError if any of it cannot be read."""
     scripts = structure(page).scripts
     if len(scripts) != 1 or scripts[0].attributes.get("type") != "module":
         raise PageError(f"not one module: {[script.attributes for script in scripts]}")

@@ -34,7 +34,7 @@ class RefusedError(ValueError):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Imports nothing, even if an opcode that imports were to pass the check."""
+    """An unpickler that imports nothing, even if an opcode that imports were to pass the check."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise RefusedError(f"it refers to {module}.{name}")
@@ -44,9 +44,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: bytes, *, padded: bool = False) -> Any:
-    """The value in a pickle of plain values. With `padded`, zero bytes may follow it.
+    """Return the value in a pickle of plain values. With `padded`, zero bytes may follow it.
 
-    Raises RefusedError for anything else: other opcodes, truncated data, recursive values.
+    Raise RefusedError for anything else: other opcodes, truncated data, recursive values.
     """
     count, end = 0, None
     try:

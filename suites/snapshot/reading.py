@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks(segments: Segments) -> Iterator[Block]:
-    """The blocks of segments in order, with addresses computed from the segments' addresses."""
+    """Yield the blocks of segments in order, with addresses computed from the segments' addresses."""
     for segment in segments:
         address = segment["address"]
         for block in segment["blocks"]:
@@ -42,22 +42,22 @@ def blocks(segments: Segments) -> Iterator[Block]:
 
 
 def block_at(segments: Segments, address: int) -> Block | None:
-    """The block that starts at an address."""
+    """Return the block that starts at an address."""
     return next((block for block in blocks(segments) if block.address == address), None)
 
 
 def of_device(segments: Segments, index: int) -> list[dict[str, Any]]:
-    """The segments of one device."""
+    """Return the segments of one device."""
     return [segment for segment in segments if segment["device"] == index]
 
 
 def of_pool(segments: Segments, pool: tuple[int, int]) -> list[dict[str, Any]]:
-    """The segments of one pool."""
+    """Return the segments of one pool."""
     return [segment for segment in segments if tuple(segment["segment_pool_id"]) == tuple(pool)]
 
 
 def faults(segments: list[dict[str, Any]]) -> list[str]:
-    """The inconsistencies of a list of segments, one line each.
+    """Return the inconsistencies of a list of segments, one line each.
 
     These are wrong sums, overlaps, and adjacent free blocks that were not merged.
     """
@@ -92,24 +92,24 @@ def faults(segments: list[dict[str, Any]]) -> list[str]:
 
 
 def actions(trace: Iterable[dict[str, Any]]) -> list[str]:
-    """The actions of a trace, in order."""
+    """Return the actions of a trace, in order."""
     return [entry["action"] for entry in trace]
 
 
 def at(trace: Iterable[dict[str, Any]], address: int) -> list[dict[str, Any]]:
-    """The entries for a block or segment at an address."""
+    """Return the entries for a block or segment at an address."""
     return [entry for entry in trace if entry.get("addr") == address]
 
 
 def is_led_to_by(frames: Frames, function: str) -> bool:
-    """Whether a stack contains a function."""
+    """Return whether a stack contains a function."""
     return any(frame["name"] == function or frame["name"].endswith(f".{function}") for frame in frames)
 
 
 def live_after(trace: Iterable[dict[str, Any]]) -> dict[int, int]:
-    """Address and size of the blocks that a trace allocates and does not free.
+    """Return the address and size of the blocks that a trace allocates and does not free.
 
-    Raises ValueError if it is inconsistent.
+    Raise ValueError if the trace is inconsistent.
     """
     live: dict[int, int] = {}
     requested: dict[int, int] = {}

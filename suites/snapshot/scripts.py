@@ -1,5 +1,7 @@
-"""TorchScript functions. The compiler evaluates signature types at run time, so annotations must not be strings
-here."""
+"""TorchScript functions.
+
+The compiler evaluates signature types at run time, so annotations here must not be strings.
+"""
 
 import torch
 
@@ -17,10 +19,10 @@ def gathered_by_python(x: torch.Tensor) -> int:
 
 
 def the_script(x: torch.Tensor) -> int:
-    """To be compiled: calls back into Python on its first line."""
+    """Call back into Python on the first line. To be compiled."""
     return gathered_by_python(x) + 2
 
 
 def filled_by_a_script(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """To be compiled: allocates a tensor of 4 * rows * columns bytes."""
+    """Return a new tensor of 4 * rows * columns bytes. To be compiled."""
     return torch.rand(rows, columns, device=device)

@@ -25,7 +25,7 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the program in this process, with its own working directory and home; returns its standard output."""
+    """Run the program in this process, with its own working directory and home; return its standard output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))  # the program removes its own directory
@@ -47,8 +47,10 @@ def stored(path: Path, value: object) -> str:
 
 
 def drawing_program(home: Path) -> None:
-    """A stand-in for the flame graph program, which copies its input, at the path where torch looks before a
-    download."""
+    """Write a stand-in for the flame graph program to the path where torch looks before a download.
+
+    It copies its input.
+    """
     script = home / ".cache" / "flamegraph.pl"
     script.parent.mkdir()
     script.write_text(f"#!{sys.executable}\nimport sys\nsys.stdout.write('drawn\\n' + sys.stdin.read())\n")
@@ -80,7 +82,7 @@ def test_memory_viz_trace_plot_and_segment_plot_make_a_page_of_a_file(
 
 
 def test_memory_viz_filter_freed_leaves_out_what_was_freed(command: Command, tmp_path: Path) -> None:
-    """`--filter_freed` removes allocations that were freed from the page."""
+    """`--filter_freed` removes freed allocations from the page."""
     source = stored(tmp_path / "in", builder.two_devices())
 
     command("trace_plot", "--filter_freed", source)
@@ -151,7 +153,7 @@ UNREADABLE = (EOFError, pickle.UnpicklingError)
 
 
 def damaged() -> dict[str, tuple[bytes, tuple[type[Exception], ...]]]:
-    """The content of each file, and the expected exceptions."""
+    """Return the content of each file, and the expected exceptions."""
     whole = pickle.dumps(builder.ordinary())
     missing: Snapshot = builder.ordinary()
     del missing["segments"], missing["device_traces"]

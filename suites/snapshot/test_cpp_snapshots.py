@@ -22,14 +22,14 @@ pytestmark = [
 
 SOURCE = Path(__file__).with_name("from_cpp.cpp")
 
-#: Gets the address of bytes, and how many they are.
+#: A function that gets the address of bytes, and their number.
 _GIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 ROWS, COLUMNS = 311, 411
 
 
 class Native:
-    """The functions of `from_cpp.cpp`. They run with Python's lock, since torch records frames of Python."""
+    """The functions of `from_cpp.cpp`. They run while Python's lock is held, since torch records Python frames."""
 
     def __init__(self) -> None:
         self._library = ctypes.PyDLL(str(cpp_builds.build(SOURCE, "torch_cuda")))
@@ -39,7 +39,7 @@ class Native:
             function.restype = None
 
     def record(self, on: bool, with_stacks: bool) -> None:
-        """Begin or end to record the last ten events, with stacks or without."""
+        """Start or stop recording of the last ten events, with or without stacks."""
         self._library.conformance_record(on, with_stacks)
 
     def take(self) -> bytes:
@@ -53,14 +53,14 @@ class Native:
 
 @pytest.fixture(scope="module")
 def native() -> Native:
-    """The compiled functions."""
+    """Return the compiled functions."""
     return Native()
 
 
 def test_cpp_snapshot_is_a_plain_pickle(native: Native) -> None:
     """A C++ snapshot is a pickle of plain values with the same parts as a Python snapshot.
 
-    It needs a build for CUDA; without a GPU there are no segments.
+    The case needs a build for CUDA; without a GPU there are no segments.
     """
     snapshot = plain.load(native.take())
 

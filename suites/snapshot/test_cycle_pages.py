@@ -21,7 +21,7 @@ HOSTILE = {
     "comment": "<!-- -->",
     "elements": "<b>&amp;",
 }
-#: Those that break today's pages.
+#: Texts that break current pages.
 BREAKING = {"end_of_script": "</script><script>alert(1)</script>", "placeholder": "$LISTENERS"}
 CARELESS = pytest.mark.xfail(
     raises=(ValueError, AssertionError),
@@ -38,7 +38,7 @@ def nodes_of(*objects: object, context: str | None = None) -> list[Any]:
 
 
 def graph_in(page: str) -> str:
-    """The graph that the page's second script draws; the first one loads the drawing library."""
+    """Return the graph that the page's second script draws; the first one loads the drawing library."""
     library, drawing = pages.structure(page).scripts
     assert (library.attributes.get("src") or "").startswith("https://")
     assert not library.text.strip()
@@ -48,7 +48,7 @@ def graph_in(page: str) -> str:
 
 
 def listeners(page: str) -> dict[int, str]:
-    """The text shown for each node, by its number in the drawing, starting from one."""
+    """Return the text shown for each node, by its number in the drawing, starting from one."""
     shown = re.findall(
         r"getElementById\('node(\d+)'\)\.addEventListener\('mouseover'.*?\{\s*"
         r'document\.getElementById\("stacktrace"\)\.textContent = ("(?:[^"\\\n]|\\.)*")\s*\}\)',

@@ -1,4 +1,4 @@
-"""End-to-end observation of cycles with tensors, on the host, with CPU tensors treated as GPU tensors."""
+"""End-to-end observation of cycles with tensors, on the host, with CPU tensors in the place of GPU tensors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_observe_tensor_cycles_shows_no_cycle_without_a_tensor() -> None:
 
 @pytest.fixture
 def warnings_logged() -> Iterator[list[str]]:
-    """The log messages of torch's cycle module."""
+    """Yield the log messages of torch's cycle module."""
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]

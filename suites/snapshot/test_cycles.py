@@ -39,9 +39,9 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture
 def observed(quiet: None) -> Iterator[tuple[Found, Callable[[], None]]]:
-    """The garbage found so far, one list per collection, as pairs of type name and id.
+    """Yield the garbage found so far, and a function that stops observing.
 
-    Yields them with a function that stops observing.
+    The garbage is one list per collection, of pairs of type name and id.
     """
     found: Found = []
     disarm = private.observe_garbage(
@@ -144,12 +144,12 @@ def test_observe_garbage_continues_after_a_failing_observer(quiet: None) -> None
 
 
 def edges(nodes: list[Any]) -> set[tuple[int, str, int]]:
-    """The edges as (from, label, to), by node number."""
+    """Return the edges as (from, label, to), by node number."""
     return {(number, label, to) for number, node in enumerate(nodes) for label, to in node.referrents}
 
 
 def closure_over(x: torch.Tensor) -> Callable[[bool], Any]:
-    """A function that refers to itself and to a tensor, a typical cycle."""
+    """Return a function that refers to itself and to a tensor, a typical cycle."""
 
     def again(more: bool) -> Any:
         return again(False) if more else x

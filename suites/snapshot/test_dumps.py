@@ -25,7 +25,7 @@ Asked = list[object]
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> tuple[Snapshot, Asked]:
-    """The snapshot that the replaced allocator function returns, and the arguments of its calls."""
+    """Return the snapshot that the replaced allocator function returns, and the arguments of its calls."""
     snapshot, asked = builder.ordinary(), []
 
     def give(pool: object) -> Snapshot:

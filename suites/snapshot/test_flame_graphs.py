@@ -15,7 +15,7 @@ from .builder import MIB, Paper, Snapshot, frame, stack
 
 
 def counted(lines: str) -> Counter[str]:
-    """The bytes per stack."""
+    """Return the bytes per stack."""
     sums: Counter[str] = Counter()
     for line in lines.splitlines():
         path, size = line.rsplit(" ", 1)
@@ -24,7 +24,7 @@ def counted(lines: str) -> Counter[str]:
 
 
 def expected(snapshot: Snapshot, by_segment: bool) -> Counter[str]:
-    """The expected sums: requested bytes per stack, outermost call first, and bytes lost to rounding."""
+    """Return the expected sums: requested bytes per stack, outermost call first, and bytes lost to rounding."""
     sums: Counter[str] = Counter()
     for segment in snapshot["segments"]:
         where = f"stream_{segment['stream']}" + (f";seg_{segment['address']}" if by_segment else "")
@@ -73,9 +73,9 @@ INTERNAL = [
 
 
 def test_flamegraph_leaves_out_calls_of_torch_and_python() -> None:
-    """Of a stack with C++ frames, those of stack gathering, the interpreter and the dispatcher are omitted.
+    """In a stack with C++ frames, those of stack gathering, the interpreter and the dispatcher are omitted.
 
-    Frames of the program and of operators stay.
+    Frames of the program and of operators remain.
     """
     mine = [frame("at::native::rand", 7, "/src/ATen/native/TensorFactories.cpp"), frame("step", 9)]
     paper = Paper()
@@ -115,7 +115,7 @@ def test_flamegraph_reads_snapshots_in_the_old_form() -> None:
 def test_flamegraph_compares_two_snapshots_by_segment(capsys: pytest.CaptureFixture[str]) -> None:
     """Segments that only one of two lists has are reported and drawn, marked by list.
 
-    A segment that grew counts as a different one.
+    A segment that grew counts as a different segment.
     """
     before, after = Paper(), Paper()
     for paper in (before, after):
@@ -146,7 +146,7 @@ def test_flamegraph_compares_two_snapshots_by_segment(capsys: pytest.CaptureFixt
 
 
 def drawer(path: Path, body: str) -> str:
-    """A stand-in for the program that draws flame graphs."""
+    """Return a stand-in for the program that draws flame graphs."""
     path.write_text(f"#!{sys.executable}\nimport sys\n{body}\n", encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
@@ -173,7 +173,7 @@ def test_flamegraph_program_that_fails_raises(tmp_path: Path) -> None:
     " (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/_memory_viz.py, format_flamegraph)",
 )
 def test_format_flamegraph_downloads_its_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a program and without one in the user's cache, the program is downloaded there, and used from then on."""
+    """Without a program argument and a cached program, the program is downloaded to the cache and used from there."""
     asked: list[str] = []
 
     def download(address: str, file: str) -> None:
@@ -191,7 +191,7 @@ def test_format_flamegraph_downloads_its_program_once(tmp_path: Path, monkeypatc
 
 
 def test_format_flamegraph_uses_the_program_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a program, the one in the user's cache draws."""
+    """Without a program in the arguments, the one in the user's cache draws."""
     program = tmp_path / ".cache" / "flamegraph.pl"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho drawn; cat\n")

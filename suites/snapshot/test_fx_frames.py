@@ -18,13 +18,13 @@ TRACE = 'File "model.py", line 7, in forward\n    y = probe(x.relu())'
 
 
 def probe(x: torch.Tensor) -> torch.Tensor:
-    """Stands for an operation that allocates: it gathers the stack."""
+    """Gather the stack, in the place of an operation that allocates."""
     GATHERED.append(private.gathered())
     return x
 
 
 def made_by_fx() -> torch.fx.GraphModule:
-    """A module with relu, probe, neg, probe. Each probe node has its own stack, and the first one an original trace."""
+    """Return a module with relu, probe, neg, probe. Each probe has its own stack, and the first an original trace."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     first = graph.call_function(probe, (graph.call_method("relu", (x,)),))
@@ -49,7 +49,7 @@ def remembered() -> Iterator[None]:
 
 
 def with_stacks(stacks: list[list[dict[str, Any]]]) -> Snapshot:
-    """A snapshot with these stacks in its blocks and trace."""
+    """Return a snapshot with these stacks in its blocks and trace."""
     paper = builder.Paper()
     paper.reserve(0x1000_0000, builder.MIB)
     for each in stacks:
@@ -68,7 +68,7 @@ def marked(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_augment_memory_snapshot_names_the_node_of_a_frame() -> None:
     """In blocks and traces, a frame in the generated code has its node's name, kind and target; no other frame does.
 
-    It also has the original program's trace, if the graph has one.
+    The frame also has the original program's trace, if the graph has one.
     """
     snapshot = with_stacks(stacks_of(made_by_fx()))
 

@@ -28,7 +28,7 @@ BYTES = ROWS * COLUMNS * 4
 
 
 def trace_of(snapshot: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
-    """The recorded trace of a device."""
+    """Return the recorded trace of a device."""
     assert device.index is not None
     trace: list[dict[str, Any]] = snapshot["device_traces"][device.index]
     return trace
@@ -64,10 +64,10 @@ def test_record_memory_history_not_called_keeps_no_history(device: torch.device)
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_snapshot")
 def test_record_memory_history_has_the_events_of_a_block_in_order(device: torch.device) -> None:
-    """A block's life is recorded in order: segment allocation, allocation, free request, completed free, segment
-    release.
+    """A block's life is recorded in order.
 
-    The entries have size, address and stream, and their times do not decrease.
+    The events are segment allocation, allocation, free request, completed free, and segment release. The entries have
+    size, address and stream, and their times do not decrease.
     """
     stream = torch.cuda.Stream(device)
     with private.recorded(stacks="python"), torch.cuda.stream(stream):
@@ -114,7 +114,7 @@ def test_record_memory_history_replays_to_the_blocks(device: torch.device) -> No
         assert (block.state, block.requested) == (LIVE, size)
 
 
-#: Which stacks each setting keeps: of live blocks, allocations, frees.
+#: The stacks that each setting keeps: of live blocks, allocations, frees.
 CONTEXTS: dict[str | None, tuple[bool, bool, bool]] = {
     None: (False, False, False),
     "state": (True, False, False),
@@ -135,9 +135,8 @@ def test_record_memory_history_context_decides_which_stacks_are_kept(
 ) -> None:
     """Events are recorded in every context.
 
-    Stacks are kept for live blocks from "state" on, and for allocations from "alloc".
-
-    With "all", frees have the stack of the freeing function; below that, at most that of the allocating one.
+    Stacks are kept for live blocks from "state" on, and for allocations from "alloc" on. With "all", frees have the
+    stack of the freeing function; below that, at most that of the allocating function.
     """
     with private.recorded(context=context, stacks="python"):
         tensors = [allocating(device)]
@@ -336,7 +335,7 @@ def test_record_memory_history_is_dropped_at_its_end(device: torch.device) -> No
 
 @pytest.mark.parametrize("clear", [False, True])
 def test_record_memory_history_clear_history_drops_entries(device: torch.device, clear: bool) -> None:
-    """Restarting with `clear_history` drops earlier entries; without it they stay."""
+    """A restart with `clear_history` drops earlier entries; without it, they stay."""
     with private.recorded(stacks="python"):
         old = allocating(device)
         private.record(stacks="python", clear_history=clear)
@@ -377,7 +376,7 @@ def test_record_memory_history_skip_actions(device: torch.device, skipped: list[
 
 
 def test_record_memory_history_skip_actions_refuses_an_unknown_action() -> None:
-    """An unknown action to skip raises with its name, and after recording is stopped, nothing is left."""
+    """An unknown action to skip raises with its name, and after recording is stopped, nothing remains."""
     with pytest.raises(RuntimeError, match=r"action: hesitate"), private.recorded(skip_actions=["alloc", "hesitate"]):
         pass
 
@@ -386,7 +385,7 @@ def test_record_memory_history_skip_actions_refuses_an_unknown_action() -> None:
 
 @pytest.mark.covers("test_cuda::TestCudaAllocator::test_memory_plots_metadata")
 def test_set_memory_metadata_is_on_each_event(device: torch.device) -> None:
-    """Metadata is attached to each event from then on, until it is changed or cleared, and can be read."""
+    """Metadata is attached to each later event until it is changed or cleared, and can be read."""
     assert private.metadata() == ""
     with private.recorded(stacks="python"):
         try:
@@ -450,7 +449,7 @@ def test_record_memory_history_has_oom(device: torch.device) -> None:
 def test_record_memory_history_compile_context_names_the_region(device: torch.device) -> None:
     """With `compile_context`, each event in compiled code names its region, a new one after each graph break.
 
-    Events outside of compiled code name none.
+    Events outside of compiled code name no region.
     """
 
     def work(x: torch.Tensor) -> torch.Tensor:
@@ -503,7 +502,7 @@ def test_record_memory_history_is_contained_in_pages(device: torch.device, tmp_p
 
 
 def test_record_memory_history_page_with_filter_freed(device: torch.device) -> None:
-    """A page with `filter_freed` contains live allocations and none that were freed."""
+    """A page with `filter_freed` contains live allocations and no freed ones."""
     with private.recorded(context="all", stacks="python"):
         kept, gone = allocating(device), [allocating(device, 7 * MIB)]
         place = address(gone[0])

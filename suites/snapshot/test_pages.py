@@ -50,8 +50,7 @@ plots = pytest.mark.parametrize(("plot", "kind"), PLOTS.values(), ids=PLOTS.keys
 def test_trace_plot_and_segment_plot_contain_the_snapshot(
     plot: Callable[[Snapshot], str], kind: str, make: Callable[[], Snapshot]
 ) -> None:
-    """A plot is an HTML document with one script, which shows one file, the unchanged snapshot, as the requested
-    kind."""
+    """A plot is an HTML document with one script, which shows the unchanged snapshot as the requested kind."""
     snapshot = make()
 
     shown = pages.plot(plot(copy.deepcopy(snapshot)))
@@ -148,7 +147,7 @@ def test_filter_freed_leaves_out_what_was_freed() -> None:
 
 
 def test_filter_freed_distinguishes_allocations_at_a_reused_address() -> None:
-    """Of three allocations at one address, two of them freed, only the third is kept."""
+    """If two of three allocations at one address were freed, only the third is kept."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     for name in ("first", "second"):

@@ -1,4 +1,4 @@
-"""A profile's memory as a page: the same viewer with data from the profiler instead of the allocator."""
+"""A profile's memory as a page: the same viewer, with data from the profiler instead of the allocator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def multiplied_and_added(x: torch.Tensor) -> torch.Tensor:
 
 
 def profiled(device: torch.device) -> tuple[torch.profiler.profile, torch.Tensor]:
-    """A profile in which one tensor is created, two are temporary, and one is returned."""
+    """Return a profile in which one tensor is created, two are temporary, and one is returned."""
     settings: dict[str, Any] = {"with_stack": True, "profile_memory": True, "record_shapes": True}
     with torch.profiler.profile(**settings) as profile:
         x = torch.rand(128, 128, device=device)
@@ -38,7 +38,7 @@ def shown(profile: torch.profiler.profile) -> Snapshot:
 
 
 def live_blocks(snapshot: Snapshot, device: torch.device) -> dict[int, int]:
-    """The bytes of each block that is in use on the device, by its address."""
+    """Return the bytes of each block that is in use on the device, by its address."""
     blocks = {}
     for segment in snapshot["segments"]:
         address = segment["address"]
@@ -50,7 +50,7 @@ def live_blocks(snapshot: Snapshot, device: torch.device) -> dict[int, int]:
 
 
 def on(device: torch.device) -> int:
-    """The index of a device's trace: GPUs by number, the host after all GPUs."""
+    """Return the index of a device's trace: GPUs by number, the host after all GPUs."""
     return device.index if device.type == "cuda" and device.index is not None else torch.cuda.device_count()
 
 
@@ -64,7 +64,7 @@ def test_profile_plot_has_a_trace_of_each_device(device: torch.device) -> None:
 def test_profile_plot_has_stack_and_category_of_every_tensor(device: torch.device) -> None:
     """Each allocation of the workload's size has a category and a stack that includes this case's function.
 
-    The stack has calls of Python only, which have no lines. The category is "unknown" if nothing determines it, and
+    The stack only has calls of Python, which have no lines. The category is "unknown" if nothing determines it, and
     "gradient" for a gradient.
     """
     profile, _ = profiled(device)
@@ -100,7 +100,7 @@ def dropped(kept: list[torch.Tensor]) -> None:
 
 
 def test_profile_plot_has_the_stack_of_the_allocation_and_not_of_the_free(device: torch.device) -> None:
-    """A tensor that one function makes and another one drops has the stack of the first, also where it is freed."""
+    """A tensor that one function creates and another one drops has the stack of the first, also where it is freed."""
     kept: list[torch.Tensor] = []
     with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
         made_and_kept(kept, device)
@@ -115,8 +115,7 @@ def test_profile_plot_has_the_stack_of_the_allocation_and_not_of_the_free(device
 
 
 def test_profile_plot_has_tensors_from_before_as_blocks_only(device: torch.device) -> None:
-    """A tensor that is older than the profile, and used in it, is a block of a segment, and the trace has no allocation
-    of it."""
+    """A tensor that is older than the profile and used in it is a block, without an allocation in the trace."""
     old = torch.rand(96, 97, device=device)
     with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as profile:
         made = old * 2
@@ -132,7 +131,7 @@ def test_profile_plot_has_tensors_from_before_as_blocks_only(device: torch.devic
 
 
 def test_profile_plot_trace_replays_to_the_live_blocks(device: torch.device) -> None:
-    """Every free is of a live allocation, requested and completed in succession.
+    """Every free is of a live allocation, and is requested and completed in succession.
 
     The remaining allocations equal the blocks of the segments, at the same addresses.
     """

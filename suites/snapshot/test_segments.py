@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def segments_of_all(device: torch.device) -> list[dict[str, Any]]:
-    """The current segments of all devices of a type, which no function of `torch.accelerator` tells."""
+    """Return the current segments of all devices of a type, for which `torch.accelerator` has no function."""
     tell: Any = getattr(torch.get_device_module(device), "memory_snapshot", None)
     if tell is None:
         pytest.skip(f"torch.{device.type} has no memory_snapshot")
@@ -30,7 +30,7 @@ def segments_of_all(device: torch.device) -> list[dict[str, Any]]:
 
 
 def segments_of(device: torch.device) -> list[dict[str, Any]]:
-    """The device's current segments."""
+    """Return the device's current segments."""
     return of_device(segments_of_all(device), device.index)
 
 
@@ -73,8 +73,7 @@ def test_memory_snapshot_has_a_block_for_a_tensor(device: torch.device, size: in
 
 
 def test_memory_snapshot_segments_consist_of_their_blocks(device: torch.device) -> None:
-    """During mixed allocations and frees, blocks fill their segments, sums are correct, and adjacent free blocks are
-    merged."""
+    """In mixed allocations and frees, blocks fill their segments, sums are correct, and adjacent free blocks merge."""
     live: dict[int, torch.Tensor] = {}
     for step in range(120):
         if step % 3 == 2:
@@ -187,7 +186,7 @@ def test_memory_snapshot_segments_are_of_a_stream(device: torch.device) -> None:
 
 @pytest.mark.requires(asynchronous=True)
 def test_memory_snapshot_record_stream_block_is_pending(device: torch.device) -> None:
-    """A freed tensor that another stream still uses is a pending block: active, not allocated.
+    """A freed tensor that another stream still uses is a pending block: active, and not allocated.
 
     After the stream completes and the allocator has checked it, the block is free.
     """

@@ -47,7 +47,7 @@ def test_gather_traceback_is_innermost_first() -> None:
 
 
 def test_gather_traceback_is_not_affected_by_later_changes() -> None:
-    """Symbolizing later gives the stack at the time it was gathered, including functions that were deleted since."""
+    """Later symbolization gives the stack at the time of gathering, including functions that were deleted since."""
 
     def forgotten() -> Any:
         return private.gathered()
@@ -95,7 +95,7 @@ def test_gather_traceback_is_of_the_thread_that_gathers() -> None:
 
 
 def test_gather_traceback_without_python_has_no_call_of_python() -> None:
-    """Without Python frames requested, a stack has none."""
+    """A stack has no Python frames unless they are requested."""
     assert private.stack_here(python=False, script=False, cpp=False) == []
     assert "test_gather_traceback_without_python_has_no_call_of_python" in names(
         private.stack_here(python=True, script=False)
@@ -105,8 +105,7 @@ def test_gather_traceback_without_python_has_no_call_of_python() -> None:
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_memory_snapshot_script")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_gather_traceback_script_has_calls_of_torchscript() -> None:
-    """A running TorchScript function is in the stack with its name, file and line, before its Python caller, if
-    requested.
+    """On request, a running TorchScript function is in the stack with name, file and line, before its Python caller.
 
     Its position among the Python calls that it makes is unspecified: without C++ frames in between, torch cannot know
     it.
@@ -159,6 +158,6 @@ for stack in symbolize_tracebacks([outer(True), outer(False)]):
     unwinder, gather = (
         next(number for number, name in enumerate(both) if word in name) for word in ("unwind", "Traceback::gather")
     )
-    assert unwinder < gather < where[0] - 1, f"no frames of bindings in {both}"  # which may be unnamed
+    assert unwinder < gather < where[0] - 1, f"no frames of bindings in {both}"  # frames that may be unnamed
     assert set(both[where[0] :]) - set(python), f"no frame of the interpreter in {both}"
     assert python == ["inner", "outer", "<module>"]

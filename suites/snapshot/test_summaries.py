@@ -11,7 +11,7 @@ from . import _torch_private as private
 from . import builder
 from .builder import MIB, Paper, Snapshot, stack
 
-#: The bytes that one character in a segment's picture stands for.
+#: The bytes that one character in a segment's picture represents.
 PAGE = 20 * MIB
 
 PICTURE = re.compile(
@@ -20,7 +20,7 @@ PICTURE = re.compile(
 
 
 def spelled(count: float) -> str:
-    """A number of bytes in the format of these texts: one decimal digit, in the largest suitable unit."""
+    """Return a number of bytes in the format of these texts: one decimal digit, in the largest suitable unit."""
     for unit in ("", "Ki", "Mi", "Gi"):
         if count < 1024:
             return f"{count:.1f}{unit}B"
@@ -38,7 +38,7 @@ def total(text: str, name: str) -> str:
 
 
 def random_snapshot(seed: int) -> Snapshot:
-    """Segments of all sizes, filled, freed and filled again."""
+    """Return segments of all sizes, filled, freed and filled again."""
     draw = random.Random(seed)
     paper = Paper()
     segments = {}
@@ -88,7 +88,7 @@ def test_segsum_sums_are_right(seed: int) -> None:
 
 
 def test_segsum_picture_has_blocks_and_fill_levels() -> None:
-    """A character is a letter for one block, a digit for the fill level with several, and a blank if empty.
+    """A character is a letter for one block, a digit for the fill level with several blocks, and a blank if empty.
 
     The line also has the segment's free memory and the share lost to rounding.
     """
@@ -116,7 +116,7 @@ def test_segsum_picture_has_blocks_and_fill_levels() -> None:
 
 
 def test_segsum_letters_begin_again_after_z() -> None:
-    """The 27th block of a segment is drawn as the first one is."""
+    """The 27th block of a segment is drawn like the first one."""
     paper = Paper()
     paper.reserve(0x1000_0000, 28 * PAGE)
     for _ in range(28):
@@ -205,7 +205,7 @@ def test_memory_viz_trace_names_a_released_segment() -> None:
 
 
 def test_memory_viz_trace_has_names_beyond_z() -> None:
-    """After z names begin again at a, with a number: a1, b1, and after z1 a2."""
+    """After z, names begin again at a, with a number: a1, b1, and after z1, a2."""
     paper = Paper()
     paper.reserve(0x1000_0000, 2 * MIB)
     for _ in range(59):
@@ -232,8 +232,10 @@ def test_memory_viz_trace_finds_the_segment_of_an_address_at_a_border() -> None:
 
 
 def test_memory_viz_trace_names_a_segment_from_before_by_its_number() -> None:
-    """An allocation in a segment without a recorded creation uses the segment's number in the snapshot, also where one
-    segment begins at the end of another."""
+    """An allocation in a segment without a recorded creation uses the segment's number in the snapshot.
+
+    This holds also where one segment begins at the end of another.
+    """
     paper = Paper()
     for address in (0x1000_0000, 0x2000_0000, 0x2000_0000 + 2 * MIB):
         paper.reserve(address, 2 * MIB, noted=False)
@@ -286,7 +288,7 @@ def test_memory_viz_trace_total_is_the_live_memory() -> None:
 
 
 def test_memory_viz_trace_has_the_address_of_an_allocation_outside_of_segments() -> None:
-    """An allocation in no segment that the snapshot knows is at its address in memory."""
+    """An allocation outside the segments of the snapshot is shown with its address."""
     entries = [{"action": "alloc", "addr": 4096, "size": 2048, "frames": [], "stream": 0}]
     lines = private.trace({"segments": [], "device_traces": [entries]}).splitlines()
     assert "a = MEM[4096:2.0KiB]" in lines

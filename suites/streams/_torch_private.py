@@ -12,5 +12,5 @@ from suites.reaching import reach
 
 
 def queue_callback(callback: Callable[[], object]) -> None:
-    """Queue a callback for the end of the current backward pass. Must be called within one."""
+    """Queue a callback for the end of the current backward pass. This must be called within one."""
     reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)

@@ -36,5 +36,5 @@ CUDA = Api(
     entered=torch.cuda.stream,
 )
 
-#: By the parameter names of the fixture `api`.
+#: The APIs by the parameter names of the fixture `api`.
 APIS = {"generic": GENERIC, "cuda": CUDA}

@@ -1,10 +1,8 @@
 """Autograd functions for backward passes over several streams.
 
-Each stage is late, so a missing wait gives wrong values.
-
 A backward pass runs each function on the stream of its forward. The engine makes streams wait for each other where a
 gradient passes from one to the next, and makes the caller's stream wait at the end. The cases put a sleep before the
-work that the engine must order.
+work that the engine must order, so that a missing wait gives wrong values.
 """
 
 from __future__ import annotations

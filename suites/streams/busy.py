@@ -1,12 +1,12 @@
 """Work that keeps a stream busy for a chosen time, and trials that make a wrong order visible.
 
-One run cannot prove the order on a device: correct values may be luck. Therefore a writer sleeps *on its stream* before
-it writes into a buffer filled with a poison value, and a reader that does not wait reads the poison. Each such case
-first shows, without the synchronization under test, that the reader sees poison (the control), and then, with it, that
-it never does.
+One run cannot prove the order on a device, since correct values may be luck. Therefore a writer sleeps *on its stream*
+before it writes into a buffer filled with a poison value, and a reader that does not wait reads the poison. Each such
+case first shows, without the synchronization under test, that the reader sees poison (the control), and then, with the
+synchronization, that it never does.
 
 A transient state, such as a busy stream, must be observed in at least one of several trials (`ever`), because a host
-that is delayed for longer than the sleep misses it. What must never happen is checked in all trials.
+that is delayed for longer than the sleep misses it. States that must never occur are checked in all trials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLEEP_MS = 50.0
 
 
 def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
-    """Enqueue a sleep of about that long on an accelerator's stream, and return immediately."""
+    """Enqueue a sleep of about `milliseconds` on an accelerator's stream, and return immediately."""
     if stream.device.type != "cuda":
         sleep = getattr(torch.get_device_module(stream.device), "sleep", None)
         if sleep is not None:
@@ -39,7 +39,7 @@ def sleep_on(stream: torch.Stream, milliseconds: float = SLEEP_MS) -> None:
 
 
 def _work_on(stream: torch.Stream, milliseconds: float) -> None:
-    """Enqueue work of about that long: no API of torch lets a stream of any device sleep."""
+    """Enqueue work of about `milliseconds`, because torch has no function that lets a stream of any device sleep."""
     block = torch.ones(1 << 20, device=stream.device)
     rounds = round(milliseconds * _rounds_per_ms(stream.device))
     with stream:
@@ -49,7 +49,7 @@ def _work_on(stream: torch.Stream, milliseconds: float) -> None:
 
 @functools.cache
 def _rounds_per_ms(device: torch.device) -> float:
-    """How many negations of `_work_on` a device makes per millisecond: the fastest of several runs."""
+    """Return the number of negations of `_work_on` that a device does per millisecond: the fastest of several runs."""
     block = torch.ones(1 << 20, device=device)
     stream = torch.accelerator.current_stream(device)
     times = []
@@ -80,7 +80,7 @@ def _sleep(cycles: int) -> None:
 
 @functools.cache
 def _cycles_per_ms(index: int) -> float:
-    """Clock cycles per millisecond, by the device's events: the median of several runs after a warm-up."""
+    """Return the clock cycles per millisecond, by the device's events: the median of several runs after a warm-up."""
     rates = []
     with torch.cuda.device(index):
         for cycles in (1_000_000, 20_000_000, 20_000_000, 20_000_000):
@@ -96,14 +96,14 @@ def _cycles_per_ms(index: int) -> float:
 
 
 def ever(attempt: Callable[[], bool], trials: int = TRIALS) -> bool:
-    """Whether an attempt succeeds in one of several trials; stops at the first success."""
+    """Return whether an attempt succeeds in one of several trials; stop at the first success."""
     return any(attempt() for _ in range(trials))
 
 
 def seen_in_trials(trial: Callable[[int], bool]) -> bool:
     """Run a trial for each of the values 1 to `TRIALS`, and return whether any returned True.
 
-    A trial asserts what must always hold, and returns whether it observed what must be seen at least once.
+    A trial asserts what must always hold, and returns whether it observed what must be observed at least once.
     """
     results = [trial(value) for value in range(1, TRIALS + 1)]
     return any(results)
@@ -125,7 +125,7 @@ class Relay:
     def run(self, value: int, link: Callable[[], object]) -> bool:
         """Write `value` late on the writer's stream, call `link`, then read.
 
-        Returns whether the reader saw only `value`.
+        Return whether the reader saw only `value`.
         """
         self._settle()
         self._buffer.fill_(POISON)
@@ -141,11 +141,11 @@ class Relay:
         return bool((self._seen == value).all())
 
     def shows_wrong_order(self) -> bool:
-        """The control: whether a reader without a wait is observed to read too early."""
+        """Return whether a reader without a wait is observed to read too early (the control)."""
         return ever(lambda: not self.run(1, link=lambda: None))
 
     def always_in_order(self, link: Callable[[], object]) -> bool:
-        """Whether the reader saw the written value in every trial."""
+        """Return whether the reader saw the written value in every trial."""
         return all(self.run(value, link) for value in range(1, TRIALS + 1))
 
     def _settle(self) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["generic", pytest.param("cuda", marks=pytest.mark.requires(device="cuda"))])
 def api(request: pytest.FixtureRequest) -> Api:
-    """The classes and functions to use."""
+    """Return the classes and functions to use."""
     from .apis import APIS  # imported here, because supervisors import this file and must not import torch
 
     return APIS[request.param]

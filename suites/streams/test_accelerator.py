@@ -1,4 +1,4 @@
-"""`torch.accelerator`: which device and which stream are current, on any accelerator."""
+"""`torch.accelerator`: the current device and the current stream, on any accelerator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_stream_without_a_device_is_on_the_current_accelerator(device: torch.dev
 
 
 def test_current_accelerator_is_the_device(device: torch.device) -> None:
-    """The accelerator is available, of the device's type, and counts and selects as the device's module does."""
+    """The accelerator is available, has the device's type, and counts and selects devices like the device's module."""
     module = torch.get_device_module(device)
 
     assert torch.accelerator.is_available()

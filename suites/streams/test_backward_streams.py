@@ -17,7 +17,7 @@ from .busy import NOT_SHOWN, TRIALS, calibrate, ever, sleep_on
 
 pytestmark = [
     pytest.mark.requires(accelerator=True),
-    # A performance hint for a leaf that is used on several streams, which is intended here.
+    # A performance hint for a leaf that is used on several streams, which these cases do intentionally.
     pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match"),
 ]
 
@@ -294,9 +294,9 @@ print(sum("AccumulateGrad node's stream does not match" in text for text in text
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.own_process
 def test_set_warn_on_accumulate_grad_stream_mismatch_decides(device: torch.device, enabled: bool) -> None:
-    """A leaf that gets its gradient from another stream than that of its making warns, unless that is switched off.
+    """A leaf that gets its gradient on another stream than that of its creation warns, unless this is disabled.
 
-    The gradient is the same. Torch warns once per process, so a child asks.
+    The gradient is the same. torch warns once per process, so a child process runs the pass.
     """
     ended = children.fork(MISMATCH.replace("ENABLED", str(enabled)) + children.AT_ONCE, device)
     assert ended.lines() == [f"{int(enabled)} [2.0]"]

@@ -1,4 +1,4 @@
-"""Copies between host and accelerator: which return early, which wait, and when their data is complete."""
+"""Copies between host and accelerator: which ones return early, which ones wait, and when their data is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELEMENTS = 10_000_000
 
 
 def pinned(offset: int = 0) -> torch.Tensor:
-    """A pinned tensor of bytes, `offset` bytes into its storage."""
+    """Return a pinned tensor of bytes, `offset` bytes into its storage."""
     whole = torch.zeros(ELEMENTS + offset, dtype=torch.uint8).pin_memory()
     part = whole[offset:]
     assert part.is_pinned()
@@ -28,8 +28,7 @@ def pinned(offset: int = 0) -> torch.Tensor:
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
 def test_non_blocking_copy_to_the_host_is_complete_after_its_event(api: Api, device: torch.device, offset: int) -> None:
-    """A non-blocking copy into pinned memory, also into an unaligned slice, is complete after an event recorded after
-    it.
+    """A non-blocking copy into pinned memory is complete after an event recorded after it, also for an unaligned slice.
 
     The source is written after a sleep, and the target has zeros, which must be observed once right after the call (it
     does not block), and never after the event.
@@ -60,8 +59,7 @@ def test_non_blocking_copy_to_the_host_is_complete_after_its_event(api: Api, dev
 def test_non_blocking_copy_to_the_device_is_complete_after_its_event(
     api: Api, device: torch.device, offset: int
 ) -> None:
-    """A non-blocking copy from pinned memory, also from an unaligned slice, is complete after an event recorded after
-    it.
+    """A non-blocking copy from pinned memory is complete after an event recorded after it, also for an unaligned slice.
 
     After a sleep on the stream, the event must be observed pending once right after the call (it does not block). After
     the event, another stream reads the values, and never the poison.
@@ -121,7 +119,7 @@ def test_non_blocking_copies_in_a_chain_convert_in_order(api: Api, device: torch
 def convert(
     api: Api, stream: torch.Stream, source: torch.Tensor, target: torch.device, *, non_blocking: bool
 ) -> tuple[torch.Tensor, bool]:
-    """`source.to(target)` on a sleeping stream, and whether the stream was still busy when the call returned.
+    """Return `source.to(target)` on a sleeping stream, and whether the stream was still busy when the call returned.
 
     All trials share one stream: the first one may wait for new memory, which later ones find in the stream's cache.
     """
@@ -141,12 +139,12 @@ def renew(source: torch.Tensor) -> None:
 
 
 def host_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
-    """A pinned tensor, and the device to copy it to."""
+    """Return a pinned tensor, and the device to copy it to."""
     return torch.randn(1_000_000).pin_memory(), device
 
 
 def device_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
-    """A tensor on the device, and the host to copy it to."""
+    """Return a tensor on the device, and the host to copy it to."""
     return torch.randn(1_000_000, device=device), torch.device("cpu")
 
 
@@ -159,8 +157,7 @@ BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["
 def test_to_non_blocking_returns_while_the_stream_is_busy(
     api: Api, device: torch.device, make: Callable[[torch.device], tuple[torch.Tensor, torch.device]]
 ) -> None:
-    """`to(…, non_blocking=True)` from or to pinned memory returns while the stream is still sleeping, in at least one
-    trial.
+    """`to(…, non_blocking=True)` from or to pinned memory returns while the stream sleeps, in at least one trial.
 
     A host result is pinned, and has the values once the stream completes.
     """

@@ -80,8 +80,7 @@ def test_externalstream_of_handle_0_is_the_default_stream(device: torch.device) 
 @pytest.mark.requires(torch=">=2.12")
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_stream_protocol")
 def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> None:
-    """`__cuda_stream__` returns the protocol version, 0, and the raw handle, so that other libraries can launch on the
-    stream."""
+    """`__cuda_stream__` returns the protocol version, 0, and the raw handle for other libraries."""
     stream = torch.cuda.Stream(device)
 
     for one in (stream, torch.cuda.default_stream(device), torch.cuda.ExternalStream(stream.cuda_stream, device)):
@@ -89,9 +88,9 @@ def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> 
 
 
 def runtime_library() -> str:
-    """The soname of the CUDA runtime that torch has loaded. Skips the case if torch links it statically.
+    """Return the soname of the CUDA runtime that torch has loaded. Skip the case if torch links it statically.
 
-    Not a path, because that could open a second file of the same name, which torch does not call.
+    A path could open a second file of the same name, which torch does not call.
     """
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         if found := re.search(r"/(libcudart[^/]*?\.so\.\d+)[^/]*$", line):
@@ -132,9 +131,9 @@ def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.d
 def test_event_from_ipc_handle_is_pending_in_another_process(device: torch.device) -> None:
     """An event with `interprocess=True` has a handle from which another process opens the same event.
 
-    There it is pending while the first process sleeps, and complete afterwards. The handle is of type bytes. The other
-    process reports when it has opened the event; only then does the sleep of half a second start, and the other process
-    reports the event's state before and after its synchronize.
+    The event is pending there while the first process sleeps, and complete afterwards. The handle is of type bytes. The
+    other process reports when it has opened the event; only then does the sleep of half a second start, and the other
+    process reports the event's state before and after its synchronize.
     """
     script = """
 import subprocess, sys, torch
@@ -177,7 +176,7 @@ def test_ipc_handle_of_an_event_without_interprocess_is_refused(device: torch.de
 
 
 def test_ipc_handle_of_an_event_with_enable_timing_is_refused(device: torch.device) -> None:
-    """An interprocess event with `enable_timing` raises, at the latest in `ipc_handle`, and the device still works."""
+    """An interprocess event with `enable_timing` raises, in `ipc_handle` at the latest, and the device still works."""
     event = torch.cuda.Event(enable_timing=True, interprocess=True)
 
     with pytest.raises(RuntimeError, match=r"(CUDA|HIP) error"):

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.covers("test_cuda
 
 
 def test_default_stream_has_the_null_handle(device: torch.device) -> None:
-    """A device's default stream is CUDA's, with handle 0, and the same on each call."""
+    """A device's default stream is CUDA's, with handle 0, and is the same on each call."""
     default = torch.cuda.default_stream(device)
 
     assert default.cuda_stream == 0
@@ -28,7 +28,7 @@ def test_cuda_stream_that_is_new_is_not_the_default_stream(device: torch.device)
 
 
 def test_cuda_stream_none_leaves_the_current_stream(device: torch.device) -> None:
-    """`torch.cuda.stream(None)` does not change the current stream, nor does `set_stream(None)`."""
+    """Neither `torch.cuda.stream(None)` nor `set_stream(None)` changes the current stream."""
     with torch.cuda.stream(torch.cuda.Stream(device)):
         chosen = torch.cuda.current_stream(device)
         with torch.cuda.stream(None):
@@ -51,7 +51,7 @@ def test_cuda_stream_repr_names_the_class_and_the_handle(device: torch.device) -
 def test_cuda_synchronize_orders_all_streams_of_the_device(device: torch.device, make: type[torch.Stream]) -> None:
     """Work enqueued after `torch.cuda.synchronize` runs after all earlier work, on any stream.
 
-    Without it, the reader must be observed to read poison; with it, never.
+    Without the synchronize, the reader must be observed to read poison; with it, never.
     """
     relay = Relay(make(device), make(device))
     assert relay.shows_wrong_order(), NOT_SHOWN

@@ -59,7 +59,7 @@ def test_event_record_without_a_stream_uses_the_current_one(api: Api, device: to
 def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> None:
     """An event represents its latest record.
 
-    Complete after the first, it is pending after a second one behind a sleep.
+    An event that is complete after its first record is pending after a second record behind a sleep.
     """
     stream = api.stream(device)
     calibrate(device)
@@ -79,8 +79,7 @@ def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> N
 
 @pytest.mark.requires(asynchronous=True)
 def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device) -> None:
-    """A wait for an event recorded *before* the writer's sleep and write does not delay the reader, which reads
-    poison."""
+    """A wait for an event recorded *before* the writer's sleep does not delay the reader, which reads poison."""
     relay = Relay(api.stream(device), api.stream(device))
     early = relay.writer.record_event()
     assert relay.shows_wrong_order(), NOT_SHOWN
@@ -123,7 +122,7 @@ def test_wait_event_waits_for_the_latest_record_before_it(api: Api, device: torc
 
 @pytest.mark.requires(asynchronous=True)
 def test_event_record_again_while_pending_moves_the_event(api: Api, device: torch.device) -> None:
-    """An event that is recorded again while it is pending is done when the work before its latest record is done.
+    """An event that is recorded again while it is pending completes with the work before its latest record.
 
     The first record is behind a short sleep, and the second one behind a longer sleep on another stream.
     """
@@ -153,12 +152,10 @@ def test_event_record_again_while_pending_moves_the_event(api: Api, device: torc
 def test_event_synchronize_makes_results_visible_to_the_host(
     api: Api, device: torch.device, options: dict[str, bool]
 ) -> None:
-    """When `synchronize` returns, what the stream wrote into pinned memory before the event is visible to the host.
+    """When `synchronize` returns, the host sees what the stream wrote into pinned memory before the event.
 
-    This holds for events of all kinds: `blocking` changes only how the host waits.
-
-    The buffer has poison, and the write follows a sleep: poison must be observed once before the synchronize, and never
-    after it.
+    This holds for events of all kinds: `blocking` only changes how the host waits. The buffer has poison, and the write
+    follows a sleep: poison must be observed once before the synchronize, and never after it.
     """
     stream = api.stream(device)
     host = torch.empty(1 << 18, dtype=torch.int32).pin_memory()
@@ -245,7 +242,7 @@ def test_event_id_is_0_until_its_first_record(device: torch.device) -> None:
 def test_event_wait_gives_right_results_on_another_stream(api: Api, device: torch.device) -> None:
     """Operands copied on a sleeping stream are complete for another stream that waited for its event.
 
-    Before that, they contain NaN.
+    Before that, the operands contain NaN.
     """
     stream = api.stream(device)
     a, b = (torch.randn(1 << 18).pin_memory() for _ in range(2))

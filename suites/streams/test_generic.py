@@ -1,4 +1,4 @@
-"""`torch.Stream`, `torch.Event` and `torch.accelerator`: contracts that apply to every device, the CPU included."""
+"""`torch.Stream`, `torch.Event` and `torch.accelerator`: contracts that apply to every device, including the CPU."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_stream_and_event_of_an_unknown_option_are_a_typeerror(make: type) -> No
 
 
 def test_elapsed_time_needs_enable_timing(device: torch.device) -> None:
-    """`elapsed_time` raises if either event lacks `enable_timing`, the default, and the error names it."""
+    """`elapsed_time` raises if either event lacks `enable_timing`, the default, and the error names the argument."""
     timed, first, second = torch.Event(device, enable_timing=True), torch.Event(device), torch.Event(device)
 
     for one, other in ((first, second), (timed, first), (first, timed)):

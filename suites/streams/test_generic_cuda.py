@@ -16,7 +16,7 @@ pytestmark = [
 
 
 def as_cuda(stream: torch.Stream) -> torch.cuda.Stream:
-    """The CUDA stream with the identity of a generic one."""
+    """Return the CUDA stream with the identity of a generic one."""
     return torch.cuda.Stream(
         stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
     )
@@ -38,7 +38,7 @@ def test_cuda_stream_and_event_are_generic_ones(device: torch.device) -> None:
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
 def test_cuda_stream_made_from_a_generic_stream_is_the_same(device: torch.device) -> None:
-    """Id, index and type identify a stream: work enqueued on either object makes both busy."""
+    """Id, index and type identify a stream: work enqueued through either object makes both busy."""
     generic = torch.Stream(device)
     twin = as_cuda(generic)
     calibrate(device)
@@ -79,8 +79,7 @@ def test_accelerator_set_stream_sets_the_current_stream_of_cuda(device: torch.de
 
 @pytest.mark.covers("test_cuda::TestCuda::test_stream_event_compatibility")
 def test_generic_event_on_a_cuda_stream_is_done_after_synchronize(device: torch.device) -> None:
-    """A generic event on a sleeping CUDA stream is pending while other streams are idle, and complete after
-    `synchronize`."""
+    """A generic event on a sleeping CUDA stream is pending while others are idle, and complete after `synchronize`."""
     stream, idle = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     calibrate(device)
 

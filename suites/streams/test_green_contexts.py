@@ -20,7 +20,7 @@ from .busy import calibrate, sleep_on
 pytestmark = [
     pytest.mark.requires(device="cuda", not_={"rocm": True}, compute_capability=">=9.0", cuda_driver=">=12.8"),
     pytest.mark.timeout(300),
-    # Issued since torch 2.15, which still supports them, so the cases still apply.
+    # Issued since torch 2.15, which still supports these functions, so the cases still apply.
     pytest.mark.filterwarnings("ignore:`GreenContext.set_context` and `GreenContext.pop_context` are:FutureWarning"),
 ]
 
@@ -34,19 +34,19 @@ ABSENT = re.compile(
     r"|driver too old to use|[Ww]orkqueue configuration (for green contexts )?requires"
 )
 
-#: From compute capability 9.0 on, multiprocessors are allotted in steps of 8.
+#: Multiprocessors are allotted in steps of 8 from compute capability 9.0 on.
 FEW = 16
 
 
 def green(device: torch.device, **wanted: Any) -> Any:
-    """A green context on a device. Skips the case if torch or the driver does not support it."""
+    """Return a green context on a device. Skip the case if torch or the driver does not support it."""
     with skipped_where_absent():
         return torch.cuda.green_contexts.GreenContext.create(device_id=device.index, **wanted)
 
 
 @contextmanager
 def skipped_where_absent() -> Iterator[None]:
-    """A block that skips the case if torch reports a missing feature."""
+    """Skip the case if torch reports a missing feature in the block."""
     try:
         yield
     except RuntimeError as error:
@@ -57,7 +57,7 @@ def skipped_where_absent() -> Iterator[None]:
 
 @contextmanager
 def current(context: Any) -> Iterator[None]:
-    """A block in which a green context is current."""
+    """Make a green context current in the block."""
     context.set_context()
     try:
         yield
@@ -69,7 +69,7 @@ def current(context: Any) -> Iterator[None]:
 def in_use(device: torch.device) -> Iterator[None]:
     """Initialize the device before the case, which torch requires since 2.14 (see the case of the first use).
 
-    Contexts are freed at the end of the case and do not wait for a later garbage collection.
+    Contexts are freed at the end of the case, and not by a later garbage collection.
     """
     torch.cuda.synchronize(device)
     yield
@@ -78,8 +78,7 @@ def in_use(device: torch.device) -> Iterator[None]:
 
 
 def milliseconds(work: Callable[[], object], runs: int = 7) -> float:
-    """The time of some work on the current stream in milliseconds, by events: the median of several runs after a
-    warm-up."""
+    """Return the milliseconds of work on the current stream, by events: the median of several runs after a warm-up."""
     times = []
     for _ in range(runs + 1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -92,7 +91,7 @@ def milliseconds(work: Callable[[], object], runs: int = 7) -> float:
 
 
 def product(device: torch.device) -> Callable[[], torch.Tensor]:
-    """Work that fills a GPU, and takes longer on a part of it."""
+    """Return work that fills a GPU, and takes longer on a part of it."""
     a = torch.randn(4096, 4096, device=device)
     return lambda: a @ a
 
@@ -131,10 +130,10 @@ context.pop_context()
 
 @pytest.mark.covers(f"{ROW}test_greencontext_restores_stream")
 def test_greencontext_restores_the_stream_when_left(device: torch.device) -> None:
-    """Within a green context its own stream is current, as torch's default stream, whatever stream was current before.
+    """Within a green context, its own stream is current, whatever stream was current before.
 
     Afterwards the previous stream is current again: the same CUDA stream, with another id in torch (CUDAGreenContext
-    keeps only CUDA's handle).
+    only keeps CUDA's handle).
     """
     context = green(device, num_sms=FEW)
     side = torch.cuda.Stream(device)
@@ -147,8 +146,7 @@ def test_greencontext_restores_the_stream_when_left(device: torch.device) -> Non
 
 
 def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
-    """Entering and leaving a green context orders work before, inside and after it, without explicit
-    synchronization."""
+    """Entering and leaving a green context orders work before, inside and after it, without synchronization."""
     context = green(device, num_sms=FEW)
     x = torch.zeros(1 << 24, dtype=torch.int32, device=device)
     calibrate(device)
@@ -166,8 +164,9 @@ def test_greencontext_work_is_right_and_ordered(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_carveout")
 def test_greencontext_work_is_slower_on_a_part(device: torch.device) -> None:
-    """A matrix product takes at least twice as long on 16 multiprocessors as on the whole device, which has several
-    times as many.
+    """A matrix product on 16 multiprocessors takes at least twice as long as on the whole device.
+
+    The device has several times as many.
 
     After the context, it is as fast as before.
     """
@@ -202,7 +201,7 @@ def test_greencontext_stream_stays_in_its_part(device: torch.device) -> None:
 @pytest.mark.requires(cuda_graphs=True, silicon=True)
 @pytest.mark.covers(f"{ROW}test_greencontext_graphs")
 def test_greencontext_graph_captured_in_it_stays_in_its_part(device: torch.device) -> None:
-    """A graph captured on a green context's stream is correct and runs on that part wherever it is replayed."""
+    """A graph captured on a green context's stream is correct, and runs on that part wherever it is replayed."""
     if torch.cuda.get_device_properties(device).multi_processor_count < 4 * FEW:
         pytest.skip("the device has too few multiprocessors to distinguish a part from the whole")
     a = torch.randn(4096, 4096, device=device)

@@ -33,10 +33,10 @@ def test_thousand_streams_do_their_work(api: Api, device: torch.device) -> None:
 
 
 def test_wait_event_keeps_a_thousand_streams_in_order(api: Api, device: torch.device) -> None:
-    """A chain of a thousand streams, each waiting for the previous one by an event, applies operations in order.
+    """A chain of a thousand streams, each of which waits for the previous one by an event, applies operations in order.
 
-    The operations do not commute. The first stream sleeps, so all others have to wait, and an ignored wait would read
-    the tensor unchanged.
+    The operations do not commute. The first stream sleeps, so all others have to wait, and a stream that ignores its
+    wait would read the unchanged tensor.
     """
     streams = [api.stream(device) for _ in range(STREAMS)]
     x = torch.zeros(1, dtype=torch.int64, device=device)

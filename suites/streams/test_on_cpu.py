@@ -65,7 +65,7 @@ def test_record_stream_on_a_host_tensor_is_refused() -> None:
 def test_torch_cpu_module_selects_streams_as_the_others_do() -> None:
     """`torch.cpu` has the same stream functions, for code that uses its device's module.
 
-    A stream is current within its block, also nested, and the previous one is restored, also by an exception.
+    A stream is current within its block, also nested, and the previous one is restored, also after an exception.
     """
     module = torch.get_device_module("cpu")
     before, outer, inner = module.current_stream(), module.Stream(), module.Stream()

@@ -17,13 +17,14 @@ from .busy import ever
 pytestmark = pytest.mark.requires(accelerator=True)
 
 PIECES = 200
-#: The maximum ratio of device time to host time for small operations, in the best of five trials. About ten is normal,
-#: with launches; on a machine with four times as many busy threads as cores, single trials took up to 43.
+#: The maximum ratio of device time to host time for small operations, in the best of five trials. The usual ratio is
+#: about ten, including launches; on a machine with four times as many busy threads as cores, single trials took up to
+#: 43.
 MOST = 50
 
 
 def _seconds(x: torch.Tensor) -> float:
-    """The time to add one to `x` `PIECES` times, in seconds."""
+    """Return the time to add one to `x` `PIECES` times, in seconds."""
     x.zero_()
     torch.accelerator.synchronize()
     begin = time.perf_counter()
@@ -38,7 +39,7 @@ def _seconds(x: torch.Tensor) -> float:
 def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> None:
     """A chain of small operations takes at most 50 times its host time in one of five trials.
 
-    Every one has its effect.
+    Each operation has its effect.
     """
     here, there = torch.zeros(16), torch.zeros(16, device=device)
     _seconds(there)
@@ -47,7 +48,7 @@ def test_launches_of_small_operations_keep_a_sane_pace(device: torch.device) -> 
 
 
 def test_launches_on_a_side_stream_keep_a_sane_pace(device: torch.device) -> None:
-    """The same holds on a side stream."""
+    """A chain of small operations on a side stream takes at most 50 times its host time in one of five trials."""
     here, there = torch.zeros(16), torch.zeros(16, device=device)
 
     def on_a_side_stream() -> float:
@@ -78,9 +79,9 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "kind", [pytest.param(kind, marks=pytest.mark.types("float64") if kind == "to_float64" else ()) for kind in KINDS]
 )
 def test_operations_of_each_kind_keep_a_sane_pace(device: torch.device, kind: str) -> None:
-    """The same holds for operations of other kinds, each with the host's result.
+    """Chains of other operations take at most 50 times their host time in a trial, and have the host's results.
 
-    An operation with a slow fallback, such as a device synchronize per call, would exceed the bound by far.
+    An operation with a slow fallback, such as a device synchronize per call, would far exceed the bound.
     """
     operation = KINDS[kind]
 

@@ -24,9 +24,8 @@ def _within_range(priority: int) -> int:
 def test_cuda_stream_priority_range_starts_at_zero(device: torch.device) -> None:
     """`priority_range` returns the least and greatest priority.
 
-    Smaller numbers are greater, and the least is 0, the default.
-
-    (CUDA C++ Programming Guide, Stream Priorities.)
+    Smaller numbers have greater priority, and the least priority is 0, the default. Source: CUDA C++ Programming Guide,
+    Stream Priorities.
     """
     least, greatest = torch.cuda.Stream.priority_range()
 
@@ -38,7 +37,7 @@ def test_cuda_stream_priority_range_starts_at_zero(device: torch.device) -> None
 
 @_each_priority
 def test_cuda_stream_has_the_priority_that_was_asked_for(device: torch.device, priority: int) -> None:
-    """Each stream of torch's pool has the priority it was created with."""
+    """Each stream of torch's pool has the priority with which it was created."""
     streams = [torch.cuda.Stream(device, priority=_within_range(priority)) for _ in range(64)]
 
     assert {stream.priority for stream in streams} == {priority}
@@ -94,7 +93,7 @@ def test_streams_of_two_priorities_are_never_the_same(device: torch.device) -> N
 
 @pytest.mark.requires(devices=2)
 def test_cuda_stream_priority_holds_on_each_device(device: torch.device) -> None:
-    """A stream on a device that is not current has its own priority too."""
+    """A stream on a device that is not current also has its own priority."""
     greatest = torch.cuda.Stream.priority_range()[1]
 
     for each in (device, torch.device(device.type, 1)):

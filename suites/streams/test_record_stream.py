@@ -12,13 +12,13 @@ from .busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
 
 pytestmark = pytest.mark.requires(accelerator=True)
 
-# Large enough for a segment of its own in the caching allocator, which then reuses it as a whole.
+# Large enough for a separate segment in the caching allocator, which then reuses it as a whole.
 ELEMENTS = 3 << 20
 
 
 @dataclass
 class Trial:
-    """The outcome for a block that was dropped while another stream had yet to read it."""
+    """The outcome for a block that was dropped before another stream read it."""
 
     reused_at_once: bool
     intact: bool
@@ -30,10 +30,10 @@ def drop_while_in_use(
     make: Callable[[torch.device], torch.Stream],
     guard: Callable[[torch.Tensor, torch.Stream], None],
 ) -> Trial:
-    """Create a tensor on one stream, make another sleep and then read it, call `guard`, drop it, and allocate the same
-    size.
+    """Drop a tensor of one stream before another, sleeping stream reads it, and allocate the same size.
 
-    If the dropped block is reused, it is overwritten with poison long before the sleeping stream reads it.
+    `guard` is called before the drop. If the dropped block is reused, it is overwritten with poison long before the
+    sleeping stream reads it.
     """
     torch.accelerator.empty_cache()
     calibrate(device)
@@ -61,7 +61,7 @@ def drop_while_in_use(
 
 
 def record_nothing(_tensor: torch.Tensor, _stream: torch.Stream) -> None:
-    """No guard: the control."""
+    """Do not guard the tensor: the control."""
 
 
 def record_whole(tensor: torch.Tensor, stream: torch.Stream) -> None:
@@ -109,7 +109,8 @@ def test_record_stream_keeps_a_block_until_the_stream_is_done(
 ) -> None:
     """A block recorded on a stream, through any view of it, is not reused until the stream's pending work is complete.
 
-    As a control without the record, the block must be observed to be reused immediately, and the stream to read poison.
+    As a control, without the record, the block must be observed to be reused immediately, and the stream to read
+    poison.
     """
 
     def goes_wrong_unguarded() -> bool:
@@ -132,6 +133,5 @@ def test_record_stream_block_is_reused_once_the_stream_is_done(
     guard: Callable[[torch.Tensor, torch.Stream], None],
     make: Callable[[torch.device], torch.Stream],
 ) -> None:
-    """After the recorded stream completes, the next allocation of the block's size on its own stream reuses the
-    block."""
+    """After the recorded stream completes, the next allocation of its size on its own stream reuses the block."""
     assert drop_while_in_use(device, make, guard).reused_when_done

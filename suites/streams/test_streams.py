@@ -61,7 +61,8 @@ def test_current_stream_is_set_within_a_block_only(api: Api, device: torch.devic
 def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -> None:
     """An operator called within a stream's block runs on that stream.
 
-    After a sleep the stream is busy and nothing is written yet, while the previously current stream is idle.
+    After a sleep is enqueued, the stream is busy and nothing is written yet, while the previously current stream is
+    idle.
     """
     stream, before = api.stream(device), api.current_stream(device)
     x = torch.zeros(16, device=device)
@@ -156,9 +157,9 @@ def test_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device)
 
 @pytest.mark.requires(asynchronous=True)
 def test_stream_synchronize_makes_writes_visible_to_the_host(api: Api, device: torch.device) -> None:
-    """When `synchronize` of a stream or device returns, the stream's writes to pinned memory are visible to the host.
+    """When `synchronize` of a stream or device returns, the host sees the stream's writes to pinned memory.
 
-    Before it, poison must be observed once.
+    Before it returns, poison must be observed once.
     """
     stream = api.stream(device)
     source = torch.zeros(1 << 12, dtype=torch.int32, device=device)

@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.fixture
 def other(device: torch.device) -> torch.device:
-    """The second of the two devices."""
+    """Return the second of the two devices."""
     return torch.device(device.type, 1)
 
 
@@ -53,10 +53,8 @@ def test_streams_of_different_devices_differ(api: Api, device: torch.device, oth
 def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
     """A stream can wait for an event of another device.
 
-    A copy across devices after the wait reads the written data.
-
-    Without the wait, poison must be observed. A copy between devices is ordered after the current streams of both, and
-    the writer is neither.
+    A copy across devices after the wait reads the written data; without the wait, poison must be observed. A copy
+    between devices is ordered after the current streams of both, and the writer is neither.
     """
     for written, read in ((device, other), (other, device)):
         relay = Relay(api.stream(written), api.stream(read))

@@ -24,7 +24,7 @@ for expression in json.load(sys.stdin):
 json.dump(answers, sys.stdout)
 """
 
-#: Neither CUDA's devices nor those of a package that torch would import: `torch.accelerator` is to have none.
+#: Hides CUDA's devices and those of a package that torch would import, so that `torch.accelerator` has none.
 HIDDEN = {
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
@@ -34,7 +34,7 @@ HIDDEN = {
 
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
-    """The result of each expression in a new process without a GPU: ("value", repr) or (error class, message)."""
+    """Return each expression's result in a new process without a GPU: ("value", repr) or (error class, message)."""
     child = subprocess.run(
         [sys.executable, "-c", ANSWERS],
         input=json.dumps(expressions),

@@ -14,22 +14,22 @@ from suites.reaching import reach
 
 
 def nvml_handle(device: torch.device) -> Any:
-    """The handle with which torch queries NVML about a device."""
+    """Return the handle with which torch queries NVML for a device."""
     return reach("torch.cuda._get_pynvml_handler")(device)
 
 
 def amdsmi_handle(device: torch.device) -> Any:
-    """The handle with which torch queries AMD SMI about a device."""
+    """Return the handle with which torch queries AMD SMI for a device."""
     return reach("torch.cuda._get_amdsmi_handler")(device)
 
 
 def raw_amdsmi(name: str) -> Any:
-    """What torch reads from AMD SMI before initialization: `name` is "device_count" or "device_uuid"."""
+    """Return what torch reads from AMD SMI before initialization: `name` is "device_count" or "device_uuid"."""
     return reach(f"torch.cuda._raw_{name}_amdsmi")()
 
 
 def replace_nvml(monkeypatch: pytest.MonkeyPatch, nvml: Any) -> None:
-    """Have torch read from this in place of pynvml; None: as if pynvml could not be imported."""
+    """Make torch read from this object in place of pynvml. With None, pynvml cannot be imported."""
     module = reach("torch.cuda")
     if nvml is None:
         reach("torch.cuda._HAS_PYNVML")
@@ -40,11 +40,11 @@ def replace_nvml(monkeypatch: pytest.MonkeyPatch, nvml: Any) -> None:
 
 
 def recorder_name() -> str:
-    """What operators are recorded for on this thread: NONE, NVTX, ITT, KINETO, …"""
+    """Return the profiler for which this thread records operators: NONE, NVTX, ITT, KINETO, …"""
     found: str = reach("torch._C._autograd._profiler_type")().name
     return found
 
 
 def python_flag() -> bool:
-    """Whether torch's code in Python, such as compiled functions, finds a profiler that is recording."""
+    """Return whether torch's Python code, such as compiled functions, finds a profiler that is recording."""
     return bool(reach("torch.autograd.profiler._is_profiler_enabled"))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requires(device="cuda", nvml=True, rocm=False, mig=Fals
 
 
 def library() -> Any:
-    """The NVML bindings, initialized by torch."""
+    """Return the NVML bindings, initialized by torch."""
     import pynvml
 
     return pynvml

@@ -13,8 +13,8 @@ from . import _torch_private as private
 def test_itt_range_is_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """`torch.profiler.itt.range` marks a block and formats its message, and ends with the block.
 
-    https://docs.pytorch.org/docs/stable/profiler.html, Intel Instrumentation and Tracing Technology APIs. In a build
-    without ITT, a range raises with that reason.
+    In a build without ITT, a range raises with that reason. Source: https://docs.pytorch.org/docs/stable/profiler.html,
+    Intel Instrumentation and Tracing Technology APIs.
     """
     if not itt.is_available():
         with pytest.raises(RuntimeError, match="ITT functions not installed"), itt.range("block"):
@@ -40,9 +40,10 @@ def test_itt_range_is_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_emit_itt_marks_operators_and_changes_no_result(device: torch.device) -> None:
-    """Within `emit_itt`, torch records for ITT, and work gives the same results; it is entered once.
+    """Within `emit_itt`, torch records for ITT, and results are the same; it can be entered only once.
 
-    With `enabled=False` it does nothing, also within another. An exception leaves the block and ends the recording.
+    With `enabled=False` it does nothing, also within another `emit_itt`. An exception leaves the block and ends the
+    recording.
     """
     x = torch.arange(1000.0, device=device)
     expected = (x.square() + 1).sum().item()

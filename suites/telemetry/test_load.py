@@ -1,4 +1,4 @@
-"""Readings under load, compared with those of the same device at rest."""
+"""Readings under load, compared with readings of the same device at rest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..streams.busy import calibrate, ever, sleep_on
 
 pytestmark = [pytest.mark.requires(device="cuda", nvml=True, mig=False), pytest.mark.timeout(300)]
 
-#: Seconds. NVML averages over up to a second, so readings start after the load has lasted longer.
+#: Seconds. NVML averages over up to a second, so readings start after a longer load.
 LOAD, REST = 3.0, 3.0
 
 
 def under_load(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:
-    """Readings from the second half of some seconds of continuous matrix products, and the last product is right.
+    """Return the readings from the second half of `LOAD` seconds of matrix products, and check the last product.
 
-    The factors are ones and minus ones. Sums of 4096 of them are whole numbers that float16 holds, up to 2048.
+    The factors are ones and minus ones. The sums of 4096 of them are whole numbers, which float16 holds up to 2048.
     """
     a, b = (torch.randint(0, 2, (4096, 4096), device=device).mul(2).sub(1).to(torch.float16) for _ in range(2))
     out, readings = torch.full_like(a, -1), []
@@ -46,7 +46,7 @@ def assert_product(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Non
 
 
 def at_rest(device: torch.device, read: Callable[[torch.device], int]) -> list[int]:
-    """Readings from the second half of some seconds without work of this process."""
+    """Return the readings from the second half of `REST` seconds without work of this process."""
     torch.cuda.synchronize(device)
     time.sleep(REST / 2)
     readings = []
@@ -63,8 +63,10 @@ def median(values: list[int]) -> int:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_power_draw")
 def test_power_draw_rises_under_load(device: torch.device) -> None:
-    """The median power draw under load is higher than at rest, in at least one of three trials (others may use the
-    device)."""
+    """The median power draw under load is higher than at rest, in at least one of three trials.
+
+    Other processes may use the device.
+    """
     assert any(
         median(under_load(device, torch.cuda.power_draw)) > median(at_rest(device, torch.cuda.power_draw))
         for _ in range(3)
@@ -86,7 +88,7 @@ def test_utilization_rises_under_load(device: torch.device) -> None:
 @pytest.mark.requires(silicon=True)
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_clock_speed")
 def test_clock_rate_does_not_fall_under_load(device: torch.device) -> None:
-    """The clock under load is at least half of that at rest after it.
+    """The clock rate under load is at least half of that at rest after it.
 
     A device may reduce its clock when idle, but under load only because of heat or power.
     """

@@ -16,9 +16,9 @@ cuda = pytest.mark.requires(device="cuda")
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_nvtx_range_push_and_range_pop_return_their_depth() -> None:
-    """`range_push` returns the depth of the new range, and `range_pop` that of the ended one.
+    """`range_push` returns the depth of the new range, and `range_pop` the depth of the ended one.
 
-    Depths start at 0, or are negative if no tool is attached.
+    Depths start at 0. They are negative if no tool is attached.
     """
     nvtx = torch.cuda.nvtx
 
@@ -95,7 +95,7 @@ def test_nvtx_range_is_a_context_and_a_decorator(monkeypatch: pytest.MonkeyPatch
 @cuda
 @pytest.mark.covers("test_cuda::TestCuda::test_nvtx")
 def test_nvtx_range_and_emit_nvtx_change_no_result(device: torch.device) -> None:
-    """Work within ranges, including the autograd profiler's, gives the same results."""
+    """Work within ranges, including those of the autograd profiler, gives the same results."""
     x = torch.arange(1000.0, device=device)
     expected = (x.square() + 1).sum().item()
 
@@ -116,7 +116,7 @@ def test_nvtx_range_without_nvtx_in_the_build_raises(name: str) -> None:
 
 @cuda
 def test_emit_nvtx_waits_for_the_device_at_both_ends(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`emit_nvtx` waits for earlier work before it begins, and for that of its block before it ends."""
+    """`emit_nvtx` waits for earlier work before it begins, and for the work of its block before it ends."""
     waits: list[str] = []
     synchronize = torch.cuda.synchronize
 
@@ -137,7 +137,8 @@ def test_emit_nvtx_waits_for_the_device_at_both_ends(device: torch.device, monke
 def test_emit_nvtx_is_entered_once_and_does_nothing_if_disabled(device: torch.device) -> None:
     """Within `emit_nvtx`, torch records for NVTX; it cannot be entered again.
 
-    With `enabled=False` it does nothing, also within another. An exception leaves the block and ends the recording.
+    With `enabled=False` it does nothing, also within another `emit_nvtx`. An exception leaves the block and ends the
+    recording.
     """
     emit = emit_nvtx(record_shapes=True)
     with emit as entered:

@@ -1,4 +1,4 @@
-"""`torch.cuda.list_gpu_processes`: the processes that the driver knows on a device."""
+"""`torch.cuda.list_gpu_processes`: the processes on a device that the driver reports."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MIB = 1 << 20
 
 
 class DriverNotLoadedError(Exception):
-    """NVML's error without a driver."""
+    """NVML's error if no driver is loaded."""
 
 
 def nvml(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
-    """Have torch import this NVML; `functions` are its functions without their prefix."""
+    """Make torch import this NVML; `functions` are its functions without their prefix."""
     fakes = {f"nvml{name}": function for name, function in functions.items()}
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError_DriverNotLoaded=DriverNotLoadedError, **fakes))
 
 
 @pytest.mark.requires(device="cuda", nvml=True)
 def test_list_gpu_processes_has_a_line_per_process(device: torch.device) -> None:
-    """The text names the device, and then the number and memory of each process; a process sees itself if at all.
+    """The text names the device, and then the id and memory of each process, which may include the calling process.
 
-    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.list_gpu_processes.html. In a container, the
-    driver shows numbers of the host or none.
+    In a container, the driver reports the host's process ids or none. Source:
+    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.list_gpu_processes.html.
     """
     held = torch.ones(MIB, device=device)
     first, *lines = torch.cuda.list_gpu_processes(device).splitlines()
@@ -46,7 +46,7 @@ def test_list_gpu_processes_has_a_line_per_process(device: torch.device) -> None
 def test_list_gpu_processes_shows_what_nvml_reads(
     none: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is in units of 2**20 bytes, with three digits; without processes the text says so."""
+    """Memory is in units of 2**20 bytes, with three digits. Without processes, the text says so."""
     asked: list[object] = []
 
     def running(handle: object) -> list[SimpleNamespace]:
@@ -75,7 +75,7 @@ def test_list_gpu_processes_shows_what_nvml_reads(
 
 @pytest.mark.requires(rocm=False)
 def test_list_gpu_processes_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package of NVML, or without a driver, the text says so, and nothing is raised."""
+    """Without the NVML package, or without a driver, the text says so, and nothing is raised."""
 
     def no_driver() -> None:
         raise DriverNotLoadedError

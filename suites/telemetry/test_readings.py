@@ -13,7 +13,7 @@ from ._torch_private import amdsmi_handle, nvml_handle, raw_amdsmi, replace_nvml
 
 nvml = pytest.mark.requires(device="cuda", nvml=True)
 
-#: Bounds that every working machine satisfies, and that a wrong unit or register violates.
+#: Bounds that every working machine satisfies, and that a wrong unit or register exceeds.
 PLAUSIBLE: dict[str, tuple[Callable[[torch.device], int], int, int]] = {
     "temperature": (torch.cuda.temperature, 1, 120),  # degrees Celsius
     "power_draw": (torch.cuda.power_draw, 1_000, 3_000_000),  # milliwatts
@@ -47,7 +47,7 @@ def test_nvml_readings_are_plausible(
 ) -> None:
     """Each of twenty readings is a plausible integer for every form of the device argument.
 
-    The current device stays.
+    The current device does not change.
     """
     before = torch.cuda.current_device()
 
@@ -112,7 +112,7 @@ def test_nvml_readings_without_the_library_are_refused(name: str) -> None:
 
 
 class TwoDevices:
-    """NVML with two devices. A reading is its own number, and 1000 more for the second device.
+    """An NVML with two devices. Each reading has its own number, plus 1000 for the second device.
 
     Temperature and clock are those of the GPU and of its multiprocessors (NVML_TEMPERATURE_GPU, NVML_CLOCK_SM).
     """
@@ -151,7 +151,7 @@ NUMBERS = {
     "clock_rate": 5,
     "device_memory_used": 6,
 }
-#: Those that ask about the current device first.
+#: The readings that query the current device first.
 CURRENT_TOO = ("memory_usage", "device_memory_used")
 
 
@@ -167,9 +167,12 @@ CURRENT_TOO = ("memory_usage", "device_memory_used")
 def test_readings_ask_nvml_about_the_device_they_are_given(
     monkeypatch: pytest.MonkeyPatch, name: str, visible: str
 ) -> None:
-    """Each reading is NVML's own of the device that CUDA_VISIBLE_DEVICES gives the number. One beyond them raises."""
+    """Each reading is NVML's for the device to which CUDA_VISIBLE_DEVICES assigns the number.
+
+    A number beyond them raises.
+    """
     if name in CURRENT_TOO:
-        torch.cuda.init()  # with the devices of this process
+        torch.cuda.init()  # initializes with the devices of this process
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     read = getattr(torch.cuda, name)
     places = [int(each) for each in visible.split(",")]
@@ -184,7 +187,7 @@ def test_readings_ask_nvml_about_the_device_they_are_given(
 @pytest.mark.requires(rocm=False)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_readings_without_pynvml_name_its_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Without pynvml a reading raises ModuleNotFoundError, and names the package that has it."""
+    """Without pynvml, a reading raises ModuleNotFoundError, which names the package that contains it."""
     replace_nvml(monkeypatch, TwoDevices())
     replace_nvml(monkeypatch, None)
     with pytest.raises(ModuleNotFoundError, match="nvidia-ml-py"):

@@ -16,9 +16,9 @@ accelerator = pytest.mark.requires(accelerator=True)
 @accelerator
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.device) -> None:
-    """A thread started within a stream's block has the default stream.
+    """A thread that is started within a stream's block has the default stream.
 
-    Its own choice does not affect the parent.
+    A stream that the thread selects does not affect the parent.
     """
     default, mine, theirs = torch.accelerator.current_stream(device), torch.Stream(device), torch.Stream(device)
 
@@ -40,8 +40,8 @@ def test_current_stream_of_a_new_thread_is_the_default_stream(device: torch.devi
 def test_current_stream_of_a_thread_runs_its_work(device: torch.device) -> None:
     """An operation runs on its thread's current stream: four threads on separate streams get their own results.
 
-    A sleeping stream delays only its own thread's work: when all threads have ended, the others' work is complete, and
-    the sleeping stream's is not.
+    A sleeping stream delays only its own thread's work: when all threads have ended, the work of the others is
+    complete, and that of the sleeping stream is not.
     """
     streams = [torch.Stream(device) for _ in range(4)]
     calibrate(device)
@@ -96,7 +96,7 @@ def test_current_device_index_is_per_thread(device: torch.device) -> None:
 def test_stream_may_be_used_by_any_thread(device: torch.device) -> None:
     """A stream can be used by any thread.
 
-    Enqueued work, queries and synchronization by several threads are in order.
+    Work that several threads enqueue, and their queries and synchronizations, are in order.
     """
     stream = torch.Stream(device)
     x = torch.zeros(100, dtype=torch.int64, device=device)
@@ -159,8 +159,11 @@ def test_event_recorded_by_one_thread_orders_another(device: torch.device) -> No
 
 
 def test_grad_mode_and_default_device_are_per_thread(device: torch.device) -> None:
-    """A new thread has grad mode on and the CPU as default device, whatever its parent's, and its state is its own."""
-    block = device if device.type != "cpu" else torch.device("meta")  # which is not the default device anyway
+    """A new thread has grad mode on and the CPU as its default device, whatever the parent's state.
+
+    Its changes do not affect the parent.
+    """
+    block = device if device.type != "cpu" else torch.device("meta")  # differs from the default device
 
     def look() -> tuple[bool, str, bool]:
         grad, where = torch.is_grad_enabled(), torch.empty(1).device.type

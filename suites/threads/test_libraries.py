@@ -1,8 +1,8 @@
-"""Library handles are per thread, so threads on separate streams get the same results as alone.
+"""Library handles are per thread, so threads on separate streams get the same results as a single thread.
 
-With a shared handle, one thread's call could run on another's stream, out of order with its following operation. Each
-step uses and changes the previous result, and the streams sleep at different steps, so that such an error gives a wrong
-result.
+With a shared handle, one thread's call could run on another's stream, out of order with the operation that follows it.
+Each step uses and changes the previous result, and the streams sleep at different steps, so that such an error gives a
+wrong result.
 """
 
 from __future__ import annotations
@@ -102,8 +102,7 @@ def test_sparse_mm_in_threads(device: torch.device) -> None:
 @pytest.mark.requires(accelerator=True)
 @pytest.mark.types("float64")
 def test_cholesky_solve_in_threads(device: torch.device) -> None:
-    """Factorizations in threads, each on a stream of its own, give correct integer solutions, within float64
-    rounding."""
+    """Factorizations in threads, each on its own stream, give correct integer solutions, within float64 rounding."""
     size = 64
     matrix = torch.eye(size, dtype=torch.float64, device=device) * 2 + torch.ones(
         size, size, dtype=torch.float64, device=device
@@ -119,7 +118,7 @@ def test_cholesky_solve_in_threads(device: torch.device) -> None:
                 worst = max(worst, (solution - wanted).abs().max().item())
         return worst
 
-    # Torch loads the library at the first use, which several threads must not do together
+    # Torch loads the library at its first use, which several threads must not do concurrently
     # (https://github.com/pytorch/pytorch/issues/90613).
     torch.linalg.cholesky(matrix)
     torch.accelerator.synchronize(device)
@@ -149,7 +148,7 @@ def test_current_blas_handle_is_per_thread(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda", silicon=True, torch=">=2.13")
 @pytest.mark.covers("test_cuda::TestCuda::test_current_solver_handle")
 def test_current_solver_handle_is_the_same_each_time(device: torch.device) -> None:
-    """`current_solver_handle` is not null and constant for a thread, before and after a factorization."""
+    """`current_solver_handle` is not null, and is the same for a thread before and after a factorization."""
     first = torch.cuda.current_solver_handle()
     torch.linalg.cholesky(torch.eye(8, device=device))
 

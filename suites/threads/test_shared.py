@@ -1,5 +1,4 @@
-"""State shared by threads: the allocator, pinned memory, autograd graphs, and a device with concurrent
-synchronization."""
+"""State that threads share: the allocator, pinned memory, autograd graphs, and concurrent synchronization."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
 
 @pytest.mark.requires(accelerator=True)
 def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> None:
-    """After threads that allocated and freed have ended, the allocated memory is as before."""
+    """After threads that allocated and freed memory have ended, the allocated memory is as before."""
     settle(device)
     before = torch.accelerator.memory_allocated(device)
 
@@ -56,7 +55,7 @@ def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> No
 
 @pytest.mark.requires(accelerator=True)
 def test_pin_memory_copy_and_free_in_concurrent_threads(device: torch.device) -> None:
-    """Threads can concurrently allocate pinned memory, copy it on delayed streams and free it; values are unchanged."""
+    """Threads can concurrently allocate pinned memory, copy it on delayed streams and free it, with correct values."""
     calibrate(device)
 
     def work(number: int) -> list[int]:
@@ -114,7 +113,7 @@ def test_backward_in_threads_adds_up_gradients_of_one_leaf(device: torch.device)
 
 
 def test_error_in_one_thread_does_not_affect_others(device: torch.device) -> None:
-    """An exception in one thread is raised there and does not affect the others."""
+    """An exception in one thread is raised in that thread, and does not affect the others."""
 
     def work(number: int) -> int:
         mistakes = 0
@@ -144,7 +143,7 @@ def test_synchronize_releases_the_gil(
 ) -> None:
     """A synchronize releases the GIL: another thread runs during the wait, and reports so before the wait returns.
 
-    The other thread is woken right before the wait and queries the stream: if the GIL were held, it could not do so
+    The other thread is woken right before the wait and queries the stream. If the GIL were held, it could not do so
     before the end of the sleep.
     """
     stream = torch.Stream(device)
@@ -196,7 +195,7 @@ def test_synchronize_in_one_thread_while_another_launches(device: torch.device) 
 
 @pytest.mark.requires(accelerator=True)
 def test_stream_and_event_made_by_threads_at_once(device: torch.device) -> None:
-    """Threads can concurrently create, use and delete streams and events, and each finds its own work complete."""
+    """Threads can concurrently create, use and delete streams and events; each thread's work completes."""
     settle(device)
 
     def work(number: int) -> list[int]:

@@ -1,18 +1,18 @@
-"""Threads that start together; an exception in a thread fails the case."""
+"""Threads that start together. An exception in a thread fails the case."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-#: Seconds to wait for a thread; the case's own limit is shorter where it matters.
+#: Seconds to wait for a thread. A case that needs a shorter limit has its own.
 LIMIT = 120.0
 
 
 def run(count: int, work: Callable[[int], object]) -> list[object]:
-    """Call `work` with the numbers 0 to `count` - 1, each in a separate thread, all started together.
+    """Call `work` with each number from 0 to `count` - 1 in a separate thread, all started together.
 
-    Returns the results in order when all threads have ended. Raises the first exception that one raised.
+    Return the results in order when all threads have ended. Raise the first exception that a thread raised.
     """
     barrier = threading.Barrier(count, timeout=LIMIT)
     results: list[object] = [None] * count
@@ -36,5 +36,5 @@ def run(count: int, work: Callable[[int], object]) -> list[object]:
 
 
 def elsewhere(work: Callable[[], object]) -> object:
-    """The result of `work` in another thread, or its exception."""
+    """Return the result of `work` in another thread, or raise its exception."""
     return run(1, lambda _: work())[0]

@@ -24,7 +24,7 @@ def empty_host_cache(device: torch.device) -> None:
 
 
 def host_memory_stats(device: torch.device) -> dict[str, int]:
-    """Counters of pinned memory by name, such as active_bytes.current."""
+    """Return counters of pinned memory by name, such as active_bytes.current."""
     found: Any = getattr(torch.get_device_module(device), "host_memory_stats", None)
     if found is None:
         pytest.skip(f"torch {torch.__version__} has no torch.{device.type}.host_memory_stats")

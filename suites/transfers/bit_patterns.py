@@ -20,7 +20,7 @@ SPECIAL_32 = (
     *(0x3F800000, 0xBF800000, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000),
     *(0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FD55555, 0xFFAAAAAA, 0x7FFFFFFF, 0xFFFFFFFF),
 )
-#: The same as float64.
+#: The same kinds of patterns as float64.
 SPECIAL_64 = (
     *(0x0000000000000000, 0x8000000000000000, 0x0000000000000001, 0x8000000000000001),
     *(0x000FFFFFFFFFFFFF, 0x800FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000000),
@@ -32,25 +32,24 @@ SPECIAL_64 = (
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in the order of its elements, for comparisons that treat NaNs bitwise."""
+    """Return the bytes of a tensor in the order of its elements, for comparisons that treat NaNs bitwise."""
     return tensor.cpu().contiguous().view(torch.uint8).reshape(-1)
 
 
 def pattern(size: int) -> torch.Tensor:
-    """Bytes of all 256 values.
+    """Return bytes of all 256 values.
 
-    Each differs from its neighbors and from those a power of two away, so that any shift is visible.
+    Each byte differs from its neighbors and from those a power of two away, so that any shift is visible.
     """
     numbers = torch.arange(size, dtype=torch.int64)
     return (((numbers * 2654435761 >> 7) % 251 + numbers // 251 % 7) % 256).to(torch.uint8)
 
 
 def bit_patterns(dtype: torch.dtype) -> torch.Tensor:
-    """Elements of a dtype, built from bytes: all patterns of 8- and 16-bit dtypes.
+    """Return elements of a dtype, built from bytes: all patterns of 8- and 16-bit dtypes.
 
-    Of wider dtypes, special patterns and 2048 mixed ones.
-
-    Complex numbers combine each special pattern with each other in both parts.
+    Wider dtypes have special patterns and 2048 mixed ones. Complex numbers combine each special pattern with each other
+    in both parts.
     """
     if dtype == torch.bool:
         return (pattern(4096) % 2).bool()
@@ -71,5 +70,5 @@ _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def _packed(form: str, numbers: tuple[int, ...] | range) -> torch.Tensor:
-    """The bytes of unsigned integers in native byte order."""
+    """Return the bytes of unsigned integers in native byte order."""
     return torch.tensor(list(struct.pack(f"={len(numbers)}{form}", *numbers)), dtype=torch.uint8)

@@ -1,7 +1,7 @@
 """The numbers of 8- and 16-bit floating-point types, computed in Python from their definitions.
 
-E4M3 and E5M2 are those of the OCP 8-bit floating-point specification; `fn` types have no infinity, `fnuz` types have no
-infinity and no negative zero, whose pattern is NaN, and E8M0 is the scale of the OCP microscaling formats.
+E4M3 and E5M2 are the types of the OCP 8-bit floating-point specification. `fn` types have no infinity. `fnuz` types
+have no infinity and no negative zero, whose pattern is NaN. E8M0 is the scale of the OCP microscaling formats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INF, NAN = math.inf, math.nan
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Bits of exponent and fraction, the exponent's bias, and what the largest patterns are.
+    """The bits of exponent and fraction, the exponent's bias, and the meaning of the largest patterns.
 
     - `special`: "ieee" (infinities and NaNs), "fn" (NaN where all bits are one) or "fnuz" (NaN for minus zero).
     """
@@ -31,7 +31,7 @@ class Form:
     special: str
 
     def decode(self, code: int) -> float:
-        """The number of a bit pattern."""
+        """Return the number of a bit pattern."""
         sign = -1.0 if code >> (self.exponent + self.fraction) else 1.0
         power, part = code >> self.fraction & (1 << self.exponent) - 1, code & (1 << self.fraction) - 1
         full = (1 << self.exponent) - 1
@@ -58,22 +58,24 @@ FLOAT8 = [dtype for dtype in FORMS if dtype.itemsize == 1]
 
 
 def decoded(dtype: torch.dtype) -> list[float]:
-    """The number of each pattern of a type, in their order. E8M0 has powers of two, and NaN at the end."""
+    """Return the number of each pattern of a type, in order. E8M0 has powers of two, and NaN at the end."""
     if dtype == torch.float8_e8m0fnu:
         return [math.ldexp(1.0, code - 127) for code in range(255)] + [NAN]
     return [FORMS[dtype].decode(code) for code in range(1 << 8 * dtype.itemsize)]
 
 
 def rounded(dtype: torch.dtype) -> dict[float, int]:
-    """Numbers of float32 with the pattern to which they round: each number of the type, the middle between neighbors
-    (to the even pattern), the numbers of float32 beside the middle, what overflows, and what underflows.
+    """Return float32 numbers with the pattern to which each rounds.
+
+    They are each number of the type, the middle between neighbors (rounded to the even pattern), the float32 numbers
+    next to the middle, numbers that overflow, and numbers that underflow.
     """
     form = FORMS[dtype]
     top = 1 << form.exponent + form.fraction
     codes = [code for code in range(top) if math.isfinite(form.decode(code))]
     values = [form.decode(code) for code in codes]
     found: dict[float, int] = dict(zip(values, codes, strict=True))
-    # The next number of the grid takes the place of what overflows.
+    # Overflow rounds as if the grid had one more number.
     last = codes[-1]
     step = values[-1] - values[-2]
     over = {"fn": top - 1, "fnuz": top, "ieee": (1 << form.exponent) - 1 << form.fraction}[form.special]
@@ -81,7 +83,7 @@ def rounded(dtype: torch.dtype) -> dict[float, int]:
     for (low, code), (high, following) in itertools.pairwise(grid):
         middle = float(Fraction(low) + (Fraction(high) - Fraction(low)) / 2)
         even = code if code % 2 == 0 else following
-        # The pattern that overflows is even where the largest number is odd.
+        # The pattern of overflow counts as even if the largest number is odd.
         found[middle] = even if code != last else (over if code % 2 else code)
         found[_next_float32(middle, up=False)] = code
         found[_next_float32(middle, up=True)] = following
@@ -93,7 +95,7 @@ def rounded(dtype: torch.dtype) -> dict[float, int]:
 
 
 def _next_float32(value: float, *, up: bool) -> float:
-    """The number of float32 beside a positive one."""
+    """Return the float32 number next to a positive one."""
     import numpy as np
 
     return float(np.nextafter(np.float32(value), np.float32(INF if up else 0.0)))

@@ -30,7 +30,7 @@ def name(dtype: torch.dtype) -> str:
 
 
 def numbers(source: torch.dtype, target: torch.dtype) -> list[complex]:
-    """Numbers that both dtypes can represent, except for an imaginary part that the target drops.
+    """Return numbers that both dtypes can represent, except for an imaginary part that the target drops.
 
     Their conversion is defined. For bool they are zero and one.
     """
@@ -48,14 +48,14 @@ def numbers(source: torch.dtype, target: torch.dtype) -> list[complex]:
 
 
 def of_type(number: complex, dtype: torch.dtype) -> complex:
-    """A number as represented by a dtype, by Python's rules."""
+    """Return a number as represented by a dtype, by Python's rules."""
     if dtype == torch.bool:
         return bool(number)
     return number if dtype.is_complex else number.real if dtype.is_floating_point else int(number.real)
 
 
 def tensor_of(values: list[complex], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of the numbers, each converted in Python, so that no tensor conversion is involved."""
+    """Return a tensor of the numbers, each converted in Python, so that no tensor conversion is involved."""
     return torch.tensor([of_type(value, dtype) for value in values], dtype=dtype)
 
 
@@ -89,7 +89,7 @@ def test_to_and_copy_convert_as_the_cpu_does(
 def test_to_rounds_to_nearest_even(device: torch.device) -> None:
     """float32 to bfloat16 and float16 rounds to nearest even, before or after the copy.
 
-    Overflow is infinite, NaN stays NaN.
+    Overflow is infinite, and NaN stays NaN.
     """
     inf = float("inf")
     wanted = {

@@ -74,7 +74,7 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
     missing = int(runtime.cudaHostUnregister(x.data_ptr()))
 
     assert (again, missing) == (712, 713)
-    try:  # the runtime keeps the last error, and torch reads it after a launch: at most once
+    try:  # the runtime keeps the last error, and torch reads it once after a launch
         torch.zeros(1, device="cuda")
     except RuntimeError as error:
         assert re.search(r"registered|mapped", str(error))  # noqa: PT017
@@ -87,8 +87,7 @@ def test_cudahostregister_twice_is_refused_with_712() -> None:
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister")
 @pytest.mark.own_process
 def test_pinned_use_cuda_host_register_pins(device: torch.device) -> None:
-    """With `pinned_use_cuda_host_register`, the allocator pins by registering plain memory, in the set number of
-    threads.
+    """With `pinned_use_cuda_host_register`, the allocator pins by registering plain memory, in several threads.
 
     Small and large blocks are pinned and keep their values. A block can be unregistered and registered again, which
     fails without the setting.
@@ -113,7 +112,7 @@ print("registered", undone == 0, torch.equal(x, torch.arange(1 << 20)))
 @pytest.mark.timeout(150)
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_with_cudaregister_multithread")
 def test_pinned_use_cuda_host_register_from_several_threads(device: torch.device) -> None:
-    """The same from four concurrent threads, whose exceptions are reported."""
+    """With `pinned_use_cuda_host_register`, four concurrent threads get pinned blocks."""
     script = f"""{PINNING}
 failures = []
 def guarded():

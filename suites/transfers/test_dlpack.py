@@ -1,4 +1,4 @@
-"""DLPack: memory that libraries share, who keeps it alive, what may not be shared, and the order of streams."""
+"""DLPack: memory that libraries share, its lifetime, tensors that cannot be shared, and the order of streams."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TYPES = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 ]
-#: Devices that torch has a name for in DLPack: of those outside of its tree, none that has a name of its own.
+#: Devices for which torch has a DLPack name. No out-of-tree device has its own.
 NAMED = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}, {"device": "xpu"}])
 CUDA = pytest.mark.requires(device="cuda")
-#: What the specification calls these devices.
+#: The specification's numbers of these devices.
 HOST, GPU, PINNED = 1, 2, 3
 
 
 @NAMED
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda each: str(each).removeprefix("torch."))
 def test_from_dlpack_keeps_values_and_type(device: torch.device, dtype: torch.dtype) -> None:
-    """A tensor that is passed on by DLPack has the type, the device, the values, and the memory of the first."""
+    """A tensor passed through DLPack has the type, device, values and memory of the original."""
     first = torch.tensor([0, 1, 2, 5, 1, 0], device=device).to(dtype)
 
     second = torch.from_dlpack(first)
@@ -43,7 +43,7 @@ def test_from_dlpack_keeps_values_and_type(device: torch.device, dtype: torch.dt
 @NAMED
 @pytest.mark.parametrize("form", ["transposed", "steps", "offset", "expanded", "scalar", "empty", "long_strides"])
 def test_from_dlpack_keeps_the_layout(device: torch.device, form: str) -> None:
-    """Shape, strides and the place of the first element come along, so that a write reaches the same element."""
+    """Shape, strides and offset are preserved, so that a write reaches the same element."""
     whole = torch.arange(24.0, device=device)
     first = {
         "transposed": lambda: whole.reshape(4, 6).t(),
@@ -69,7 +69,7 @@ def test_from_dlpack_keeps_the_layout(device: torch.device, form: str) -> None:
 @NAMED
 @pytest.mark.parametrize("copy", [True, False, None])
 def test_from_dlpack_copies_if_it_is_asked_to(device: torch.device, copy: bool | None) -> None:
-    """`copy=True` gives memory of its own with the same values, `copy=False` and None the same memory."""
+    """`copy=True` gives separate memory with the same values; `copy=False` and None give the same memory."""
     first = torch.arange(6.0, device=device).reshape(2, 3).t()
 
     second = torch.from_dlpack(first, copy=copy)
@@ -82,7 +82,7 @@ def test_from_dlpack_copies_if_it_is_asked_to(device: torch.device, copy: bool |
 
 @CUDA
 def test_from_dlpack_to_another_device_copies(device: torch.device) -> None:
-    """A tensor goes to another device by a copy, which ``copy=False`` forbids; to its own device nothing is copied."""
+    """A tensor moves to another device by a copy, which `copy=False` refuses; on its own device nothing is copied."""
     first = torch.arange(5.0)
 
     there = torch.from_dlpack(first, device=device)
@@ -99,7 +99,7 @@ def test_from_dlpack_to_another_device_copies(device: torch.device) -> None:
 @NAMED
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0)], ids=["none", "old", "new"])
 def test_dlpack_capsule_is_consumed_once(device: torch.device, version: tuple[int, int] | None) -> None:
-    """A capsule has the name of its version, hands its tensor to one consumer, and refuses a second one."""
+    """A capsule has the name of its version, passes its tensor to one consumer, and refuses a second one."""
     first = torch.arange(4.0, device=device)
     capsule: Any = first.__dlpack__(max_version=version)
     name = "dltensor_versioned" if version == (1, 0) else "dltensor"
@@ -120,7 +120,7 @@ def test_dlpack_capsule_is_consumed_once(device: torch.device, version: tuple[in
 def test_dlpack_capsule_keeps_memory_until_it_is_dropped(
     device: torch.device, consumed: bool, version: tuple[int, int] | None
 ) -> None:
-    """A capsule keeps the memory when its producer is gone; then its consumer does, and the last one frees it."""
+    """A capsule keeps the memory alive without its producer, and so does its consumer; the last one frees it."""
     storage = torch.arange(1000.0, device=device).untyped_storage()
     alive = weakref.ref(storage)
     first = torch.empty(0, device=device).set_(storage, 0, (1000,))  # type: ignore[call-overload]
@@ -149,7 +149,7 @@ def test_dlpack_capsule_keeps_memory_until_it_is_dropped(
 
 @NAMED
 def test_dlpack_refuses_what_it_cannot_describe(device: torch.device) -> None:
-    """Tensors that need a gradient, are conjugated, or are sparse raise BufferError: DLPack has no word for that."""
+    """Tensors that require grad, are conjugated, or are sparse raise BufferError, since DLPack cannot describe them."""
     complex_ones = torch.ones(2, dtype=torch.complex64, device=device)
     for first, why in [
         (torch.ones(2, device=device, requires_grad=True), "gradient"),
@@ -165,7 +165,7 @@ def test_dlpack_refuses_what_it_cannot_describe(device: torch.device) -> None:
 
 @NAMED
 def test_dlpack_device_names_type_and_index(device: torch.device) -> None:
-    """`__dlpack_device__` has the number of the device's type and its index."""
+    """`__dlpack_device__` returns the number of the device's type and the device's index."""
     tensor = torch.ones(1, device=device)
     kind, index = tensor.__dlpack_device__()
     assert (int(kind), index) == ((GPU, device.index) if device.type == "cuda" else (HOST, 0))
@@ -174,14 +174,14 @@ def test_dlpack_device_names_type_and_index(device: torch.device) -> None:
 
 @CUDA
 def test_dlpack_device_of_pinned_memory(device: torch.device) -> None:
-    """Pinned memory is that of the host for CUDA, and can be taken from DLPack."""
+    """Pinned memory has DLPack's device type for CUDA host memory, and can be imported from DLPack."""
     tensor = torch.arange(3.0).pin_memory()
     assert int(tensor.__dlpack_device__()[0]) == PINNED
     assert torch.from_dlpack(tensor).to(device).tolist() == [0, 1, 2]
 
 
 def test_dlpack_shares_memory_with_numpy() -> None:
-    """NumPy takes a tensor's memory, and torch that of an array, with its strides and type."""
+    """NumPy can use a tensor's memory, and torch an array's memory, with its strides and type."""
     tensor = torch.arange(6, dtype=torch.int16).reshape(2, 3)
     array = np.from_dlpack(tensor.t())
     assert (array.shape, array.dtype) == ((3, 2), np.int16)
@@ -198,14 +198,14 @@ def test_dlpack_shares_memory_with_numpy() -> None:
 
 @NAMED
 def test_dlpack_stream_that_is_no_number_is_refused(device: torch.device) -> None:
-    """`stream` is a number or None: a stream object is a TypeError."""
+    """`stream` is a number or None; a stream object raises TypeError."""
     with pytest.raises(TypeError, match="stream"):
         torch.ones(1, device=device).__dlpack__(stream=torch.ones(1))
 
 
 @CUDA
 def test_dlpack_refuses_the_default_stream_per_thread(device: torch.device) -> None:
-    """The stream number 2 stands for the default stream per thread, which torch does not have."""
+    """Stream number 2, the per-thread default stream, is refused, because torch does not support it."""
     with pytest.raises(BufferError, match="per-thread"):
         torch.ones(1, device=device).__dlpack__(stream=2)
 
@@ -213,9 +213,9 @@ def test_dlpack_refuses_the_default_stream_per_thread(device: torch.device) -> N
 @CUDA
 @pytest.mark.parametrize("stream", ["own", "legacy", "none"])
 def test_dlpack_stream_waits_for_the_producer(device: torch.device, stream: str) -> None:
-    """The stream of a consumer waits for the producer's current one: one of its own, or the default by 1 or None.
+    """The consumer's stream waits for the producer's current stream: a side stream, or the default one with 1 or None.
 
-    With -1 nothing waits, and the reader sees what was there before.
+    With -1 no stream waits, and the reader sees the previous contents.
     """
     writer = torch.cuda.Stream(device)
     reader = torch.cuda.Stream(device) if stream == "own" else torch.cuda.default_stream(device)
@@ -246,7 +246,7 @@ def test_dlpack_stream_waits_for_the_producer(device: torch.device, stream: str)
 @CUDA
 @pytest.mark.requires(devices=2)
 def test_dlpack_refuses_a_tensor_of_another_device(device: torch.device) -> None:
-    """A tensor is passed on while its device is current, as a stream would be of the wrong device otherwise."""
+    """A tensor can only be passed on while its device is current, since the stream would be of another device."""
     there = torch.arange(3.0, device=torch.device("cuda", 1))
     with pytest.raises(BufferError, match="device index"):
         torch.from_dlpack(there)

@@ -1,4 +1,4 @@
-"""Copies of the types that torch can hold and that few kernels know: float8, float4, complex32, unsigned 16 to 64 bits.
+"""Copies of types that few kernels support: float8, float4, complex32, unsigned 16 to 64 bits.
 
 `test_round_trips.py` has the others. Types of fewer than 8 bits (`int4`, `uint1`, …) and `bits8` to `bits16` have no
 kernels, not even for copies of all their elements, and quantized types are deprecated; no case has them.
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimen
 
 
 def every_pattern(dtype: torch.dtype, more: int = 0) -> torch.Tensor:
-    """All patterns of 8- and 16-bit types in order, and mixed bytes for wider ones; then `more` mixed elements."""
+    """Return all patterns of 8- and 16-bit types in order, or mixed bytes for wider types; then `more` mixed ones."""
     width = dtype.itemsize
     if width <= 2:
         counted = torch.arange(1 << 8 * width, dtype=torch.int32)
@@ -52,7 +52,7 @@ def every_pattern(dtype: torch.dtype, more: int = 0) -> torch.Tensor:
 @TYPE
 @NON_BLOCKING
 def test_to_and_copy_keep_each_bit(device: torch.device, dtype: torch.dtype, non_blocking: bool) -> None:
-    """To the device, on it, and back, by `to`, `copy_` and `clone`: each bit pattern is kept."""
+    """`to`, `copy_` and `clone` keep each bit pattern, to the device, on it, and back."""
     x = every_pattern(dtype, more=100 * non_blocking)
     sent = bits(x).clone()
 
@@ -73,7 +73,7 @@ def test_to_and_copy_keep_each_bit(device: torch.device, dtype: torch.dtype, non
 @TYPE
 @NON_BLOCKING
 def test_pinned_memory_keeps_each_bit(device: torch.device, dtype: torch.dtype, non_blocking: bool) -> None:
-    """From and to pinned memory, each bit pattern is kept."""
+    """Copies from and to pinned memory keep each bit pattern."""
     x = every_pattern(dtype)
     pinned = x.pin_memory()
 
@@ -88,7 +88,7 @@ def test_pinned_memory_keeps_each_bit(device: torch.device, dtype: torch.dtype, 
 
 @BY_KERNELS
 def test_copies_with_strides_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
-    """Into and out of every other element, transposed and by slices of odd offsets; elements between stay."""
+    """Copies of every other element, transposed and by odd slices keep each bit; elements between do not change."""
     x = every_pattern(dtype)[: (len(every_pattern(dtype)) // 3) * 3]
     there = x.to(device)
     spread = torch.zeros(2 * len(x), dtype=torch.uint8 if dtype.itemsize == 1 else dtype, device=device).view(dtype)
@@ -110,7 +110,7 @@ def test_copies_with_strides_keep_each_bit(device: torch.device, dtype: torch.dt
 @TYPE
 @NON_BLOCKING
 def test_copies_between_devices_keep_each_bit(device: torch.device, dtype: torch.dtype, non_blocking: bool) -> None:
-    """From one device to another and back, each bit pattern is kept."""
+    """A copy from one device to another and back keeps each bit pattern."""
     x, other = every_pattern(dtype), torch.device(device.type, 1)
 
     there = x.to(device).to(other, non_blocking=non_blocking)
@@ -125,7 +125,7 @@ def test_copies_between_devices_keep_each_bit(device: torch.device, dtype: torch
 
 @BY_KERNELS
 def test_cat_and_stack_keep_each_bit(device: torch.device, dtype: torch.dtype) -> None:
-    """Concatenation and stacking, which copy by kernels of their own, keep each bit pattern."""
+    """Concatenation and stacking, which copy with their own kernels, keep each bit pattern."""
     x = every_pattern(dtype)
     there = x.to(device)
 

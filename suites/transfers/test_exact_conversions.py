@@ -1,6 +1,6 @@
-"""Conversions of float8, complex32 and unsigned types, against numbers computed in Python from their definitions.
+"""Conversions of float8, complex32 and unsigned types, compared with numbers computed in Python from their definitions.
 
-Each conversion is made on the way to the device, on the device, and on the way back.
+Each conversion runs on the way to the device, on the device, and on the way back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support", "ignore:Ca
 
 
 def ways(x: torch.Tensor, target: torch.dtype, device: torch.device) -> Iterator[torch.Tensor]:
-    """The tensor converted on the way to the device, on it, into a tensor on it, and on the way back."""
+    """Yield the tensor converted on the way to the device, on it, into a tensor on it, and on the way back."""
     yield x.to(device, target)
     yield x.to(device).to(target)
     yield torch.empty(x.shape, dtype=target, device=device).copy_(x.to(device))
@@ -34,28 +34,28 @@ def ways(x: torch.Tensor, target: torch.dtype, device: torch.device) -> Iterator
 
 
 def codes(values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of these bit patterns."""
+    """Return a tensor of these bit patterns."""
     form = {1: "B", 2: "H", 4: "I", 8: "Q"}[dtype.itemsize]
     return torch.tensor(list(struct.pack(f"={len(values)}{form}", *values)), dtype=torch.uint8).view(dtype)
 
 
 def overflowed(found: Sequence[int], dtype: torch.dtype) -> list[int]:
-    """The patterns, with the largest number of E4M3 for its NaN.
+    """Return the patterns, with the largest number of E4M3 in place of its NaN.
 
-    The specification leaves open which of both overflow gives. torch gives NaN up to release 2.12, then the number.
+    The specification allows either for overflow. torch gives NaN up to release 2.12, then the number.
     """
     return [code & ~1 if dtype == torch.float8_e4m3fn and code & 127 == 127 else code for code in found]
 
 
 def patterns(x: torch.Tensor) -> list[int]:
-    """The bit patterns of a tensor of 8- or 16-bit elements."""
+    """Return the bit patterns of a tensor of 8- or 16-bit elements."""
     form = {1: "B", 2: "H"}[x.dtype.itemsize]
     data = bytes(x.cpu().contiguous().view(torch.uint8).flatten().tolist())
     return list(struct.unpack(f"={x.numel()}{form}", data))
 
 
 def assert_numbers(found: torch.Tensor, expected: Sequence[float]) -> None:
-    """Check numbers with their signs, also of zero, and NaN for NaN."""
+    """Check numbers with their signs, including the sign of zero, and NaN for NaN."""
     for place, (value, wanted) in enumerate(zip(found.cpu().tolist(), expected, strict=True)):
         same = math.isnan(value) if math.isnan(wanted) else value == wanted
         same = same and (math.isnan(wanted) or math.copysign(1, value) == math.copysign(1, wanted))
@@ -67,7 +67,7 @@ def assert_numbers(found: torch.Tensor, expected: Sequence[float]) -> None:
 def test_float8_to_wider_types_is_exact(device: torch.device, dtype: torch.dtype, target: torch.dtype) -> None:
     """Each of the 256 patterns becomes its number, with zeros of both signs, infinities and NaN.
 
-    Powers of two beyond float16 become infinity or zero, as those of float32 do.
+    Powers of two beyond float16 become infinity or zero, like those of float32.
     """
     x = codes(range(256), dtype)
     expected = decoded(dtype)
@@ -86,7 +86,7 @@ def test_float8_to_wider_types_is_exact(device: torch.device, dtype: torch.dtype
 @EIGHT
 @pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=name)
 def test_to_float8_rounds_to_nearest_even(device: torch.device, dtype: torch.dtype, source: torch.dtype) -> None:
-    """Each number, the middle between neighbors, the numbers beside it, and overflow round as the definition says.
+    """Each number, the middle between neighbors, the numbers next to it, and overflow round as the definition says.
 
     Overflow is NaN in `fnuz` types and infinity in E5M2. Signs are kept, except that of zero in `fnuz` types.
     """
@@ -105,8 +105,7 @@ def test_to_float8_rounds_to_nearest_even(device: torch.device, dtype: torch.dty
 
 @EIGHT
 def test_to_float8_of_nan_and_infinity(device: torch.device, dtype: torch.dtype) -> None:
-    """NaN stays NaN, and infinity is infinity in E5M2, NaN in `fnuz` types, and either NaN or the largest number in
-    E4M3."""
+    """NaN stays NaN. Infinity is infinity in E5M2, NaN in `fnuz` types, and NaN or the largest number in E4M3."""
     x = torch.tensor([math.nan, math.inf, -math.inf])
     infinite = [math.inf, -math.inf] if dtype == torch.float8_e5m2 else [NAN, NAN]
 
@@ -121,7 +120,7 @@ def test_to_float8_of_nan_and_infinity(device: torch.device, dtype: torch.dtype)
 
 
 def test_to_float8_e8m0_takes_the_nearest_power_of_two(device: torch.device) -> None:
-    """Powers of two are kept, numbers up to 1.5 times a power round down to it and those above up; NaN is 255."""
+    """Powers of two are kept, and other numbers round down up to 1.5 times a power, otherwise up; NaN is 255."""
     powers = [math.ldexp(1.0, exponent) for exponent in (-126, -60, -1, 0, 1, 5, 100, 126)]
     x = torch.tensor([*powers, *[1.25 * power for power in powers], *[1.75 * power for power in powers], math.nan])
     exact = [127 + exponent for exponent in (-126, -60, -1, 0, 1, 5, 100, 126)]
@@ -133,9 +132,9 @@ def test_to_float8_e8m0_takes_the_nearest_power_of_two(device: torch.device) -> 
 @pytest.mark.parametrize("target", [torch.float32, torch.bfloat16, torch.float64], ids=name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=name)
 def test_half_precision_to_wider_types_is_exact(device: torch.device, dtype: torch.dtype, target: torch.dtype) -> None:
-    """All 65,536 patterns of float16 and bfloat16 become their numbers in float32 and float64, subnormal ones too.
+    """All 65,536 patterns of float16 and bfloat16, including subnormals, become their numbers in wider types.
 
-    To bfloat16, those of float16 with up to eight bits.
+    The conversion to bfloat16 is checked for float16 numbers with up to eight bits.
     """
     if dtype == target:
         return
@@ -150,7 +149,7 @@ def test_half_precision_to_wider_types_is_exact(device: torch.device, dtype: tor
 
 
 def test_complex32_is_two_halves(device: torch.device) -> None:
-    """complex32 becomes complex64 and back with both parts exact, and its real part alone in a real type."""
+    """complex32 becomes complex64 and back with both parts exact, and only its real part becomes a real type."""
     parts = [(1.0, -2.0), (0.5, 65504.0), (-0.0, 2.0**-24), (math.inf, 3.0), (2.0**-14, -1023.5)]
     x = torch.tensor([part for pair in parts for part in pair], dtype=torch.float16).view(torch.complex32)
 
@@ -168,7 +167,7 @@ UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
 
 
 def around_powers(width: int) -> list[int]:
-    """Zero, and each power of two below 2^width with the numbers beside it, so that each bit decides one."""
+    """Return zero, and each power of two below 2^width with the numbers next to it, so that each bit matters."""
     found = {0, (1 << width) - 1}
     for bit in range(width):
         found |= {(1 << bit) - 1, 1 << bit, (1 << bit) + 1}
@@ -215,7 +214,7 @@ def test_signed_to_unsigned_wraps(device: torch.device, target: torch.dtype) -> 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=name)
 @pytest.mark.parametrize("target", [torch.float32, torch.float64], ids=name)
 def test_unsigned_to_floats_rounds_to_nearest(device: torch.device, dtype: torch.dtype, target: torch.dtype) -> None:
-    """Unsigned integers become the nearest number of the type, also beyond the largest signed one."""
+    """Unsigned integers become the nearest number of the type, also above the largest signed one."""
     values = around_powers(8 * dtype.itemsize)
 
     for found in ways(codes(values, dtype), target, device):
@@ -223,7 +222,7 @@ def test_unsigned_to_floats_rounds_to_nearest(device: torch.device, dtype: torch
 
 
 def nearest(value: int, target: torch.dtype) -> float:
-    """The number of float32 or float64 that is nearest to a whole number, and even of two."""
+    """Return the float32 or float64 number that is nearest to a whole number, or of two the even one."""
     digits = 24 if target == torch.float32 else 53
     shift = max(value.bit_length() - digits, 0)
     kept, rest = value >> shift, value & (1 << shift) - 1

@@ -24,7 +24,7 @@ def collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory whose files can be opened with O_DIRECT, as cuFile requires."""
+    """Return a directory whose files can be opened with O_DIRECT, as cuFile requires."""
     try:
         os.close(os.open(tmp_path / "probe", os.O_CREAT | os.O_RDWR | os.O_DIRECT))
     except OSError as error:
@@ -33,17 +33,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def never_answers() -> bool:
-    """Whether cuFile would hang when it opens a file.
+    """Return whether cuFile would hang when it opens a file.
 
     The version in CUDA 13.2 (1.17) reads /proc/modules to its end, and loops if the file does not exist, as on a kernel
-    without modules. With the file it returns immediately.
+    without modules. If the file exists, it returns immediately.
     """
     build = tuple(int(part) for part in (torch.version.cuda or "0").split("."))
     return build >= (13, 2) and not Path("/proc/modules").exists()
 
 
 def opened(path: Path) -> gds.GdsFile:
-    """A file for reading and writing. Skips the case if cuFile does not support it; any other error is a failure."""
+    """Return a file for reading and writing.
+
+    Skip the case if cuFile does not support it; any other error is a failure.
+    """
     if never_answers():
         pytest.skip("cuFile of CUDA 13.2 hangs on a machine without /proc/modules")
     try:
@@ -57,7 +60,7 @@ def opened(path: Path) -> gds.GdsFile:
 @pytest.mark.requires(cuda=False)
 @pytest.mark.covers("test_cuda::TestCuda::test_gds_fails_in_ci")
 def test_gdsfile_and_gds_register_buffer_without_cuda_are_refused(folder: Path) -> None:
-    """A build without GDS raises for files and for buffers, and names what is missing."""
+    """A build without GDS raises for files and for buffers, and the error names what is missing."""
     with pytest.raises(RuntimeError, match="not supported on this platform"):
         gds.GdsFile(str(folder / "file"), os.O_CREAT | os.O_RDWR)
     for call in (gds.gds_register_buffer, gds.gds_deregister_buffer):

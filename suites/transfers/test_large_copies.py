@@ -1,8 +1,8 @@
 """Large copies, each byte checked: from the host, to it, on the device and between devices.
 
-Eight bytes are the place of their element times an odd constant, so that none are equal and a shift, a repetition or a
-lost part shows wherever it is. Both the device, by its own arithmetic, and the host, by NumPy's, compare each byte.
-Sizes lie on both sides of powers of two, where drivers change from one transfer to several, up to 4 GiB.
+Each eight bytes are the index of their element times an odd constant. All are different, so a shift, a repetition or a
+lost part is found wherever it is. Both the device, with its own arithmetic, and the host, with NumPy's, compare each
+byte. Sizes are on both sides of powers of two, at which drivers change from one transfer to several, up to 4 GiB.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch
 from .test_round_trips import settle
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-#: An odd number: each product modulo 2^64 occurs once.
+#: An odd number, so that each product modulo 2^64 occurs once.
 FACTOR = 0x9E3779B97F4A7C15
-#: Bytes that are made and compared at a time.
+#: Bytes that are generated and compared at a time.
 PIECE = 8 * MIB
 
 
 def large(size: int, memory: str) -> Any:
-    """A size for devices with this much memory: not for the CPU, which tests of 32 MiB serve."""
+    """Return a size for GPUs with this much memory. Sizes up to 64 MiB also run on the CPU."""
     marks = pytest.mark.requires(silicon=True, memory=f">={memory}", free_memory=f">={memory}")
     return pytest.param(size, marks=[marks, pytest.mark.timeout(900)])
 
@@ -49,19 +49,19 @@ PINNED = pytest.mark.parametrize(
 
 
 def pieces(size: int) -> Iterator[tuple[int, int]]:
-    """The beginning and the end of each piece of a size."""
+    """Yield the beginning and the end of each piece of a size."""
     for begin in range(0, size, PIECE):
         yield begin, min(begin + PIECE, size)
 
 
 def expected(begin: int, end: int) -> np.ndarray[Any, Any]:
-    """The bytes between two places, of which the first is a multiple of eight, by NumPy."""
+    """Return the bytes between two places, computed by NumPy. The first place is a multiple of eight."""
     places = np.arange(begin // 8, -(-end // 8), dtype=np.uint64)
     return (places * np.uint64(FACTOR)).view(np.uint8)[: end - begin]
 
 
 def made(size: int, *, pinned: bool = False) -> torch.Tensor:
-    """The pattern on the host."""
+    """Return the pattern on the host."""
     x = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
     bytes_of = x.numpy()
     for begin, end in pieces(size):
@@ -70,7 +70,7 @@ def made(size: int, *, pinned: bool = False) -> torch.Tensor:
 
 
 def assert_on_host(x: torch.Tensor, size: int) -> None:
-    """Check each byte by NumPy, and name the first that is wrong."""
+    """Check each byte with NumPy, and name the first wrong one."""
     found = x.numpy()
     for begin, end in pieces(size):
         wanted = expected(begin, end)
@@ -80,7 +80,7 @@ def assert_on_host(x: torch.Tensor, size: int) -> None:
 
 
 def assert_on_device(x: torch.Tensor, size: int) -> None:
-    """Check each byte by the device's own arithmetic, in whole numbers of 64 bits that wrap."""
+    """Check each byte with the device's own arithmetic, in whole numbers of 64 bits that wrap."""
     factor = FACTOR - (1 << 64)
     for begin, end in pieces(size):
         places = torch.arange(begin // 8, -(-end // 8), dtype=torch.int64, device=x.device)
@@ -94,7 +94,7 @@ def assert_on_device(x: torch.Tensor, size: int) -> None:
 def test_to_and_back_keeps_each_byte_of_a_large_copy(
     device: torch.device, size: int, pinned: bool, non_blocking: bool
 ) -> None:
-    """To the device, and back into other memory of the host, each byte is kept."""
+    """A copy to the device, and back into other memory of the host, keeps each byte."""
     x = made(size, pinned=pinned)
 
     there = x.to(device, non_blocking=non_blocking, copy=True)
@@ -109,8 +109,7 @@ def test_to_and_back_keeps_each_byte_of_a_large_copy(
 
 @SIZE
 def test_clone_and_copy_keep_each_byte_of_a_large_copy(device: torch.device, size: int) -> None:
-    """On the device, by `clone` and by `copy_` into a part of other memory, each byte is kept, and none beside it is
-    written."""
+    """`clone`, and `copy_` into a part of other memory, keep each byte on the device and write nothing else."""
     there = made(size).to(device)
 
     twice = there.clone()
@@ -144,7 +143,7 @@ def test_copies_from_odd_addresses_keep_each_byte(device: torch.device, size: in
 def test_copies_between_devices_keep_each_byte_of_a_large_copy(
     device: torch.device, size: int, non_blocking: bool
 ) -> None:
-    """From each device to each other, each byte is kept."""
+    """A copy from each device to each other device keeps each byte."""
     x = made(size)
     count = torch.get_device_module(device).device_count()
 
@@ -185,7 +184,7 @@ def test_large_copies_that_convert_keep_each_number(device: torch.device, size: 
 
 
 def test_the_pattern_shows_one_wrong_byte() -> None:
-    """Control: a byte that is wrong, a shift by eight bytes and a repeated piece are found."""
+    """Control: a wrong byte, a shift by eight bytes and a repeated piece are found."""
     size = 2 * PIECE + 5
     for spoil in ("bit", "shift", "repeat"):
         x = made(size)

@@ -9,7 +9,7 @@ from ..streams.busy import POISON, TRIALS, calibrate, sleep_on
 
 pytestmark = pytest.mark.requires(accelerator=True)
 
-#: A few elements are passed with the launch, more through a staging buffer, and many in pieces.
+#: A few elements are passed with the launch, more elements through a staging buffer, and many in pieces.
 SIZES = pytest.mark.parametrize("elements", [1, 1000, 16_384, 1_000_000, 5_000_001])
 
 
@@ -75,8 +75,7 @@ def test_item_and_tolist_wait_for_the_stream(device: torch.device) -> None:
 
 
 def test_torch_tensor_and_as_tensor_take_the_values_at_the_call(device: torch.device) -> None:
-    """`torch.tensor` and `torch.as_tensor` on the device read the values at the call, so later changes have no
-    effect."""
+    """`torch.tensor` and `torch.as_tensor` on the device read the values at the call; later changes have no effect."""
     import numpy as np
 
     stream = torch.Stream(device)

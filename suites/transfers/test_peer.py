@@ -16,7 +16,7 @@ pytestmark = pytest.mark.requires(accelerator=True, devices=2)
 
 @pytest.fixture
 def other(device: torch.device) -> torch.device:
-    """The second of the two devices."""
+    """Return the second of the two devices."""
     return torch.device(device.type, 1)
 
 
@@ -47,7 +47,7 @@ def test_peer_copy_keeps_every_dtype_bit_by_bit(device: torch.device, other: tor
     x = bit_patterns(dtype)
 
     assert torch.equal(bits(x.to(device).to(other)), bits(x))
-    turned = x.flip(0)  # so that memory reused from `x` does not contain it
+    turned = x.flip(0)  # memory reused from `x` does not contain it
     assert torch.equal(bits(turned.to(other).to(device)), bits(turned))
 
 

@@ -147,20 +147,20 @@ def test_dataloader_pin_memory_gives_whole_batches(device: torch.device) -> None
 
 
 class Point(NamedTuple):
-    """A batch with names."""
+    """A batch that is a named tuple."""
 
     x: torch.Tensor
     y: torch.Tensor
 
 
 class Labelled(dict[str, Any]):
-    """A batch of a type of its own, with an attribute."""
+    """A batch of a custom type, with an attribute."""
 
     label = ""
 
 
 class Owner:
-    """A batch that pins itself."""
+    """A batch with its own method `pin_memory`."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x
@@ -170,8 +170,12 @@ class Owner:
 
 
 def test_dataloader_pin_memory_keeps_the_types_of_batches(device: torch.device) -> None:
-    """Pinned batches have the types that `collate_fn` made: named tuples, lists, mappings with their attributes, texts,
-    and classes with a method `pin_memory` (torch.utils.data, memory pinning)."""
+    """Pinned batches keep the types from `collate_fn`: named tuples, lists, mappings, texts, and custom classes.
+
+    Mappings keep their attributes.
+
+    The custom class has a method `pin_memory`. Source: torch.utils.data, memory pinning.
+    """
 
     def collate(numbers: list[int]) -> dict[str, Any]:
         labelled = Labelled(x=torch.tensor(numbers))

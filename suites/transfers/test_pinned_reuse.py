@@ -38,7 +38,7 @@ def test_pinned_block_that_is_freed_is_reused(device: torch.device) -> None:
 
 @dataclass
 class Trial:
-    """The outcome for a pinned block that was freed while a copy had yet to use it."""
+    """The outcome for a pinned block that was freed before a copy used it."""
 
     reused_at_once: bool
     intact: bool
@@ -106,10 +106,9 @@ def test_pinned_block_is_not_reused_while_a_copy_needs_it(
 
 @pytest.mark.requires(asynchronous=True)
 def test_non_blocking_copy_reads_pinned_memory_that_was_changed_meanwhile(device: torch.device) -> None:
-    """A non-blocking copy reads pinned memory when the stream reaches it, not at the call.
+    """A non-blocking copy reads pinned memory when the stream reaches it, and not at the call.
 
-    A write by the host during the sleep must be what arrives at least once. This is also the control for the cases
-    above.
+    A write by the host during the sleep must arrive at least once. This is also the control for the cases above.
     """
     stream = torch.Stream(device)
     there = torch.zeros(ELEMENTS, dtype=torch.int32, device=device)
@@ -130,7 +129,7 @@ def test_non_blocking_copy_reads_pinned_memory_that_was_changed_meanwhile(device
 
 @pytest.mark.covers("test_cuda::TestCuda::test_pinned_memory_empty_cache")
 def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> None:
-    """`empty_host_cache` frees no live block, and none that a delayed copy still needs."""
+    """`empty_host_cache` frees no live block, and no block that a delayed copy still needs."""
     stream = torch.Stream(device)
     calibrate(device)
     live = torch.full((ELEMENTS,), 5, dtype=torch.int32).pin_memory()
@@ -153,8 +152,7 @@ def test_empty_host_cache_leaves_pinned_memory_in_use(device: torch.device) -> N
 
 
 def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torch.device) -> None:
-    """One pinned block, filled and copied a hundred times with an event wait before each refill, transfers each value
-    once.
+    """One pinned block, refilled and copied a hundred times with an event wait between, transfers each value once.
 
     This is the staging loop of training programs. Some copies are delayed.
     """
@@ -182,9 +180,9 @@ def test_pinned_block_refilled_for_a_chain_of_copies_stays_in_order(device: torc
 def test_pinned_block_is_reused_while_another_stream_is_behind(
     device: torch.device, request: pytest.FixtureRequest
 ) -> None:
-    """A freed pinned block whose copy is done is reused, also if one that was freed earlier waits for a busy stream.
+    """A freed pinned block whose copy is done is reused, also if an earlier freed block waits for a busy stream.
 
-    The busy stream is seen to be behind in at least one trial.
+    The stream must be observed busy in at least one trial.
     """
     if device.type == "cuda":
         request.applymarker(FIRST_OF_ALL)

@@ -30,7 +30,7 @@ def settle(device: torch.device) -> None:
 
 
 def moved(device: torch.device, before: dict[str, int]) -> dict[str, int]:
-    """The change of each counter that has changed."""
+    """Return the change of each counter that has changed."""
     after = host_memory_stats(device)
     return {name: after[name] - before[name] for name in before if after[name] != before[name]}
 
@@ -83,8 +83,10 @@ def test_host_memory_stats_count_a_cached_block_once(device: torch.device) -> No
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_host_memory_stats_active_after_free_no_events")
 def test_host_memory_stats_unused_block_is_free_at_once(device: torch.device) -> None:
-    """A block without a pending copy is inactive right after its free, even if the device is busy, observed at least
-    once."""
+    """A block without a pending copy is inactive right after its free, even if the device is busy.
+
+    The case must observe a busy device at least once.
+    """
     stream = torch.Stream(device)
     calibrate(device)
 

@@ -11,14 +11,13 @@ from ..streams.busy import NOT_SHOWN, calibrate, sleep_on
 
 pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(600)]
 
-#: The bytes available to a case, and the size of a tensor: a few fit at a time.
+#: The bytes available to a case, and the size of a tensor: only a few fit at a time.
 LEFT, SIZE = 96 << 20, 12 << 20
 
 
 @pytest.fixture
 def short_of_memory(device: torch.device) -> Iterator[torch.device]:
-    """The device with `LEFT` bytes available to torch: by a memory fraction on CUDA, by allocating the rest
-    elsewhere."""
+    """Limit the bytes available to torch to `LEFT`: by a memory fraction on CUDA, otherwise by allocating the rest."""
     torch.accelerator.synchronize(device)
     torch.accelerator.empty_cache()
     if device.type == "cuda":
@@ -43,8 +42,8 @@ def filled(value: int, device: torch.device) -> torch.Tensor:
 def test_outofmemoryerror_when_memory_is_short(short_of_memory: torch.device) -> None:
     """A request above the available memory raises torch.OutOfMemoryError, and live tensors keep their values.
 
-    Once they are freed, as much can be allocated again. This is also the control for the cases here. (Values are
-    compared on the host, because no device memory is left for it.)
+    Once they are freed, as much can be allocated again. This is also the control for the cases here. Values are
+    compared on the host, because no device memory is left for the comparison.
     """
     kept: list[torch.Tensor] = []
 

@@ -92,7 +92,7 @@ LAYOUT = pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
 
 
 def is_dense(x: torch.Tensor) -> bool:
-    """Whether the elements fill a block of memory without gaps or overlap, in any order."""
+    """Return whether the elements fill a block of memory without gaps or overlap, in any order."""
     return x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).is_contiguous()
 
 
@@ -113,7 +113,7 @@ def test_to_and_back_keeps_every_layout(
 
 
 def framed(values: Any, shape: torch.Size) -> Any:
-    """The nested lists of a tensor with one more element, -7, at both ends of each dimension."""
+    """Return the nested lists of a tensor with one more element, -7, at both ends of each dimension."""
     if not shape:
         return values
     edge: Any = -7.0
@@ -142,7 +142,7 @@ def test_copy_writes_only_its_target(device: torch.device, make: Callable[[], to
 def test_copy_of_slices_leaves_no_gap_or_overlap(device: torch.device) -> None:
     """A tensor copied in pieces of odd sizes at odd offsets is complete, and no piece affects its neighbors."""
     x, cuts = pattern(100_003), [0, 1, 2, 5, 64, 67, 1023, 1025, 4096, 8191, 65_537, 65_538, 99_999, 100_003]
-    there = (~x).to(device)  # so that no byte is correct before its copy
+    there = (~x).to(device)  # no byte is correct before its copy
     back = ~x
 
     pieces = list(itertools.pairwise(cuts))

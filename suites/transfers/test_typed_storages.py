@@ -1,7 +1,7 @@
 """Typed storages, which `Tensor.storage` returns: their elements, types, copies, moves and files.
 
-`TypedStorage` is deprecated, and is what old files and old code have. The contracts are those of the page
-"torch.Storage" of PyTorch's documentation.
+`TypedStorage` is deprecated; old files and old code use it. Source: the page "torch.Storage" of PyTorch's
+documentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The argument 'device' of Tensor",  # torch 2.11 passes it on itself
 )
 
-#: The methods of conversion that have no class of tensors of their own, and what each makes of 0.5, -2 and 3.
+#: The conversion methods without a tensor class of their own, and the results of each for 0.5, -2 and 3.
 CONVERSIONS: dict[str, tuple[torch.dtype, list[Any]]] = {
     "complex_double": (torch.complex128, [0.5 + 0j, -2 + 0j, 3 + 0j]),
     "complex_float": (torch.complex64, [0.5 + 0j, -2 + 0j, 3 + 0j]),
@@ -35,7 +35,7 @@ CONVERSIONS: dict[str, tuple[torch.dtype, list[Any]]] = {
     "float8_e5m2fnuz": (torch.float8_e5m2fnuz, [0.5, -2.0, 3.0]),
     "float8_e4m3fnuz": (torch.float8_e4m3fnuz, [0.5, -2.0, 3.0]),
 }
-#: A type that only a storage has: its elements are read as bytes.
+#: A type that only a storage has. Its elements are read as bytes.
 QUANTIZED = torch.quint8
 
 
@@ -58,7 +58,7 @@ with warnings.catch_warnings(record=True) as caught:
 
 @pytest.mark.own_process
 def test_typed_storage_warns_once_that_it_is_deprecated() -> None:
-    """The first typed storage of a process warns at its caller, and no later one; what torch uses within does not."""
+    """The first typed storage of a process warns at its caller; later ones and torch's internal uses do not."""
     before, warned, after = children.fork(WARNED).lines()
     assert (before, after) == ("0", "1")
     assert re.match(r"\('UserWarning', '<(child|string)>', 'TypedStorage is deprecated", warned)
@@ -66,9 +66,9 @@ def test_typed_storage_warns_once_that_it_is_deprecated() -> None:
 
 
 def test_typed_storage_elements_are_those_of_the_tensor(device: torch.device) -> None:
-    """The elements are those of the whole memory of a tensor, in its order, and a write is seen by each view of it.
+    """The elements are those of the whole memory of a tensor, in order, and each view sees a write.
 
-    An index below zero counts from the end, a slice can be written and not read, and an index beyond the ends raises.
+    A negative index counts from the end, a slice can be written but not read, and an index beyond the ends raises.
     """
     x = torch.arange(6.0, device=device).view(2, 3)
     view = x.t()[1]
@@ -104,7 +104,7 @@ def test_typed_storage_elements_are_those_of_the_tensor(device: torch.device) ->
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8", "complex64"])
 def test_typed_storage_fill_sets_every_element_and_returns_itself(device: torch.device, dtype: str) -> None:
-    """`fill_` sets all elements of the memory, also those that the tensor does not see, and returns the storage."""
+    """`fill_` sets all elements of the memory, including those outside the tensor, and returns the storage."""
     x = torch.arange(5, device=device).to(getattr(torch, dtype))
     storage = x[1:3].storage()
     assert storage.fill_(7) is storage
@@ -113,7 +113,7 @@ def test_typed_storage_fill_sets_every_element_and_returns_itself(device: torch.
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "int16", "bool", "complex64"])
 def test_typed_storage_sizes_are_in_elements_and_in_bytes(device: torch.device, dtype: str) -> None:
-    """`size` counts elements, `nbytes` bytes, which `sys.getsizeof` has too; `element_size` is the bytes of one."""
+    """`size` counts elements, `nbytes` and `sys.getsizeof` bytes; `element_size` is the bytes of one element."""
     wanted = getattr(torch, dtype)
     storage, empty = torch.zeros(5, dtype=wanted, device=device).storage(), TypedStorage(dtype=wanted, device=device)
     assert (storage.size(), storage.element_size(), storage.nbytes()) == (5, wanted.itemsize, 5 * wanted.itemsize)
@@ -124,7 +124,7 @@ def test_typed_storage_sizes_are_in_elements_and_in_bytes(device: torch.device, 
 
 @pytest.mark.parametrize("method", CONVERSIONS)
 def test_typed_storage_conversion_to_complex_and_float8(method: str) -> None:
-    """Each method gives the values in its type, in memory of their own, also if they have the type already."""
+    """Each method gives the values in its type, in separate memory, even if they have the type already."""
     storage = torch.tensor([0.5, -2.0, 3.0]).storage()
     dtype, values = CONVERSIONS[method]
     found = getattr(storage, method)()
@@ -138,7 +138,7 @@ def test_typed_storage_conversion_to_complex_and_float8(method: str) -> None:
 def test_typed_storage_copy_copies_the_bytes_of_another_of_its_size(device: torch.device) -> None:
     """`copy_` copies the bytes of a typed or untyped storage of its size, also across devices, and returns itself.
 
-    The types do not count. A storage of another size in bytes is refused, and changes nothing.
+    The types need not match. A storage of another size in bytes is refused, and changes nothing.
     """
     x = torch.zeros(3, device=device)
     storage = x.storage()
@@ -158,7 +158,7 @@ def test_typed_storage_copy_copies_the_bytes_of_another_of_its_size(device: torc
 
 @pytest.mark.parametrize("how", ["copy", "deepcopy", "clone", "pickle"])
 def test_typed_storage_copies_have_memory_of_their_own(device: torch.device, how: str) -> None:
-    """`copy.copy`, `copy.deepcopy`, `clone` and pickle give type, device and values, in other memory."""
+    """`copy.copy`, `copy.deepcopy`, `clone` and pickle preserve type, device and values, in other memory."""
     storage = torch.tensor([3, -1, 2], dtype=torch.int16, device=device).storage()
     copies = {
         "copy": copy.copy,
@@ -180,15 +180,15 @@ def test_typed_storage_copies_have_memory_of_their_own(device: torch.device, how
     "(seen with torch 2.11 and 2.13; not reported yet)",
 )
 def test_pickle_of_an_untyped_storage_has_its_bytes() -> None:
-    """pickle of an `UntypedStorage`, which defines `__reduce__`, gives one with the same bytes."""
+    """pickle of an `UntypedStorage`, which defines `__reduce__`, gives a storage with the same bytes."""
     storage = torch.tensor([1, 2, 3], dtype=torch.uint8).untyped_storage()
     assert pickle.loads(pickle.dumps(storage)).tolist() == [1, 2, 3]
 
 
 def test_typed_storage_to_moves_and_keeps_the_type(device: torch.device) -> None:
-    """`to` and `cpu` give a storage of the same type and values on a device, and share memory that is there already.
+    """`to` and `cpu` return a storage of the same type and values on a device, and share memory that is already there.
 
-    `to` takes the device as a value or as a text. `get_device`, `is_cuda` and `is_hpu` are those of the device.
+    `to` accepts the device as a value or as a text. `get_device`, `is_cuda` and `is_hpu` match the device.
     """
     host = torch.tensor([1, -2, 3], dtype=torch.int64).storage()
     for where in (device, str(device)):
@@ -213,7 +213,7 @@ def test_typed_storage_to_moves_and_keeps_the_type(device: torch.device) -> None
 
 @pytest.mark.requires(device="cuda")
 def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> None:
-    """`cuda` gives a storage of the same type and values on the device; a class of CUDA makes storages there."""
+    """`cuda` returns a storage of the same type and values on the device; a CUDA class creates storages there."""
     host = torch.tensor([1, -2, 3], dtype=torch.int16).storage()
     for there in (host.cuda(), host.cuda(device.index)):
         assert (there.dtype, there.device, there.tolist()) == (torch.int16, device, [1, -2, 3])
@@ -228,7 +228,7 @@ def test_typed_storage_cuda_moves_to_a_device_of_cuda(device: torch.device) -> N
 
 @pytest.mark.requires(device="cuda", devices=2)
 def test_storage_cuda_takes_the_index_of_a_device(device: torch.device) -> None:
-    """`cuda` with an index moves to that device, from the host and from another device, and without to the current."""
+    """`cuda` with an index moves to that device, from host or device; without one, to the current device."""
     host = torch.tensor([1, -2, 3], dtype=torch.int16).storage()
     other = torch.device("cuda", 1)
     there = host.cuda(1)
@@ -248,13 +248,13 @@ def test_storage_cuda_takes_the_index_of_a_device(device: torch.device) -> None:
 @pytest.mark.requires(device="cuda")
 @pytest.mark.parametrize("index", [None, 0])
 def test_storage_cuda_of_a_storage_on_the_device_does_not_copy(device: torch.device, index: int | None) -> None:
-    """`cuda` returns a storage that is on the device already, without a copy, as its documentation says."""
+    """`cuda` returns a storage that is already on the device without a copy, as documented."""
     storage = torch.ones(3, device=device).untyped_storage()
     assert storage.cuda(index).data_ptr() == storage.data_ptr()
 
 
 def test_typed_storage_of_a_quantized_type_stays_on_the_host() -> None:
-    """Elements of a quantized type are read and written as the numbers that store them, and no device takes them."""
+    """Elements of a quantized type are read and written as the numbers that store them, and no device supports them."""
     storage = TypedStorage([1, 200, 3], dtype=QUANTIZED)
     assert (storage.element_size(), storage.tolist()) == (1, [1, 200, 3])
     storage[1] = 255
@@ -275,13 +275,13 @@ def test_typed_storage_of_a_quantized_type_stays_on_the_host() -> None:
 
 @pytest.mark.requires(not_={"accelerator": True})
 def test_typed_storage_without_an_accelerator_is_not_pinned() -> None:
-    """Without an accelerator no storage is pinned."""
+    """Without an accelerator, no storage is pinned."""
     assert torch.ones(2).storage().is_pinned() is False
 
 
 @pytest.mark.requires(accelerator=True)
 def test_typed_storage_pin_memory_copies_to_pinned_memory(device: torch.device) -> None:
-    """`pin_memory` gives a pinned storage of the same type and values, and shares the memory of one that is pinned."""
+    """`pin_memory` returns a pinned storage of the same type and values, and shares memory that is already pinned."""
     host = torch.tensor([1.5, -2.0], dtype=torch.float64).storage()
     pinned = host.pin_memory()
     assert (host.is_pinned(), pinned.is_pinned()) == (False, True)
@@ -295,7 +295,7 @@ def test_typed_storage_pin_memory_copies_to_pinned_memory(device: torch.device) 
 
 
 def test_typed_storage_type_names_its_class(device: torch.device) -> None:
-    """`type` without an argument is the name of the class of the type on the device, or of `TypedStorage`."""
+    """`type` without an argument returns the name of the class for the type on the device, or of `TypedStorage`."""
     module = {"cpu": "torch", "cuda": "torch.cuda"}
     for dtype, name in ((torch.float32, "Float"), (torch.int64, "Long"), (torch.complex64, "ComplexFloat")):
         found = torch.zeros(2, dtype=dtype, device=device).storage().type()
@@ -334,7 +334,7 @@ def test_byteswap_of_a_storage_swaps_the_bytes_of_each_number(
 
 
 def test_typed_storage_size_can_be_a_number_of_numpy() -> None:
-    """A size may be an integer of NumPy."""
+    """A size may be a NumPy integer."""
     numpy = pytest.importorskip("numpy")
     assert TypedStorage(numpy.int64(3), dtype=torch.int16).nbytes() == 6
     assert torch.ShortStorage(numpy.int32(3)).size() == 3
@@ -353,9 +353,9 @@ def test_typed_storage_type_of_a_class_casts(name: str) -> None:
 
 
 def test_typed_storage_constructor_takes_a_size_a_sequence_or_a_storage(device: torch.device) -> None:
-    """A size, a sequence or nothing, with device and type; or an untyped storage with a type, whose memory it shares.
+    """A size, a sequence or nothing, with device and type, creates a storage; so does an untyped storage with a type.
 
-    Without a type it is the default one, and without a device it is the CPU.
+    The latter shares its memory. The default type is the default dtype, and the default device is the CPU.
     """
     assert (TypedStorage().dtype, TypedStorage().size(), TypedStorage().device.type) == (torch.float32, 0, "cpu")
     sized = TypedStorage(3, dtype=torch.int16, device=device)
@@ -392,14 +392,14 @@ def test_typed_storage_constructor_takes_a_size_a_sequence_or_a_storage(device: 
 def test_typed_storage_constructor_refuses_other_arguments(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """Other combinations of arguments raise, and the error says which are possible and what is wrong."""
+    """Other combinations of arguments raise, and the error lists the possible ones and what is wrong."""
     with pytest.raises(error, match=text) as found:
         TypedStorage(*arguments, **options)
     assert "(int size, *, torch.device device, torch.dtype dtype)" in str(found.value)
 
 
 def test_class_of_one_type_makes_typed_storages() -> None:
-    """A class such as `torch.ShortStorage` makes typed storages of its type, which are instances of it and no other."""
+    """A class such as `torch.ShortStorage` creates typed storages of its type, which are instances of it only."""
     for storage, values in (
         (torch.ShortStorage(), []),
         (torch.ShortStorage([1, -2]), [1, -2]),
@@ -430,16 +430,16 @@ def test_class_of_one_type_makes_typed_storages() -> None:
 def test_class_of_one_type_refuses_other_arguments(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """A class of one type takes neither type nor device, and its error says what it takes."""
+    """A class of one type accepts neither type nor device, and its error lists what it accepts."""
     with pytest.raises(error, match=text) as found:
         torch.ShortStorage(*arguments, **options)
     assert "(*, UntypedStorage wrap_storage)" in str(found.value)
 
 
 def test_typed_storage_from_buffer_reads_numbers_of_either_order() -> None:
-    """`from_buffer` copies the numbers of a buffer in a byte order, from an offset in bytes, and as many as wanted.
+    """`from_buffer` copies numbers from a buffer in a byte order, from an offset in bytes, and as many as requested.
 
-    The type is that of the class, or for `TypedStorage` the one that is given, by default the default one.
+    The type is that of the class; for `TypedStorage` it is the given type, or the default dtype.
     """
     data = bytes([0, 1, 2, 3, 4, 5])
     little, big = [0x0100, 0x0302, 0x0504], [0x0001, 0x0203, 0x0405]
@@ -465,7 +465,10 @@ def test_typed_storage_from_buffer_reads_numbers_of_either_order() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_typed_storage_from_file_maps_a_number_of_elements(tmp_path: Path, shared: bool) -> None:
-    """`from_file` of a class maps a number of elements of a file; only a shared one writes it, and has its name."""
+    """`from_file` of a class maps a number of elements of a file.
+
+    Only a shared storage writes to it, and has its name.
+    """
     file = tmp_path / "numbers"
     file.write_bytes(array.array("h", [1, -2, 3]).tobytes())
     storage = torch.ShortStorage.from_file(str(file), shared, 3)
@@ -479,9 +482,9 @@ def test_typed_storage_from_file_maps_a_number_of_elements(tmp_path: Path, share
 
 
 def test_typed_storage_resize_keeps_the_elements_that_remain(device: torch.device) -> None:
-    """`resize_` changes the number of elements of the memory of the tensor, and keeps those that both sizes have.
+    """`resize_` changes the number of elements of the tensor's memory, and keeps those that both sizes have.
 
-    Memory of others is not resizable, which `resizable` says.
+    Memory of another owner is not resizable, as `resizable` reports.
     """
     x = torch.tensor([1, -2, 3], dtype=torch.int16, device=device)
     storage = x.storage()
@@ -498,7 +501,7 @@ def test_typed_storage_resize_keeps_the_elements_that_remain(device: torch.devic
 
 
 def test_typed_storage_pickle_storage_type_names_the_class_of_its_type() -> None:
-    """`pickle_storage_type` is the name of the class in old files, which a type without such a class does not have."""
+    """`pickle_storage_type` is the class name that old files have; a type without such a class has none."""
     assert TypedStorage(dtype=torch.float64).pickle_storage_type() == "DoubleStorage"
     assert TypedStorage(dtype=torch.bfloat16).pickle_storage_type() == "BFloat16Storage"
     with pytest.raises(KeyError, match="float8_e5m2 is not recognized"):
@@ -506,7 +509,7 @@ def test_typed_storage_pickle_storage_type_names_the_class_of_its_type() -> None
 
 
 def test_typed_storage_text_has_the_elements_and_what_it_is(device: torch.device) -> None:
-    """`str` and `repr` have each element on a line, and then class, type, device and size; on meta, no elements."""
+    """`str` and `repr` have one element per line, and then class, type, device and size; on meta, no elements."""
     storage = torch.tensor([1.5, -2.0], device=device).storage()
     facts = "torch.storage.TypedStorage(dtype=torch.float32, device={}) of size 2]"
     assert str(storage) == repr(storage) == f" 1.5\n -2.0\n[{facts.format(device)}"

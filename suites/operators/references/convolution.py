@@ -19,7 +19,7 @@ def _all(values: Sequence[int], count: int) -> list[int]:
 def _taps(
     kernel: Sequence[int], stride: Any, dilation: Any, out: Sequence[int]
 ) -> Iterator[tuple[Any, tuple[slice, ...]]]:
-    """Yield each place of the kernel, and the padded input's elements that it is multiplied with."""
+    """Yield each place of the kernel, and the elements of the padded input by which it is multiplied."""
     for place in itertools.product(*map(range, kernel)):
         yield (
             place,
@@ -108,7 +108,7 @@ def _convolution(
                 x.shape[2:], stride, padding, dilation, w.shape[2:], output_padding, strict=True
             )
         ]
-        # With an output padding the window of the last element may end before the padded output does.
+        # With an output padding, the window of the last element may end before the padded output does.
         found = input_gradient(x, w, size, stride, padding, dilation, groups)
     else:
         found = correlate(x, w, stride, padding, dilation, groups)

@@ -16,14 +16,17 @@ aten: Any = torch.ops.aten
 
 
 def _product(grad: Host, function: Callable[..., torch.Tensor], *inputs: Host) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by the inputs of a function of them, for the gradient by its result."""
+    """Return the gradients by a function's inputs, given the gradient by its result."""
     with differentiable():
         leaves = [Host(each.array, each.dtype).requires_grad_(True) for each in inputs]
         return torch.autograd.grad(function(*leaves), leaves, grad, allow_unused=True)
 
 
 def _decomposed(name: str) -> Callable[..., Any]:
-    """Return torch's decomposition of an operator: called itself, since the operator would record its own backward."""
+    """Return torch's decomposition of an operator.
+
+    It is called directly, since the operator would record its own backward.
+    """
 
     def call(*given: Any, **named: Any) -> Any:
         from torch._decomp import decomposition_table

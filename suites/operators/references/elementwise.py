@@ -1,4 +1,4 @@
-"""Operators that compute each element from those in the same place."""
+"""Operators that compute each element from the elements at the same place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .interpreter import Host, interprets
 
 
 def _alike_numbers(function: Any) -> Any:
-    """Return a comparison in which a whole number takes the type of the integers beside it, as torch converts it."""
+    """Return a comparison in which a whole number takes the type of the integers beside it, as in torch."""
 
     def compare(a: Any, b: Any) -> Any:
         if type(b) is int and isinstance(a, np.ndarray) and a.dtype.kind in "iu":
@@ -79,7 +79,7 @@ for _names, _function in {
 }.items():  # fmt: skip
     interprets(_names, arguments="result")(_function)
 
-# Comparisons, in the type that NumPy finds for both.
+# Comparisons, in the type that NumPy chooses for both.
 for _names, _function in {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,

@@ -1,6 +1,6 @@
 """The values of torch's number formats as NumPy arrays, read bit by bit: no kernel of torch converts them.
 
-A format that NumPy lacks is widened: each value of bfloat16, float16 and the formats of 8 bits is a float64.
+A format that NumPy lacks is widened: each value of bfloat16, float16 and the 8-bit formats becomes a float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary format: bits of exponent and fraction, bias, and which codes are not numbers.
+    """A binary format: bits of exponent and fraction, bias, and the codes that are not numbers.
 
     `special`: "ieee" (the largest exponent holds infinities and NaN), "fn" (all ones is NaN, no infinity) or "fnuz"
     (the code of -0 is NaN, no infinity). `signed`: whether the first bit is a sign.
@@ -86,7 +86,7 @@ class Format:
             return np.where(over & ~np.isnan(value), beyond, near)
 
 
-#: The formats that NumPy lacks, by the names of torch.
+#: The formats that NumPy lacks, by torch's names.
 FORMATS = {
     "float16": Format(5, 10, 15),
     "bfloat16": Format(8, 7, 127),
@@ -111,7 +111,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 @cache
 def wide(dtype: torch.dtype) -> np.dtype[Any]:
-    """Return the type of the arrays that stand for tensors of this type: floats are float64 or complex128."""
+    """Return the type of the arrays for tensors of this type: floats are float64 or complex128."""
     if dtype.is_complex:
         return np.dtype(np.complex128)
     return np.dtype(np.float64) if dtype.is_floating_point else np.dtype(_NUMPY[name_of(dtype)])
@@ -128,7 +128,7 @@ def unit(dtype: torch.dtype) -> float:
 
 @cache
 def smallest(dtype: torch.dtype) -> float:
-    """Return the smallest normal value of a type of floats, 0 for integers and bool."""
+    """Return the smallest normal value of a float type, 0 for integers and bool."""
     name = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}.get(name_of(dtype), name_of(dtype))
     if name in FORMATS:
         return float(2.0 ** (1 - FORMATS[name].bias))
@@ -144,7 +144,7 @@ def memory(tensor: torch.Tensor) -> Array:
         return np.zeros(tuple(tensor.shape), kind)
     storage = tensor.untyped_storage()
     raw: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
-    raw.owner = storage  # lives as long as the array
+    raw.owner = storage  # keeps the storage alive while the array is
     flat = np.frombuffer(raw, np.uint8)[tensor.storage_offset() * size :]
     flat = flat[: len(flat) // size * size].view(kind)
     strides = tuple(stride * size for stride in tensor.stride())
@@ -154,7 +154,7 @@ def memory(tensor: torch.Tensor) -> Array:
 def read(tensor: torch.Tensor) -> Array:
     """Return a new array with the exact values of a tensor in the host's memory, of the type `wide`."""
     tensor = tensor.detach()
-    if tensor._is_zerotensor():  # which autograd makes, and which has no memory
+    if tensor._is_zerotensor():  # autograd creates such tensors, and they have no memory
         return np.zeros(tuple(tensor.shape), wide(tensor.dtype))
     codes = memory(tensor)
     name = name_of(tensor.dtype)
@@ -191,7 +191,7 @@ def wide_of(array: Array) -> np.dtype[Any]:
 
 @cache
 def largest(dtype: torch.dtype) -> float:
-    """Return the largest finite value of a type of floats."""
+    """Return the largest finite value of a float type."""
     name = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}.get(name_of(dtype), name_of(dtype))
     if name in FORMATS:
         return FORMATS[name].largest

@@ -13,7 +13,7 @@ from .interpreter import Host, interprets
 
 
 def _places(index: Array, dim: int) -> tuple[Any, ...]:
-    """Return the index of NumPy for `gather` and `scatter`: the element's own place, and `index` in `dim`."""
+    """Return NumPy's index for `gather` and `scatter`: the element's own place, and `index` in `dim`."""
     grid = list(np.indices(index.shape, sparse=True))
     grid[dim % index.ndim] = index
     return tuple(grid)
@@ -135,7 +135,7 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 
 
 def _index(indices: Any, x: Array) -> tuple[Any, ...]:
-    """Return NumPy's index for that of torch, in which None stands for all of a dimension."""
+    """Return NumPy's index for torch's, in which None selects all of a dimension."""
     listed: list[Any] = []
     for each in indices:
         if each is None:

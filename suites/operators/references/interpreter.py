@@ -1,9 +1,9 @@
-"""An interpreter of aten in NumPy: torch's Python code runs as it is, and no kernel of torch computes a value.
+"""An interpreter of aten in NumPy: torch's Python code runs unchanged, and no kernel of torch computes a value.
 
-Inside `Interpreter` each operator that reaches torch's dispatcher is computed with NumPy: by a function of `TABLE`, or
-by torch's decomposition into other operators, which are then interpreted. Tensors are `Host` objects: they have type
-and shape of the tensor they stand for, and their values are as wide as NumPy has them, so floats of every type are
-computed in 64 bits and never rounded. Autograd works as it does with tensors of any other device.
+Inside `Interpreter`, each operator that reaches torch's dispatcher is computed with NumPy: by a function of `TABLE`, or
+by torch's decomposition into other operators, which are then interpreted. Tensors are `Host` objects. They have the
+type and shape of the tensor that they represent, and their values are as wide as NumPy's, so floats of every type are
+computed in 64 bits and never rounded. Autograd works as with tensors of any other device.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .formats import Array
 
 
 class NotInterpretedError(NotImplementedError):
-    """An operator has neither a function here nor a decomposition."""
+    """Raised for an operator that has neither a function here nor a decomposition."""
 
 
 class Host(torch.Tensor):
-    """A tensor whose values are an array of NumPy. Its strides are those of the array."""
+    """A tensor whose values are a NumPy array. Its strides are those of the array."""
 
     array: Array
 
@@ -51,14 +51,15 @@ class Host(torch.Tensor):
         raise AssertionError(f"{func} of a reference outside the interpreter")
 
 
-#: Functions by the name of their operator, ``sin`` or ``add.Scalar``.
+#: Functions by the name of their operator, `sin` or `add.Scalar`.
 TABLE: dict[str, Callable[..., Any]] = {}
-#: How arrays are given to a function: "result" (as the type of the result), "raw" (as they are) or "host" (as `Host`).
+#: The form in which a function gets arrays: "result" (as the type of the result), "raw" (unchanged) or "host" (as
+#: `Host`).
 _ARGUMENTS: dict[str, str] = {}
 
 
 def interprets(*names: str, arguments: str = "raw") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function for operators. It returns an array, a tuple of them, or `Host` objects."""
+    """Register a function for operators. It returns an array, a tuple of arrays, or `Host` objects."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -75,13 +76,16 @@ _OUTSIDE: list[tuple[Any, Any]] = []
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """Have autograd record inside of a function of `TABLE`, where torch has switched it off."""
+    """Make autograd record inside of a function of `TABLE`, where torch has disabled it."""
     with torch._C._ForceDispatchKeyGuard(*_OUTSIDE[-1]), torch.enable_grad():
         yield
 
 
 class Interpreter(TorchDispatchMode):
-    """While entered, operators are computed by NumPy. `called` has the names of the operators of `TABLE` that were."""
+    """Computes operators by NumPy while entered.
+
+    `called` has the names of the operators of `TABLE` that were called.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +148,7 @@ class Interpreter(TorchDispatchMode):
         return made[0] if single else type(found)(made)
 
     def _change_view(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Change size and strides of the first argument, as `squeeze_` does."""
+        """Change size and strides of the first argument, like `squeeze_`."""
         target = args[0]
         target.array = self.compute(_functional(func), args, kwargs).array
         with no_dispatch():
@@ -207,7 +211,7 @@ def _as_host(each: Any) -> Any:
 
 
 def host(tensor: torch.Tensor) -> Host:
-    """Return the reference's copy of a tensor in the host's memory, with what else its storage holds."""
+    """Return the reference's copy of a tensor in the host's memory, with the rest of its storage."""
     tensor = tensor.detach()
     if tensor._is_zerotensor():
         return Host(formats.read(tensor), tensor.dtype)
@@ -264,7 +268,7 @@ def _tensor(value: Any, meta: Any, args: Any) -> Any:
 
 
 def _declared(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return type and shape of the results according to torch, as tensors without data; None if torch cannot say."""
+    """Return type and shape of the results according to torch, as tensors without data; None if unknown."""
 
     def bare(each: Any) -> Any:
         if isinstance(each, Host):

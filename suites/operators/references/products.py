@@ -186,7 +186,7 @@ def _det(x: Host) -> Any:
 
 
 def _in_order(x: Host) -> bool:
-    """Whether torch saves the factors of the transposed matrix for the gradient of a determinant."""
+    """Return whether torch saves the factors of the transposed matrix for the gradient of a determinant."""
     return x.is_contiguous() and not x.is_complex()
 
 

@@ -385,7 +385,7 @@ def _batch_norm(x: Array, weight: Any, bias: Any, mean: Array, var: Array, eps: 
 def _normalized(
     x: Host, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """Batch normalization. In training it also updates the running statistics in place."""
+    """Compute batch normalization. In training, also update the running statistics in place."""
     values = x.array
     w, b = (None if each is None else each.array for each in (weight, bias))
     acc = weight.dtype if weight is not None else torch.float32 if formats.unit(x.dtype) > 1e-7 else x.dtype

@@ -1,4 +1,4 @@
-"""Run an operator by its reference."""
+"""Run an operator with its reference."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def _root(array: Array) -> Array:
     while True:
         base = array.base
         if not isinstance(base, np.ndarray):
-            base = getattr(base, "base", None)  # what `as_strided` of NumPy puts between
+            base = getattr(base, "base", None)  # `as_strided` of NumPy inserts an object between
         if not isinstance(base, np.ndarray) or base.dtype != array.dtype:
             return array
         array = base
@@ -239,7 +239,7 @@ def _new_zeros(x: Host, size: Sequence[int], dtype: torch.dtype | None = None, *
 
 @interprets("_new_zeros_with_same_feature_meta", arguments="host")
 def _new_zeros_of_the_other_shape(x: Host, other: Host, **_: Any) -> Host:
-    """A tangent of zeros for `other`, with the type of `x`."""
+    """Return a tangent of zeros for `other`, with the type of `x`."""
     return _new(other.shape, 0, x.dtype)
 
 

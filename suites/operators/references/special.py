@@ -1,4 +1,7 @@
-"""Special functions, element by element on the distinct values: by Python's `math`, or by mpmath, which torch needs."""
+"""Special functions, element by element on the distinct values, by Python's `math` or by mpmath.
+
+torch requires mpmath.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from .formats import Array
 def by_value(function: Callable[..., float]) -> Callable[..., Array]:
     """Return a function of arrays that calls `function` once per distinct tuple of values.
 
-    Where it raises an arithmetic error, the value is NaN.
+    If the function raises an arithmetic error, the value is NaN.
     """
 
     def over(*arrays: Any) -> Array:
@@ -137,7 +140,7 @@ def _bessel(name: str, order: int, scaled: bool = False) -> Callable[..., Array]
 
 
 def _from_zero(function: Callable[..., Array], at_zero: float) -> Callable[..., Array]:
-    """`function` for positive arguments, with a value at 0, and NaN below."""
+    """Return `function` for positive arguments, with a value at 0, and NaN below."""
 
     def over(x: Array) -> Array:
         x = np.asarray(x, np.float64)

@@ -82,7 +82,7 @@ interprets("max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward", "
 def _windows(
     count: int, size: Sequence[int], kernel: Any, stride: Any, padding: Any, ceil: bool, padded: bool, divisor: Any
 ) -> Any:
-    """Yield each window of an average: its place, its part of the input, and what the sum is divided by."""
+    """Yield each window of an average: its place, its part of the input, and the divisor of its sum."""
     out = [_out(n, k, s, p, 1, ceil) for n, k, s, p in zip(size, kernel, stride, padding, strict=True)]
     for place in itertools.product(*map(range, out)):
         window, area = [], 1
@@ -277,7 +277,7 @@ def _place(x: torch.Tensor, size: int, padding: int, align: bool) -> torch.Tenso
 
 @interprets("grid_sampler_3d", arguments="host")
 def grid_sampler_3d(x: torch.Tensor, grid: torch.Tensor, mode: int, padding: int, align: bool) -> torch.Tensor:
-    """The sum over the eight corners, in operators that have derivatives."""
+    """Return the sum over the eight corners, in operators that have derivatives."""
     places = [_place(grid[..., each], x.shape[-1 - each], padding, align) for each in range(3)][::-1]
     batch = torch.arange(x.shape[0]).view(-1, 1, 1, 1)
     found: Any = 0
