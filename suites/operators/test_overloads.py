@@ -19,6 +19,10 @@ from .references import running
 pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
 
+#: Overloads without a kernel on CUDA.
+_NOT_ON_CUDA = frozenset(f"{name}.out" for name in known.OUT_WITHOUT_CUDA)
+
+
 def _by_overload(chosen: Iterable[variants.Variant], *, extended: bool) -> Any:
     more = [pytest.mark.extended] if extended else []
     parameters = [
@@ -29,6 +33,7 @@ def _by_overload(chosen: Iterable[variants.Variant], *, extended: bool) -> Any:
                 pytest.mark.operator(each.operator),
                 *more,
                 *([pytest.mark.requires(not_={"accelerator": True})] if "_for_cpu" in each.name else []),
+                *([pytest.mark.requires(not_={"device": "cuda"})] if each.name in _NOT_ON_CUDA else []),
             ],
         )
         for each in chosen

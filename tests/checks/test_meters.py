@@ -32,6 +32,7 @@ from harness.checks.meters.table import (
 )
 from harness.checks.meters.torch_memory import count_torch_objects
 from tests.checks.examined import Examined, examine
+from tests.preloaded import run_script
 
 pytestmark = pytest.mark.acceptance
 
@@ -606,7 +607,8 @@ assert gc.collect() == 0
 
 def test_a_reading_makes_no_garbage() -> None:
     """After a suspicion it is repeated as long as the last collection of garbage has found something."""
-    subprocess.run([sys.executable, "-c", _WITHOUT_GARBAGE], cwd=_ROOT, check=True)
+    ran = run_script(_WITHOUT_GARBAGE)
+    assert ran.returncode == 0, ran.stderr
 
 
 _MANY = """
@@ -629,7 +631,8 @@ assert suspicious_growths(meter_growths(again, meters.read()))["tensors"] == 1
 
 
 def test_many_objects_are_frozen_and_nothing_is_lost_or_counted_twice() -> None:
-    subprocess.run([sys.executable, "-c", _MANY], cwd=_ROOT, check=True)
+    ran = run_script(_MANY)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("cheap", [True, False])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,9 @@ import pytest
 
 from harness.checks.meters.table import MeterReader
 from tests.checks.examined import examine
+from tests.preloaded import run_script
 
 pytestmark = pytest.mark.acceptance
-
-_ROOT = Path(__file__).parents[2]
 
 _HEAD = """
 import gc, json, sys, weakref
@@ -37,8 +34,7 @@ class Node:
 
 
 def run(code: str, tier: str) -> Any:
-    command = [sys.executable, "-c", _HEAD + code, tier]
-    ran = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    ran = run_script(_HEAD + code, tier)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 

@@ -21,6 +21,7 @@ from harness.checks.state.section import (
     describe_change,
     format_value,
 )
+from tests.preloaded import run_script
 
 pytestmark = pytest.mark.acceptance
 
@@ -29,7 +30,13 @@ ROOT = Path(__file__).parents[2]
 
 def run(code: str) -> Any:
     """Run the code in a process of its own; return its last line, from JSON."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    return last_line(
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> Any:
+    """Return the last line of a script's output, from JSON."""
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -81,7 +88,7 @@ def test_every_name_of_torch_that_is_used_is_there() -> None:
         from harness.checks.state import torch_settings as state_torch
         print(json.dumps(sorted(state_torch.missing_torch_names())))
     """
-    assert run(code) == []
+    assert last_line(run_script(code)) == []
 
 
 def test_without_a_capture_there_is_nothing_to_compare_with() -> None:
@@ -100,7 +107,7 @@ def test_what_cannot_be_restored_is_reported() -> None:
         found = len(guard.compare())
         print(json.dumps([found > 1, guard.restore(), "STATE" in os.environ, len(guard.compare())]))
     """
-    found, left, there, again = run(code)
+    found, left, there, again = last_line(run_script(code))
     assert (found, there, again) == (True, False, 0)
     assert "could not restore inference mode" in left
 

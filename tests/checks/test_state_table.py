@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.checks import state_rows_harmless, state_rows_process, state_rows_torch
 from tests.checks.state_table import CONTAMINATIONS, ONCE, actions, wrong
+from tests.preloaded import run_script
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]
-
-ROOT = Path(__file__).parents[2]
 
 
 def in_children() -> Iterator[tuple[str, list[str]]]:
@@ -91,9 +88,7 @@ def main(how: str) -> None:
 
 def run_table(how: str) -> dict[str, tuple[list[str], list[str]]]:
     code = f"from tests.checks import test_state_table as table; table.main({how!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
-    )
+    done = run_script(code, timeout=600.0)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("ROW ")]
     return {name: (messages, expected) for name, messages, expected in lines}

@@ -17,6 +17,7 @@ import pytest
 from harness.devices import health
 from harness.devices.device import CPU, Device
 from harness.devices.health import DeviceHealth, check_device, judge_examination
+from tests.preloaded import run_script
 
 pytestmark = pytest.mark.acceptance
 
@@ -77,7 +78,8 @@ def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
         assert state() == before
         assert len(steps) == len(set(steps)) * 3 > 15, steps
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=300)
+    ran = run_script(textwrap.dedent(script))
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_device_at_fault_is_unhealthy_without_an_examination(tmp_path: Path) -> None:

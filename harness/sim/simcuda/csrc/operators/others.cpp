@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "bodies.h"
+#include "fallback.h"
 #include "own.h"
 #include "random.h"
 
@@ -146,6 +147,8 @@ void add_others(Registrar& registrar) {
   registrar.boxed("tril_indices", torch::CppFunction::makeFromBoxedFunction<&indices<lower>>(), How::own);
   registrar.boxed("_use_cudnn_ctc_loss", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);
   registrar.boxed("_use_cudnn_ctc_loss.Tensor", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);
+  // Torch's own `out` variant chooses the kernel by the device, not by the dispatcher.
+  registrar.boxed("mode.values", torch::CppFunction::makeFromBoxedFunction<&operators::fallback>(), How::synchronous);
   registrar.boxed("_cudnn_init_dropout_state", torch::CppFunction::makeFromBoxedFunction<&dropout_state>(), How::own);
 }
 
