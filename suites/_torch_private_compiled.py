@@ -122,11 +122,6 @@ def is_hook(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and node.target is reach("torch._dynamo.external_utils.call_hook")
 
 
-def queue_callback(callback: Callable[[], None]) -> None:
-    """Queue a callback for the end of the current backward pass."""
-    reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)
-
-
 class Watch:
     """Tells whether a tensor's memory still exists, and keeps neither the tensor nor its memory alive."""
 

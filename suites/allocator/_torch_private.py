@@ -6,7 +6,6 @@ processes contain the names that they use (`torch._C._accelerator_setAllocatorSe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,14 +15,6 @@ import torch
 from suites.reaching import below, reach
 
 from .pools import spared
-
-
-def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], None]) -> None:
-    """Register an observer, permanently.
-
-    Its arguments: device, bytes requested, bytes allowed to torch, and bytes free.
-    """
-    reach("torch._C._cuda_attach_out_of_memory_observer")(observer)
 
 
 def clear_workspaces() -> None:

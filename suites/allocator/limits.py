@@ -34,9 +34,11 @@ def short_of_memory(device: torch.device, left: int = LEFT) -> Iterator[None]:
     else:
         free = torch.accelerator.get_memory_info(device)[0]
         rest = torch.empty(max(free - left, 0), dtype=torch.uint8, device=device)
-        yield
-        del rest
-        settle(device)
+        try:
+            yield
+        finally:
+            del rest
+            settle(device)
 
 
 def block(device: torch.device, size: int) -> torch.Tensor:

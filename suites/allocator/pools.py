@@ -22,6 +22,14 @@ def segments(pool: torch.cuda.MemPool, **options: bool) -> list[dict[str, Any]]:
     return found
 
 
+def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is in one of the pool's segments."""
+    return any(
+        segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
+        for segment in segments(pool)
+    )
+
+
 def spared(*numbers: int) -> tuple[int, ...]:
     """Return the numbers of the id, each with as many extra references as a snapshot drops."""
     for number in numbers:

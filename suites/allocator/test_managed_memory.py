@@ -7,20 +7,13 @@ import torch
 
 from . import _torch_private as private
 from .limits import MIB, settle
-from .pools import segments
+from .pools import inside
 
 #: torch allocates managed memory through the runtime of cuda.bindings, NVIDIA's package, which needs NVIDIA's driver.
 pytestmark = [
     pytest.mark.requires(device="cuda", torch=">=2.13", platform="linux-*", silicon=True),
     pytest.mark.timeout(300),
 ]
-
-
-def inside(pool: torch.cuda.MemPool, tensor: torch.Tensor) -> bool:
-    return any(
-        segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
-        for segment in segments(pool)
-    )
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_use_uvm")

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from ..threads import together
 from .limits import MIB, block, settle
-from .test_pools import inside
+from .pools import inside
 
 pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
 
 THREADS = 4
-
-
-def in_threads(work: Callable[[int], object]) -> list[object]:
-    """Return the results of concurrent threads that start together; raise the exception of a thread."""
-    ready = threading.Barrier(THREADS)
-
-    def run(number: int) -> object:
-        ready.wait()
-        return work(number)
-
-    with ThreadPoolExecutor(THREADS) as threads:
-        return list(threads.map(run, range(THREADS)))
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_multithread")
@@ -40,7 +27,7 @@ def test_use_mem_pool_in_threads_gives_each_its_own_pool(device: torch.device) -
         with torch.cuda.use_mem_pool(pools[number]):
             made[number] = [torch.full((MIB // 4,), number * 100 + each, device=device) for each in range(20)]
 
-    in_threads(work)
+    together.run(THREADS, work)
     torch.cuda.synchronize(device)
 
     for number, tensors in made.items():
@@ -66,7 +53,7 @@ def test_use_mem_pool_does_not_serve_other_threads(device: torch.device) -> None
         return block(device, MIB)
 
     with torch.cuda.use_mem_pool(pool):
-        theirs = in_threads(elsewhere)
+        theirs = together.run(THREADS, elsewhere)
         mine = block(device, MIB)
 
     assert inside(pool, mine)
@@ -97,7 +84,7 @@ def test_empty_cache_from_threads_with_mempools_is_safe(device: torch.device) ->
             del x, pool
         return right
 
-    assert in_threads(work) == [True] * THREADS
+    assert together.run(THREADS, work) == [True] * THREADS
     settle(device)
     assert torch.cuda.memory_reserved(device) == before
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,34 +11,21 @@ from ..snapshot._torch_private import recorded
 from ..streams.busy import NOT_SHOWN, calibrate, ever, sleep_on
 from ._torch_private import pool_snapshot
 from .limits import LEFT, MIB, block, settle, short_of_memory
-from .pools import references_taken, segments
+from .pools import inside, references_taken, segments
 
-pytestmark = [pytest.mark.requires(device="cuda"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.requires(device="cuda"),
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("nothing_stays"),
+]
 
 Pool = torch.cuda.MemPool
 use = torch.cuda.use_mem_pool
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays(device: torch.device) -> Iterator[None]:
-    """Empty the cache before the case, and free its pools afterwards."""
-    settle(device)
-    yield
-    gc.collect()
-    settle(device)
-
-
 def addresses(pool: Pool) -> set[int]:
     """Return the addresses of the pool's segments."""
     return {segment["address"] for segment in segments(pool)}
-
-
-def inside(pool: Pool, tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is in one of the pool's segments."""
-    return any(
-        segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
-        for segment in segments(pool)
-    )
 
 
 @pytest.mark.covers("test_cuda::TestMemPool::test_mempool_id")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,19 +9,15 @@ import pytest
 import torch
 
 from ._torch_private import resize_at
-from .limits import MIB, settle
+from .limits import MIB
 
-pytestmark = [pytest.mark.requires(device="cuda", torch=">=2.13"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.requires(device="cuda", torch=">=2.13"),
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("nothing_stays"),
+]
 
 SIZE = 4 * MIB
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays(device: torch.device) -> Iterator[None]:
-    settle(device)
-    yield
-    gc.collect()
-    settle(device)
 
 
 @pytest.fixture

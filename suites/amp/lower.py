@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-#: GPUs before compute capability 8.0 have no bfloat16 matrix products.
+#: GPUs before compute capability 8.0 have no bfloat16 matrix products. Cases with as many products or convolutions as a
+#: model need `BF16_PRODUCTS` of `suites/bfloat16.py`.
 BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}}])
-
-#: For cases with as many products or convolutions as a model. On some processors, mostly of virtual machines, these
-#: raise SIGILL, which is not torch's fault. A software device computes on the processor.
-BF16_PRODUCTS = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
 
 LOWER = pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from ..bfloat16 import BF16_PRODUCTS
 from ._torch_private import nn_function
 from .lists import ACCELERATOR, CPU, Call, Listed, call, complete, converted, dtypes, entries, lowered, same
-from .lower import BF16_PRODUCTS, LOWER, LOWER_ON_HOST
+from .lower import LOWER, LOWER_ON_HOST
 
 #: Deprecated names and signatures in torch's lists.
 OF_OLD_NAMES = pytest.mark.filterwarnings(

@@ -14,8 +14,9 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from suites import _torch_private_compiled as private
 from suites.compiled import KEEPS, KEPT
 
+from ..bfloat16 import BF16_PRODUCTS
 from ._torch_private import onednn_lacks_bf16
-from .lower import BF16_PRODUCTS, LOWER
+from .lower import LOWER
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not_reentrant"])
 #: TorchScript is deprecated and warns; on Python 3.14 it warns that it is not supported, and works.

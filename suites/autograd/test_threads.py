@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch.autograd import Function
 
+from ..threads import together
 from .engines import Engine, Known, waived
 from .functions import apply, square
 
@@ -25,27 +25,6 @@ ONE_AT_A_TIME = Known(
 )
 
 
-def in_threads(work: Callable[[int], None]) -> None:
-    """Call `work` with 0, 1, … in concurrent threads; after all have ended, raise the first exception."""
-    errors: list[BaseException] = []
-    together = threading.Barrier(THREADS)
-
-    def run(number: int) -> None:
-        try:
-            together.wait(60)
-            work(number)
-        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 @pytest.mark.covers(ROW)
 @waived(ONE_AT_A_TIME)
 def test_backward_in_threads_over_graphs_of_their_own(engine: Engine, device: torch.device) -> None:
@@ -57,7 +36,7 @@ def test_backward_in_threads_over_graphs_of_their_own(engine: Engine, device: to
         (square(x) * (number + 1)).sum().backward()
         found[number] = None if x.grad is None else x.grad.tolist()
 
-    in_threads(work)
+    together.run(THREADS, work)
 
     assert found == [[2.0 * n, 4.0 * n] for n in range(1, THREADS + 1)]
     engine.still_works()
@@ -78,7 +57,7 @@ def test_backward_in_a_thread_over_a_graph_made_elsewhere(engine: Engine, device
             graphs.append((x * x).sum())
 
     with torch.no_grad():
-        in_threads(work)
+        together.run(THREADS, work)
         graphs[0].backward()
 
     assert modes == [True] * THREADS
@@ -96,7 +75,7 @@ def test_autograd_grad_of_one_graph_in_several_threads(engine: Engine, device: t
     def work(number: int) -> None:
         (found[number],) = torch.autograd.grad(y, x, retain_graph=True)
 
-    in_threads(work)
+    together.run(THREADS, work)
 
     (expected,) = torch.autograd.grad(y, x)
     for one in found:
@@ -133,7 +112,7 @@ def test_backward_error_stays_in_its_thread(engine: Engine, device: torch.device
             good.append(number)
 
     with pytest.raises(OwnError, match="in one thread"):
-        in_threads(work)
+        together.run(THREADS, work)
 
     assert sorted(good) == [0, 2, 3]
     engine.still_works()
@@ -151,7 +130,7 @@ def test_backward_hooks_run_in_the_calling_thread(engine: Engine) -> None:
         y.sum().backward()
         assert called[number] == threading.get_ident()
 
-    in_threads(work)
+    together.run(THREADS, work)
 
     assert len(called) == THREADS
     engine.still_works()

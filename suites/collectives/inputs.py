@@ -7,6 +7,7 @@ is confused with another, or if a chunk is at a wrong place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,18 @@ FEW_BORDERS = (0, 1, 7, 8, 9, 33, 129, 1025, 65537, 262145)
 FEWEST = (0, 1, 9, 1025)
 
 Op = dist.ReduceOp
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A call with tensors of one type, which is given by its name."""
+
+    dtype: str
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
 
 def numbers(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:

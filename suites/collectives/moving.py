@@ -15,23 +15,17 @@ from .inputs import Guarded
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(inputs.Typed):
     """One call: the type, and the number of elements that one rank sends to one rank.
 
     `shift`: a second call that differs only in its content, so that a repetition of the first result is detected.
     """
 
-    dtype: str
     size: int
     shift: int = 0
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.size} elements{', other content' if self.shift else ''}"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
 
     def content(self, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the input of a rank, on the CPU."""

@@ -15,20 +15,14 @@ from .inputs import Guarded, Op
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(inputs.Typed):
     """One call: the type, the reduction, and the number of elements that each rank gets."""
 
-    dtype: str
     reduction: str
     size: int
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.reduction} {self.size} elements"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
 
     @property
     def op(self) -> Any:

@@ -34,10 +34,6 @@ def one(rank: Any, size: int = 1000) -> torch.Tensor:
     return torch.full((size,), rank.number + 1.0, device=rank.device)
 
 
-def sum_of_ranks(rank: Any) -> float:
-    return rank.world * (rank.world + 1) / 2
-
-
 def late_rank(rank: Any) -> Checks:
     """Delay rank 0 until the calls of the others have returned, and a little longer."""
     checks = Checks(rank.number)
@@ -57,7 +53,7 @@ def late_rank(rank: Any) -> Checks:
             called[rank.number - 1].touch()
         work.wait()
         synchronize(rank)
-        checks.same("all_reduce after wait()", given, torch.full((1000,), sum_of_ranks(rank)))
+        checks.same("all_reduce after wait()", given, torch.full((1000,), groups.total(rank)))
         checks.true("wait() has returned and is_completed() is false", work.is_completed())
     return checks
 
@@ -86,8 +82,8 @@ def queued(rank: Any) -> Checks:
         checks.same("broadcast behind them", last, torch.full((3,), 2.0))
         future = dist.all_reduce(value := one(rank, 4), async_op=True).get_future()
         halves = future.then(lambda done: done.value()[0] / 2).wait()
-        checks.same("get_future().then()", halves, torch.full((4,), sum_of_ranks(rank) / 2))
-        checks.same("the tensor of the future", value, torch.full((4,), sum_of_ranks(rank)))
+        checks.same("get_future().then()", halves, torch.full((4,), groups.total(rank) / 2))
+        checks.same("the tensor of the future", value, torch.full((4,), groups.total(rank)))
     return checks
 
 
@@ -236,8 +232,8 @@ def subgroups(rank: Any) -> Checks:
         for work in works:
             work.wait()
         checks.same("all_reduce in a half", part, torch.full((11,), float(sum(number + 1 for number in members))))
-        checks.same("all_reduce in a second group of all", total, torch.full((11,), sum_of_ranks(rank)))
-        checks.same("all_reduce in the default group", default, torch.full((11,), 2 * sum_of_ranks(rank)))
+        checks.same("all_reduce in a second group of all", total, torch.full((11,), groups.total(rank)))
+        checks.same("all_reduce in the default group", default, torch.full((11,), 2 * groups.total(rank)))
 
         dist.broadcast(value := one(rank, 4), src=members[-1], group=own)
         checks.same("broadcast from a rank of the world", value, torch.full((4,), members[-1] + 1.0))
@@ -251,7 +247,7 @@ def subgroups(rank: Any) -> Checks:
         checks.refused("new_group with a rank that the world lacks", lambda: dist.new_group([0, rank.world]), "rank")
         dist.destroy_process_group(own)
         dist.all_reduce(after := one(rank, 3))
-        checks.same("all_reduce after a group was destroyed", after, torch.full((3,), sum_of_ranks(rank)))
+        checks.same("all_reduce after a group was destroyed", after, torch.full((3,), groups.total(rank)))
     return checks
 
 

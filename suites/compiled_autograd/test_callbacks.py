@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from suites import _torch_private_compiled as private
+from suites.autograd._torch_private import queue_callback
 from suites.compiled import compare, compiled_backward
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
@@ -24,7 +25,7 @@ def asking(diary: list[str], *, breaks: bool = False) -> Any:
 
         @staticmethod
         def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            private.queue_callback(lambda: diary.append("callback"))
+            queue_callback(lambda: diary.append("callback"))
             if breaks:
                 torch._dynamo.graph_break()
             diary.append("backward")

@@ -156,17 +156,6 @@ def override_cudagraphs(**directions: bool) -> Any:
     return reach("torch._dynamo.override_cudagraphs")(**directions)
 
 
-def unsafe_tag() -> Any:
-    """Return the tag of operators that cannot be captured."""
-    return reach("torch._C.Tag.cudagraph_unsafe")
-
-
-def generated_code(work: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Return the result of `work`, and the sources that inductor generated during it."""
-    result, sources = reach("torch._inductor.utils.run_and_get_code")(work)
-    return result, list(sources)
-
-
 @contextmanager
 def generated_modules_stay() -> Iterator[None]:
     """Restore inductor's generated modules in `sys.modules` at the end of the block.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 import torch
 
+from ..threads import together
 from . import _torch_private as private
 from .pools import LARGE_SEGMENT, PoolId, address, captured, live_blocks, pool_of
 
@@ -53,27 +53,6 @@ def test_check_pool_live_allocations_checks_one_pool(device: torch.device) -> No
 # Threads
 
 
-def run_all(*works: Callable[[], object]) -> None:
-    """Run functions concurrently in threads, and raise the first exception."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(len(works))
-
-    def guarded(work: Callable[[], object]) -> None:
-        try:
-            start.wait(timeout=60)
-            work()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 def block(device: torch.device) -> torch.Tensor:
     return torch.ones(LARGE_SEGMENT, dtype=torch.uint8, device=device)
 
@@ -112,7 +91,8 @@ def test_begin_allocate_current_thread_to_pool_serves_that_thread_only(device: t
         finally:
             outside.set()
 
-    run_all(to_the_pool, elsewhere)
+    works = to_the_pool, elsewhere
+    together.run(2, lambda number: works[number]())
 
     ordinary: set[PoolId | None] = {(0, 0)}
     assert where == {"before": ordinary, "within": {graph.pool}, "after": ordinary, "other": ordinary}
@@ -125,17 +105,14 @@ def test_begin_allocate_current_thread_to_pool_in_two_threads(device: torch.devi
     graphs = [captured(device, lambda: [torch.rand(4, device=device)]) for _ in range(2)]
     where: list[set[PoolId | None]] = [set(), set()]
 
-    def to(number: int) -> Callable[[], None]:
-        def work() -> None:
-            stream = torch.cuda.Stream(device)
-            with torch.cuda.stream(stream), private.this_threads_allocations(index, graphs[number].pool):
-                for _ in range(20):
-                    where[number].add(pool_of(device, address(block(device))))
-            stream.synchronize()
+    def work(number: int) -> None:
+        stream = torch.cuda.Stream(device)
+        with torch.cuda.stream(stream), private.this_threads_allocations(index, graphs[number].pool):
+            for _ in range(20):
+                where[number].add(pool_of(device, address(block(device))))
+        stream.synchronize()
 
-        return work
-
-    run_all(to(0), to(1))
+    together.run(2, work)
 
     assert where == [{graphs[0].pool}, {graphs[1].pool}]
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-Array = np.ndarray[Any, Any]
+from ..bfloat16 import BF16_PRODUCTS
 
-#: Older GPUs have no hardware for bfloat16 products, and on some processors these raise SIGILL.
-BF16 = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
+Array = np.ndarray[Any, Any]
 
 #: Types of products, with the bits of their significand.
 DIGITS = {
@@ -35,7 +34,7 @@ def name(dtype: torch.dtype) -> str:
 
 def types(*dtypes: torch.dtype) -> pytest.MarkDecorator:
     """Parametrize by `dtype`."""
-    marked = [pytest.param(each, marks=BF16) if each == torch.bfloat16 else each for each in dtypes]
+    marked = [pytest.param(each, marks=BF16_PRODUCTS) if each == torch.bfloat16 else each for each in dtypes]
     return pytest.mark.parametrize("dtype", marked, ids=name)
 
 

@@ -11,17 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .activations import relu, sigmoid
 from .oracle import Array
 
 KINDS = ("tanh", "relu", "LSTM", "GRU")
-
-
-def sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def relu(x: Array) -> Array:
-    return np.where(x.real > 0, x, 0)
 
 
 def cell(kind: str, x: Array, h: Array, c: Array, weights: Mapping[str, Array], suffix: str) -> tuple[Array, Array]:

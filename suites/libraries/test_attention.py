@@ -19,6 +19,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from .. import bfloat16
 from .oracle import Array, accumulator, assert_equal, assert_within, gamma, numbers, reals, tensor, unit
 
 NEW_GPU = {"silicon": True, "compute_capability": ">=8.0"}
@@ -36,12 +37,11 @@ class Path:
     needs: Any = None
 
 
-BF16_NEEDS = {"any": [{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}]}
 PATHS = {
     "math-float64": Path(SDPBackend.MATH, F64),
     "math-float32": Path(SDPBackend.MATH, F32),
     "math-float16": Path(SDPBackend.MATH, F16),
-    "math-bfloat16": Path(SDPBackend.MATH, BF16, BF16_NEEDS),
+    "math-bfloat16": Path(SDPBackend.MATH, BF16, bfloat16.NEEDS),
     "flash-float64": Path(SDPBackend.FLASH_ATTENTION, F64, FLASH_ON_CPU),
     "flash-float32": Path(SDPBackend.FLASH_ATTENTION, F32, FLASH_ON_CPU),
     "flash-float16": Path(SDPBackend.FLASH_ATTENTION, F16, {"any": [NEW_GPU, FLASH_ON_CPU]}),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +17,6 @@ from suites import _torch_private_compiled as private
 from suites.compiled import KEEPS, KEPT
 
 from ._torch_private import flex_attention_uncompiled
-
-#: A score or a mask by batch, head, query and key.
-Mod = Callable[..., torch.Tensor]
 
 B, H, Q, KV, E = 2, 4, 20, 28, 8
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from suites.graphs.capturing import Api, apis, captured
 
-from .oracle import BF16
+from ..bfloat16 import BF16_PRODUCTS
 
 Work = Callable[[torch.Tensor], torch.Tensor]
 
@@ -41,7 +41,7 @@ WORK: dict[str, Work] = {
     "topk": lambda x: x.topk(17).values,
     "softmax": lambda x: x.softmax(1),
 }
-MARKS = {"bfloat16": BF16, "float64": pytest.mark.types("float64")}
+MARKS = {"bfloat16": BF16_PRODUCTS, "float64": pytest.mark.types("float64")}
 KIND = pytest.mark.parametrize(
     "work",
     [

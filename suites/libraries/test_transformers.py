@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from . import transformer
+from . import activations, transformer
 from ._torch_private import aten
 from .oracle import Array, assert_equal, assert_within, name, numbers, tensor, types, unit
 from .slopes import assert_slopes
@@ -149,7 +149,7 @@ def test_transformerencoderlayer_is_its_formula(
     host = torch.from_numpy(rng.uniform(-1, 1, (ROWS, STEPS, WIDTH))).to(dtype)
     x = host.to(device).requires_grad_(path == "training")
     padding, causal, blocked = _masks(mask)
-    wanted = transformer.encoder_layer(numbers(host), weights, HEADS, blocked, first, getattr(transformer, active))
+    wanted = transformer.encoder_layer(numbers(host), weights, HEADS, blocked, first, getattr(activations, active))
     module.train(path == "training")
 
     with torch.set_grad_enabled(path == "training"):
@@ -163,7 +163,7 @@ def test_transformerencoderlayer_is_its_formula(
     found.backward(factor.to(device))
 
     def value(given: Mapping[str, Array]) -> complex:
-        result = transformer.encoder_layer(given["x"], given, HEADS, blocked, first, transformer.relu)
+        result = transformer.encoder_layer(given["x"], given, HEADS, blocked, first, activations.relu)
         return complex((result * numbers(factor)).sum())
 
     gradients = {key: each.grad for key, each in module.named_parameters()} | {"x": x.grad}
@@ -188,7 +188,7 @@ def test_transformerencoder_of_nested_rows_skips_padding(device: torch.device, r
         for place in range(2):
             of_layer = {key.removeprefix(f"layers.{place}."): each for key, each in weights.items()}
             nothing = np.zeros((1, 1, length, length), bool)
-            x = transformer.encoder_layer(x, of_layer, HEADS, nothing, False, transformer.relu)
+            x = transformer.encoder_layer(x, of_layer, HEADS, nothing, False, activations.relu)
         assert_within(found[row : row + 1, :length], x, 16 * _allowed(F32))
         assert_equal(found[row, length:], np.zeros((STEPS - length, WIDTH)))
 

@@ -43,15 +43,6 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> Array
     return found
 
 
-def relu(x: Array) -> Array:
-    return np.where(x.real > 0, x, 0)
-
-
-def gelu(x: Array) -> Array:
-    found: Array = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-    return found
-
-
 def encoder_layer(
     x: Array,
     weights: Mapping[str, Array],

@@ -13,6 +13,7 @@ import torch
 
 from suites.reaching import below, reach
 
+from ..profiler._torch_private import event_roots, event_tag
 from .values import Action, Category, Event, Finder, FoundGradient, Key, Match, Node, State
 
 MODULE = "torch.profiler._memory_profiler"
@@ -49,16 +50,11 @@ def is_memory_profile(value: object) -> bool:
 
 def events(prof: torch.profiler.profile) -> Iterator[Any]:
     """Yield every event of a finished profile, parents before children, siblings in order."""
-    waiting = list(reversed(below(prof, "profiler.kineto_results.experimental_event_tree")()))
+    waiting = list(reversed(event_roots(prof)))
     while waiting:
         event = waiting.pop()
         yield event
         waiting.extend(reversed(below(event, "children")))
-
-
-def _sort(event: Any) -> str:
-    """Return the kind of an event: `TorchOp`, `Allocation`, `PyCall`, …"""
-    return type(below(event, "extra_fields")).__name__.removeprefix("_ExtraFields_")
 
 
 # Allocations
@@ -82,7 +78,7 @@ def found_gradients(prof: torch.profiler.profile) -> list[FoundGradient]:
     found = []
     for event in events(prof):
         for parameter, gradient in extract(event):
-            by = Finder.PYTHON if _sort(event) == "PyCall" else Finder.OPERATOR
+            by = Finder.PYTHON if event_tag(event) == "PyCall" else Finder.OPERATOR
             found.append(FoundGradient(by, None if parameter is None else key(parameter), key(gradient)))
     return found
 
@@ -92,7 +88,7 @@ def matches(prof: torch.profiler.profile) -> list[Match]:
     matcher = reach(f"{MODULE}.SchemaMatcher")
     found = []
     for event in events(prof):
-        if _sort(event) == "TorchOp":
+        if event_tag(event) == "TorchOp":
             fields = below(event, "extra_fields")
             schemas = below(matcher, "match_schemas")(fields)
             writes = below(matcher, "inputs_are_mutable")(fields)

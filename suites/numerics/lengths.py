@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 #: Lengths around vector widths, warps, blocks and splits between threads; odd lengths have tails.
@@ -10,10 +9,6 @@ LENGTHS = (1, 2, 7, 8, 9, 31, 33, 255, 1000, 4097, 70_001)
 
 WHOLE_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-#: Older GPUs have no hardware for bfloat16 products, and on some processors, mostly of virtual machines, these raise
-#: SIGILL. A software device computes on the processor.
-BF16_PRODUCTS = pytest.mark.requires(any=[{"bf16": True}, {"not_": {"device": "cuda"}, "cpu_bf16": True}])
 
 
 def name(dtype: torch.dtype) -> str:

@@ -13,7 +13,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from .lengths import BF16_PRODUCTS, FLOATING_TYPES, name, unit
+from ..bfloat16 import BF16_PRODUCTS
+from .lengths import FLOATING_TYPES, name, unit
 
 PRODUCTS = [pytest.param(dtype, marks=BF16_PRODUCTS) if dtype == torch.bfloat16 else dtype for dtype in FLOATING_TYPES]
 SHAPES = [(1, 1, 1), (5, 7, 3), (16, 16, 16), (24, 300, 8), (64, 1000, 48)]

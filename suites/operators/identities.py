@@ -249,10 +249,6 @@ def argsort(sample: Any, result: Any) -> None:
         raise WrongValueError("the indices are no permutation")
 
 
-def memory_only(sample: Any, result: Any) -> None:
-    """Check types and shapes. The values are not defined."""
-
-
 def resized(sample: Any, result: Any) -> None:
     """Check that the previous elements come first, in memory order."""
     x = formats.memory(sample.input.contiguous()).reshape(-1)

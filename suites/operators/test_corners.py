@@ -11,15 +11,9 @@ import torch
 
 from . import known
 from .comparison import Bound, WrongValueError
-from .test_rare import CPU_OR_CUDA, CPU_OR_GPU, given, same
+from .single import CPU_OR_CUDA, CPU_OR_GPU, given, same
 
 pytestmark = CPU_OR_CUDA
-
-
-@pytest.fixture
-def rng(case_seed: int) -> np.random.Generator:
-    """Return NumPy's generator, seeded for the case."""
-    return np.random.default_rng(case_seed)
 
 
 @pytest.mark.operator("gcd")

@@ -54,12 +54,6 @@ def _types(group: str) -> list[torch.dtype]:
     return [each for each in found if each not in lacking()]
 
 
-@pytest.fixture
-def rng(case_seed: int) -> np.random.Generator:
-    """Return NumPy's generator, seeded for the case."""
-    return np.random.default_rng(case_seed)
-
-
 def _result(operation: Operation, dtype: torch.dtype) -> torch.dtype:
     """Return the type of the results: integers become float32 if a function of them is not an integer."""
     return torch.float32 if operation.floating and not (dtype.is_floating_point or dtype.is_complex) else dtype

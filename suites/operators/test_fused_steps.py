@@ -24,12 +24,6 @@ KINDS = ("few", "misaligned", "many", "chunks")
 RATE, DECAY, EPS, BETAS, SCALE = 0.125, 0.25, 0.0625, (0.75, 0.875), 4.0
 
 
-@pytest.fixture
-def rng(case_seed: int) -> np.random.Generator:
-    """Return NumPy's generator, seeded for the case."""
-    return np.random.default_rng(case_seed)
-
-
 def _lists(rng: np.random.Generator, kind: str, count: int, dtype: torch.dtype, device: torch.device) -> list[Listed]:
     """Return lists of positive numbers."""
     return [lists.listed(kind, lambda shape: rng.uniform(0.25, 2, shape), dtype, device) for _ in range(count)]

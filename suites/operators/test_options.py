@@ -11,16 +11,10 @@ import torch
 
 from .comparison import Bound
 from .references.formats import Array
-from .test_rare import CPU_OR_CUDA, given, same
+from .single import CPU_OR_CUDA, given, same
 
 pytestmark = CPU_OR_CUDA
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture
-def rng(case_seed: int) -> np.random.Generator:
-    """Return NumPy's generator, seeded for the case."""
-    return np.random.default_rng(case_seed)
 
 
 def layouts(array: Array, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:

@@ -9,40 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from . import comparison, known, lists
+from . import comparison, known
 from ._torch_private import overload
 from .comparison import Bound, WrongValueError
 from .references import formats
-from .references.formats import Array
+from .single import CPU_OR_CUDA, CPU_OR_GPU, exactly, given, same
 
-EXACT = Bound(0)
 INTS = ("int64", "int32", "int16", "int8", "uint8")
-#: The software device only has the operators of torch's catalogue that it declares.
-CPU_OR_CUDA = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}])
-#: The simulated devices cannot run an operator whose first argument is a number, or whose result has another shape than
-#: torch declares.
-CPU_OR_GPU = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}])
-
-
-@pytest.fixture
-def rng(case_seed: int) -> np.random.Generator:
-    """Return NumPy's generator, seeded for the case."""
-    return np.random.default_rng(case_seed)
-
-
-def given(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return lists.number(np.asarray(values), dtype).to(device)
-
-
-def exactly(values: Any, dtype: torch.dtype) -> Array:
-    """Return the numbers that a tensor of the type holds."""
-    return formats.read(lists.number(np.asarray(values), dtype))
-
-
-def same(found: torch.Tensor, wanted: Any, what: str, bound: Bound = EXACT) -> None:
-    """Raise WrongValueError unless a tensor has this shape and these numbers."""
-    array = np.asarray(wanted)
-    lists.check([found], [array.shape], array.ravel(), found.dtype, bound, what)
 
 
 @pytest.mark.operator("__lshift__", "__rshift__")

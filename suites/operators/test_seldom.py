@@ -10,40 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from . import comparison, known, lists
+from . import comparison, known
 from ._torch_private import overload
 from .comparison import Bound
 from .references.formats import Array
+from .single import CPU_OR_GPU, given, same
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # deprecated and experimental features warn
-    # The simulated devices provide the operators of torch's catalogue.
-    pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"silicon": True}]),
-]
+pytestmark = [CPU_OR_GPU, pytest.mark.filterwarnings("ignore")]  # deprecated and experimental features warn
 CLOSE = Bound(64, 64)
-
-
-@pytest.fixture
-def rng(case_seed: int) -> np.random.Generator:
-    """Return NumPy's generator, seeded for the case."""
-    return np.random.default_rng(case_seed)
-
-
-def given(values: Any, device: torch.device, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return lists.number(np.asarray(values), dtype).to(device)
-
-
-def same(found: torch.Tensor, wanted: Any, what: str, bound: Bound = CLOSE) -> None:
-    """Raise WrongValueError unless a tensor has this shape and these numbers."""
-    array = np.asarray(wanted)
-    lists.check([found], [array.shape], array.ravel(), found.dtype, bound, what)
 
 
 @pytest.mark.operator("clamp_max")
 def test_clamp_max_of_a_number_in_place(device: torch.device, rng: np.random.Generator) -> None:
     """`clamp_max_` replaces elements larger than the number, and keeps NaN."""
     x = np.append(rng.normal(size=40), [np.nan, np.inf, -np.inf])
-    target = given(x, device)
+    target = given(x, torch.float64, device)
     assert overload("clamp_max_.default")(target, 0.25) is target
     same(target, np.where(np.isnan(x), np.nan, np.minimum(x, 0.25)), "clamp_max_", Bound(0))
 
@@ -53,9 +34,9 @@ def test_clamp_max_of_a_number_in_place(device: torch.device, rng: np.random.Gen
 def test_add_relu_of_a_number_in_place(device: torch.device, rng: np.random.Generator) -> None:
     """`_add_relu_` adds `alpha` times the number, and replaces negative results by zero."""
     x = rng.normal(size=(5, 9))
-    target = given(x, device, torch.float32)
+    target = given(x, torch.float32, device)
     overload("_add_relu_.Scalar")(target, 0.5, 2)
-    same(target, np.maximum(x.astype(np.float32).astype(float) + 1.0, 0), "_add_relu_")
+    same(target, np.maximum(x.astype(np.float32).astype(float) + 1.0, 0), "_add_relu_", CLOSE)
 
 
 @pytest.mark.operator("randperm")
@@ -87,12 +68,12 @@ def test_rrelu_keeps_its_slopes(device: torch.device, rng: np.random.Generator) 
     }
     for what, run in forms.items():
         noise = torch.zeros(x.shape, dtype=torch.float64, device=device)
-        found = run(given(x, device), noise)
+        found = run(given(x, torch.float64, device), noise)
         slopes = comparison.on_host(noise).numpy()
         assert ((slopes[x <= 0] >= 0.25) & (slopes[x <= 0] <= 0.5)).all(), what
         assert (slopes[x > 0] == 1).all(), what
         assert len(np.unique(slopes[x <= 0])) > 100, what
-        same(found, x * slopes, f"rrelu {what}")
+        same(found, x * slopes, f"rrelu {what}", CLOSE)
 
 
 @pytest.mark.operator("index_put")
@@ -101,15 +82,15 @@ def test_index_put_impl_writes_or_adds(device: torch.device, rng: np.random.Gene
     """`_index_put_impl_` replaces the elements at the indices, or adds to them each time that an index occurs."""
     x, values = rng.normal(size=(6, 5)), rng.normal(size=4)
     rows, columns = np.array([0, 2, 5, 2]), np.array([1, 3, 0, 3 if accumulate else 4])
-    target = given(x, device)
-    places = [given(each, device, torch.int64) for each in (rows, columns)]
-    overload("_index_put_impl_.default")(target, places, given(values, device), accumulate, False)
+    target = given(x, torch.float64, device)
+    places = [given(each, torch.int64, device) for each in (rows, columns)]
+    overload("_index_put_impl_.default")(target, places, given(values, torch.float64, device), accumulate, False)
     wanted = x.copy()
     if accumulate:
         np.add.at(wanted, (rows, columns), values)
     else:
         wanted[rows, columns] = values
-    same(target, wanted, "_index_put_impl_")
+    same(target, wanted, "_index_put_impl_", CLOSE)
 
 
 @pytest.mark.operator("linalg.eigvals")
@@ -118,7 +99,7 @@ def test_eigenvalues_without_vectors(device: torch.device, rng: np.random.Genera
     x = np.triu(rng.normal(size=(3, 6, 6)), 1)
     wanted = np.arange(1.0, 7.0) + np.arange(3)[:, None] * 10
     x += wanted[:, :, None] * np.eye(6)
-    found = comparison.on_host(overload("_linalg_eigvals.default")(given(x, device)))
+    found = comparison.on_host(overload("_linalg_eigvals.default")(given(x, torch.float64, device)))
     same(found.real.contiguous().sort().values, wanted, "eigenvalues", Bound(2**12, 2**12))
     assert float(found.imag.abs().max()) == 0
 
@@ -131,7 +112,8 @@ def test_cholesky_solve_helper(device: torch.device, rng: np.random.Generator, u
     right = rng.normal(size=(2, 5, 3))
     whole = factor @ factor.transpose(0, 2, 1)
     shape = factor.transpose(0, 2, 1) if upper else factor
-    found = overload("_cholesky_solve_helper.default")(given(right, device), given(shape, device), upper)
+    arguments = [given(each, torch.float64, device) for each in (right, shape)]
+    found = overload("_cholesky_solve_helper.default")(*arguments, upper)
     same(found, np.linalg.solve(whole, right), "cholesky_solve", Bound(2**10, 2**10))
 
 
@@ -148,7 +130,7 @@ def test_second_derivative_of_glu_along_a_direction(device: torch.device, rng: n
 
     step = 1e-30j  # a derivative by an imaginary step has no cancellation
     wanted = (gradient(x + step * dx, grad + step * dgrad) / 1e-30).imag
-    arguments = [given(each, device) for each in (gradient(x, grad), grad, x, dgrad, dx)]
+    arguments = [given(each, torch.float64, device) for each in (gradient(x, grad), grad, x, dgrad, dx)]
     same(overload("glu_backward_jvp.default")(*arguments, 1), wanted, "glu_backward_jvp", Bound(256, 256))
 
 
@@ -160,9 +142,11 @@ def test_gradient_of_an_embedding_bag(device: torch.device, rng: np.random.Gener
     grad, sizes = rng.normal(size=(3, 5)), np.array([3, 2, 1])
     wanted = np.zeros((6, 5))
     np.add.at(wanted, rows, grad[bags] / (sizes[bags][:, None] if mode else 1))
-    whole = [given(each, device, torch.int64) for each in (rows, bags, sizes, np.zeros(3))]
-    found = overload("_embedding_bag_dense_backward.default")(given(grad, device), *whole, 6, False, mode, None)
-    same(found, wanted, "the gradient of an embedding bag")
+    whole = [given(each, torch.int64, device) for each in (rows, bags, sizes, np.zeros(3))]
+    found = overload("_embedding_bag_dense_backward.default")(
+        given(grad, torch.float64, device), *whole, 6, False, mode, None
+    )
+    same(found, wanted, "the gradient of an embedding bag", CLOSE)
 
 
 #: On the CPU only: the counts of another row are read.
@@ -187,14 +171,14 @@ def test_gradients_of_embeddings_by_frequency(
     shares = np.array([3, 4])[bags] if name == "mean" else 1
     wanted = np.zeros((6, 5))
     np.add.at(wanted, rows, each / (np.bincount(rows)[rows] * shares)[:, None])
-    weight = given(rng.normal(size=(6, 5)), device).requires_grad_()
-    places = given(rows, device, torch.int64)
+    weight = given(rng.normal(size=(6, 5)), torch.float64, device).requires_grad_()
+    places = given(rows, torch.int64, device)
     if name == "embedding":
         found = torch.nn.functional.embedding(places, weight, scale_grad_by_freq=True)
     else:
-        starts = given([0, 3], device, torch.int64)
+        starts = given([0, 3], torch.int64, device)
         found = torch.nn.functional.embedding_bag(places, weight, starts, mode=name, scale_grad_by_freq=True)
-    found.backward(given(grad, device))
+    found.backward(given(grad, torch.float64, device))
     assert weight.grad is not None
     same(weight.grad, wanted, f"the gradient of {name}", Bound(16, 16))
 
@@ -211,7 +195,7 @@ def test_gradients_of_the_own_convolution(device: torch.device, rng: np.random.G
             by_x[:, :, i : i + 4, j : j + 4] += np.einsum("nohw,oc->nchw", grad, weight[:, :, i, j])
     wanted = (by_x, by_weight, grad.sum((0, 2, 3)))
     sizes = ([2, 3], [1, 1], [0, 0])
-    arguments = [given(each, device) for each in (grad, x, weight)]
+    arguments = [given(each, torch.float64, device) for each in (grad, x, weight)]
     found = overload("_slow_conv2d_backward.output_mask")(*arguments, *sizes, [True, True, True])
     outs = [torch.zeros(each.shape, dtype=torch.float64, device=device) for each in wanted]
     names = ("grad_input", "grad_weight", "grad_bias")
@@ -230,8 +214,8 @@ def test_the_own_convolution_into_a_tensor(device: torch.device, rng: np.random.
     for i, j, k in np.ndindex(2, 2, 2):
         wanted += np.einsum("ncdhw,oc->nodhw", x[:, :, i : i + 3, j : j + 4, k : k + 3], weight[:, :, i, j, k])
     out = torch.zeros(wanted.shape, dtype=torch.float64)
-    arguments = (given(x, device), given(weight, device), [2, 2, 2], given(bias, device), [1, 1, 1], [0, 0, 0])
-    overload("slow_conv3d_forward.output")(*arguments, output=out)
+    a, b, c = (given(each, torch.float64, device) for each in (x, weight, bias))
+    overload("slow_conv3d_forward.output")(a, b, [2, 2, 2], c, [1, 1, 1], [0, 0, 0], output=out)
     same(out, wanted, "slow_conv3d_forward", Bound(256, 256))
 
 
@@ -241,9 +225,9 @@ def test_sspaddmm_into_a_sparse_tensor(device: torch.device, rng: np.random.Gene
     """`sspaddmm(out=)` writes beta times a sparse matrix plus alpha times the product of a sparse and a dense one."""
     a, b, c = (np.round(rng.normal(size=shape), 3) * (rng.random(shape) < 0.4) for shape in ((4, 5), (4, 6), (6, 5)))
     out = torch.sparse_coo_tensor(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), (4, 5))
-    sparse = [given(each, device).to_sparse() for each in (a, b)]
-    overload("sspaddmm.out")(*sparse, given(c, device), beta=2, alpha=3, out=out)
-    same(out.to_dense(), 2 * a + 3 * b @ c, "sspaddmm")
+    sparse = [given(each, torch.float64, device).to_sparse() for each in (a, b)]
+    overload("sspaddmm.out")(*sparse, given(c, torch.float64, device), beta=2, alpha=3, out=out)
+    same(out.to_dense(), 2 * a + 3 * b @ c, "sspaddmm", CLOSE)
 
 
 @pytest.mark.requires(not_={"accelerator": True})  # torch has oneDNN's layout for the CPU only
@@ -252,7 +236,7 @@ def test_a_tensor_of_onednn_has_the_same_numbers(device: torch.device, rng: np.r
     """`to_mkldnn` and back keeps every number, also for a tensor with gaps."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this build of torch has no oneDNN")
-    x = given(rng.normal(size=(4, 6)), device, torch.float32)
+    x = given(rng.normal(size=(4, 6)), torch.float32, device)
     for each in (x, x[:, ::2], x.t()):
         found = overload("to_mkldnn.default")(each)
         assert found.layout == torch._mkldnn
@@ -293,5 +277,5 @@ def test_gradient_of_dirichlet_of_two_is_that_of_beta(device: torch.device) -> N
     """
     x = np.array([0.1, 0.35, 0.5, 0.8, 0.95])
     ones = np.ones_like(x)
-    found = overload("_dirichlet_grad.default")(*(given(each, device) for each in (x, ones, 2 * ones)))
-    same(found * given(1 - x, device), -x * np.log(x), "_dirichlet_grad", Bound(2**36, 2**36))
+    found = overload("_dirichlet_grad.default")(*(given(each, torch.float64, device) for each in (x, ones, 2 * ones)))
+    same(found * given(1 - x, torch.float64, device), -x * np.log(x), "_dirichlet_grad", Bound(2**36, 2**36))

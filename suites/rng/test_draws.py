@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from .forked import forked
-
-
-def seeded(device: torch.device, seed: int) -> torch.Generator:
-    return torch.Generator(device=device).manual_seed(seed)
+from .seeded import seeded
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_randint_randomness_for_large_range")

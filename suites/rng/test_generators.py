@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from .forked import forked
+from .seeded import seeded
 
 DRAWS: dict[str, Callable[[torch.device, torch.Generator], torch.Tensor]] = {
     "rand": lambda device, generator: torch.rand(1000, device=device, generator=generator),
@@ -21,12 +22,6 @@ DRAWS: dict[str, Callable[[torch.device, torch.Generator], torch.Tensor]] = {
     ),
 }
 DRAW = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
-
-
-def seeded(device: torch.device, seed: int) -> torch.Generator:
-    generator = torch.Generator(device=device)
-    generator.manual_seed(seed)
-    return generator
 
 
 @DRAW

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from .seeded import seeded
+
 COVERS = pytest.mark.covers("test_cuda::TestCuda::test_multinomial_ext")
-
-
-def seeded(device: torch.device, seed: int) -> torch.Generator:
-    return torch.Generator(device=device).manual_seed(seed)
 
 
 @COVERS

@@ -18,12 +18,7 @@ from torch.serialization import LoadEndianness
 from torch.utils.serialization import config
 
 from ._torch_private import checkpoint_offset, package_registry
-
-
-def saved_bytes(value: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer, **options)
-    return buffer.getvalue()
+from .files import saved
 
 
 def loaded(data: bytes, **options: Any) -> Any:
@@ -54,7 +49,7 @@ def no_globals() -> Any:
 @pytest.mark.usefixtures("no_globals")
 def test_add_safe_globals_allows_classes_until_they_are_cleared() -> None:
     """`add_safe_globals` adds to the list, `get_safe_globals` returns it, and `clear_safe_globals` empties it."""
-    data = saved_bytes(Colour())
+    data = saved(Colour())
     with pytest.raises(pickle.UnpicklingError, match="Colour"):
         loaded(data)
     serialization.add_safe_globals([Shape])
@@ -71,7 +66,7 @@ def test_add_safe_globals_allows_classes_until_they_are_cleared() -> None:
 def test_safe_globals_keeps_what_was_allowed_before() -> None:
     """`safe_globals` allows its classes in its block; then, also after an exception, only the earlier ones are."""
     serialization.add_safe_globals([Shape])
-    data = saved_bytes(Colour())
+    data = saved(Colour())
     with serialization.safe_globals([Colour]):
         assert set(serialization.get_safe_globals()) == {Colour, Shape}
         assert loaded(data).name == "red"
@@ -103,7 +98,7 @@ def test_set_crc32_options_decides_whether_checksums_are_written(wanted: bool) -
     try:
         serialization.set_crc32_options(wanted)
         assert serialization.get_crc32_options() is wanted
-        data = saved_bytes(tensor)
+        data = saved(tensor)
     finally:
         serialization.set_crc32_options(before)
     assert torch.equal(loaded(data), tensor)
@@ -118,7 +113,7 @@ def test_default_load_endianness_is_for_files_that_do_not_say_theirs() -> None:
     """
     assert serialization.get_default_load_endianness() in (None, LoadEndianness.NATIVE)
     tensor = torch.arange(4, dtype=torch.int32)
-    data = saved_bytes(tensor)
+    data = saved(tensor)
 
     def marked(mark: str | None) -> bytes:
         target = io.BytesIO()
@@ -165,7 +160,7 @@ def test_skip_data_leaves_out_the_bytes_of_storages(tmp_path: Path) -> None:
     assert not found["b"].any()
     full = torch.load(whole)
     assert torch.equal(full["a"], value["a"])
-    old = io.BytesIO(saved_bytes(value, _use_new_zipfile_serialization=False))
+    old = io.BytesIO(saved(value, _use_new_zipfile_serialization=False))
     with serialization.skip_data():
         assert torch.load(whole)["b"].shape == (5,)
         assert torch.load(old)["b"].shape == (5,)
@@ -190,7 +185,7 @@ def test_load_mmap_shares_changes_with_the_file_only_if_it_is_asked(tmp_path: Pa
 def test_load_mmap_needs_the_path_of_an_archive(tmp_path: Path) -> None:
     """`mmap=True` is refused for a buffer and for the old format."""
     with pytest.raises(ValueError, match="path"):
-        loaded(saved_bytes(torch.ones(2)), mmap=True)
+        loaded(saved(torch.ones(2)), mmap=True)
     path = str(tmp_path / "file")
     torch.save(torch.ones(2), path, _use_new_zipfile_serialization=False)
     with pytest.raises(RuntimeError, match=rf"mmap.*{re.escape(path)}"):
@@ -215,8 +210,8 @@ def test_config_load_mmap_and_calculate_storage_offsets(tmp_path: Path) -> None:
             with config.patch(settings):
                 assert all(map(torch.equal, torch.load(path), value))
                 with pytest.raises(ValueError, match="file path"):
-                    loaded(saved_bytes(numbers))
-                assert torch.equal(loaded(saved_bytes(numbers), mmap=False), numbers)
+                    loaded(saved(numbers))
+                assert torch.equal(loaded(saved(numbers), mmap=False), numbers)
     data = Path(path).read_bytes()
     for place in ("meta", torch.device("meta")):
         for tensor, wanted in zip(torch.load(path, map_location=place), value, strict=True):
@@ -244,7 +239,7 @@ def test_register_package_chooses_by_priority() -> None:
     try:
         serialization.register_package(3, tag("second", "place of a test"), restore)
         serialization.register_package(1, tag("first", None), lambda *_: None)
-        data = saved_bytes(torch.arange(3.0))
+        data = saved(torch.arange(3.0))
         assert seen == ["first", "second"]
         assert b"place of a test" in data
         assert loaded(data).tolist() == [0, 1, 2]
@@ -260,7 +255,7 @@ def test_load_refuses_the_old_format_with_other_numbers(what: str) -> None:
 
     A description of the machine follows them.
     """
-    data = io.BytesIO(saved_bytes(torch.ones(2), _use_new_zipfile_serialization=False))
+    data = io.BytesIO(saved(torch.ones(2), _use_new_zipfile_serialization=False))
     magic, protocol = pickle.load(data), pickle.load(data)
     place = data.tell()
     machine = pickle.load(data)
@@ -277,7 +272,7 @@ def test_load_refuses_the_old_format_with_other_numbers(what: str) -> None:
 def test_save_records_that_the_archive_has() -> None:
     """An archive has the pickle, the byte order, and each storage once, at an offset that is a multiple of 64 bytes."""
     shared = torch.arange(40.0)
-    data = saved_bytes([shared, shared[3:], torch.ones(3)])
+    data = saved([shared, shared[3:], torch.ones(3)])
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = {name.partition("/")[2] for name in archive.namelist()}
         assert {

@@ -110,6 +110,15 @@ def seen_in_trials(trial: Callable[[int], bool]) -> bool:
 
 
 @dataclass
+class Dropped:
+    """The outcome for a block that was freed before another stream used it."""
+
+    reused_at_once: bool
+    intact: bool
+    reused_when_done: bool
+
+
+@dataclass
 class Relay:
     """A writer and a reader on two streams of one device (or of two), with a shared buffer."""
 

@@ -11,6 +11,7 @@ import torch
 
 from suites import children
 
+from ..autograd._torch_private import queue_callback
 from .apis import Api
 from .backwards import late
 from .busy import NOT_SHOWN, TRIALS, calibrate, ever, sleep_on
@@ -219,8 +220,6 @@ def test_queue_callback_reads_complete_gradients_on_the_callers_stream(api: Api,
 
     The callback's copies on that stream are complete, although both gradients are written late on other streams.
     """
-    from ._torch_private import queue_callback
-
     before, one, two, caller = api.current_stream(device), *(api.stream(device) for _ in range(3))
     calibrate(device)
 

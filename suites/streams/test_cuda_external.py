@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-from pathlib import Path
-
 import pytest
 import torch
 
 from .. import children
+from ..runtime.cudart import Runtime
 from .busy import NOT_SHOWN, Relay, calibrate, ever, sleep_on
 
 pytestmark = pytest.mark.requires(device="cuda")
@@ -87,17 +84,6 @@ def test_cuda_stream_protocol_gives_version_and_handle(device: torch.device) -> 
         assert tuple(one.__cuda_stream__()) == (0, one.cuda_stream)
 
 
-def runtime_library() -> str:
-    """Return the soname of the CUDA runtime that torch has loaded. Skip the case if torch links it statically.
-
-    A path could open a second file of the same name, which torch does not call.
-    """
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        if found := re.search(r"/(libcudart[^/]*?\.so\.\d+)[^/]*$", line):
-            return found[1]
-    pytest.skip("torch has loaded no library of the CUDA runtime")
-
-
 @pytest.mark.requires(rocm=False)
 def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.device) -> None:
     """A stream that another library created with the runtime can be used like torch's own.
@@ -105,11 +91,10 @@ def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.d
     Its delayed write is visible after a synchronize, and torch does not destroy the stream.
     """
     x = torch.zeros(1000, device=device)
-    cudart, handle = ctypes.CDLL(runtime_library()), ctypes.c_void_p()
+    runtime = Runtime.of_torch()
     calibrate(device)
     torch.cuda.synchronize(device)
-    assert cudart.cudaStreamCreateWithFlags(ctypes.byref(handle), ctypes.c_uint(1)) == 0
-    try:
+    with runtime.stream() as handle:
         assert handle.value
         stream = torch.cuda.ExternalStream(handle.value, device=device)
         for value in range(1, 4):
@@ -119,10 +104,7 @@ def test_externalstream_of_cudastreamcreatewithflags_can_be_used(device: torch.d
             stream.synchronize()
             assert (x == value).all()
         del stream
-        assert cudart.cudaStreamQuery(handle) == 0
-    finally:
-        torch.cuda.synchronize(device)
-        assert cudart.cudaStreamDestroy(handle) == 0
+        runtime.call("cudaStreamQuery", handle)
 
 
 @pytest.mark.timeout(150)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 import torch
 
-from .busy import NOT_SHOWN, POISON, calibrate, ever, sleep_on
+from .busy import NOT_SHOWN, POISON, Dropped, calibrate, ever, sleep_on
 
 pytestmark = pytest.mark.requires(accelerator=True)
 
@@ -16,20 +15,11 @@ pytestmark = pytest.mark.requires(accelerator=True)
 ELEMENTS = 3 << 20
 
 
-@dataclass
-class Trial:
-    """The outcome for a block that was dropped before another stream read it."""
-
-    reused_at_once: bool
-    intact: bool
-    reused_when_done: bool
-
-
 def drop_while_in_use(
     device: torch.device,
     make: Callable[[torch.device], torch.Stream],
     guard: Callable[[torch.Tensor, torch.Stream], None],
-) -> Trial:
+) -> Dropped:
     """Drop a tensor of one stream before another, sleeping stream reads it, and allocate the same size.
 
     `guard` is called before the drop. If the dropped block is reused, it is overwritten with poison long before the
@@ -57,7 +47,7 @@ def drop_while_in_use(
     intact = bool((result == 7).all())
     with owner:
         last_block = torch.empty(ELEMENTS, dtype=torch.int32, device=device)
-    return Trial(reused_at_once, intact, last_block.data_ptr() == address)
+    return Dropped(reused_at_once, intact, last_block.data_ptr() == address)
 
 
 def record_nothing(_tensor: torch.Tensor, _stream: torch.Stream) -> None:

@@ -11,7 +11,13 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 REALS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 EVERY = [torch.bool, *INTEGERS, *REALS, *COMPLEX]
-DTYPE = pytest.mark.parametrize("dtype", EVERY, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+
+def name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+DTYPE = pytest.mark.parametrize("dtype", EVERY, ids=name)
 
 #: Bit patterns that an implementation may mishandle, as float32: zeros, subnormals, the smallest normal number, one,
 #: the largest, infinities, quiet and signalling NaNs, of both signs, with payloads.

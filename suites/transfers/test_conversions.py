@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from .bit_patterns import name
 from .test_round_trips import NON_BLOCKING, settle
 
 TYPES = [
@@ -23,10 +24,6 @@ TYPES = [
     torch.complex64,
 ]
 PAIRS = [pair for pair in itertools.product(TYPES, TYPES) if pair[0] != pair[1]]
-
-
-def name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def numbers(source: torch.dtype, target: torch.dtype) -> list[complex]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .bit_patterns import bits, pattern
+from .bit_patterns import bits, name, pattern
 from .test_round_trips import NON_BLOCKING, settle
 
 RARE = [
@@ -24,10 +24,6 @@ RARE = [
     torch.float4_e2m1fn_x2,
     torch.complex32,
 ]
-
-
-def name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 TYPE = pytest.mark.parametrize("dtype", RARE, ids=name)

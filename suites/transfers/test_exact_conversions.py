@@ -12,12 +12,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
+from .bit_patterns import name
 from .narrow_floats import FLOAT8, FORMS, NAN, decoded, rounded
-
-
-def name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
 
 EIGHT = pytest.mark.parametrize("dtype", FLOAT8, ids=name)
 REALS = pytest.mark.parametrize("target", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=name)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 import torch
 
-from ..streams.busy import NOT_SHOWN, POISON, TRIALS, calibrate, ever, sleep_on
+from ..streams.busy import NOT_SHOWN, POISON, TRIALS, Dropped, calibrate, ever, sleep_on
 from ._torch_private import empty_host_cache, host_memory_stats
 
 pytestmark = pytest.mark.requires(accelerator=True)
@@ -36,15 +35,6 @@ def test_pinned_block_that_is_freed_is_reused(device: torch.device) -> None:
     assert torch.empty(ELEMENTS).pin_memory().data_ptr() == address
 
 
-@dataclass
-class Trial:
-    """The outcome for a pinned block that was freed before a copy used it."""
-
-    reused_at_once: bool
-    intact: bool
-    reused_when_done: bool
-
-
 def to_device(stream: torch.Stream, block: torch.Tensor, there: torch.Tensor) -> None:
     with stream:
         there.copy_(block, non_blocking=True)
@@ -58,7 +48,7 @@ def to_host(stream: torch.Stream, block: torch.Tensor, there: torch.Tensor) -> N
 
 def drop_behind_a_copy(
     device: torch.device, copy: Callable[[torch.Stream, torch.Tensor, torch.Tensor], None], view: slice
-) -> Trial:
+) -> Dropped:
     """Make a stream sleep and then copy a pinned block, free the block immediately, and pin another of its size.
 
     The new block is filled with poison. `intact` means that the device did not get the poison and the new block did not
@@ -80,7 +70,7 @@ def drop_behind_a_copy(
     torch.accelerator.synchronize(device)
     intact = bool((there[view] == 7).all()) and bool((next_block == POISON).all())
     later = [torch.empty(ELEMENTS, dtype=torch.int32, pin_memory=True) for _ in range(2)]
-    return Trial(reused_at_once, intact, address in {each.data_ptr() for each in later})
+    return Dropped(reused_at_once, intact, address in {each.data_ptr() for each in later})
 
 
 @pytest.mark.requires(asynchronous=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from ..allocator import limits
 from ..streams.busy import NOT_SHOWN, calibrate, sleep_on
 
 pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(600)]
@@ -17,22 +18,9 @@ LEFT, SIZE = 96 << 20, 12 << 20
 
 @pytest.fixture
 def short_of_memory(device: torch.device) -> Iterator[torch.device]:
-    """Limit the bytes available to torch to `LEFT`: by a memory fraction on CUDA, otherwise by allocating the rest."""
-    torch.accelerator.synchronize(device)
-    torch.accelerator.empty_cache()
-    if device.type == "cuda":
-        before = torch.cuda.get_per_process_memory_fraction(device)
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(device) + LEFT) / total, device)
+    """Leave torch `LEFT` more bytes of the device."""
+    with limits.short_of_memory(device, LEFT):
         yield device
-        torch.cuda.set_per_process_memory_fraction(before, device)
-    else:
-        free = torch.accelerator.get_memory_info(device)[0]
-        rest = torch.empty(max(free - LEFT, 0), dtype=torch.uint8, device=device)
-        yield device
-        del rest
-    torch.accelerator.synchronize(device)
-    torch.accelerator.empty_cache()
 
 
 def filled(value: int, device: torch.device) -> torch.Tensor:

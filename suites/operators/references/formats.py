@@ -96,7 +96,6 @@ FORMATS = {
     "float8_e5m2fnuz": Format(5, 2, 16, "fnuz"),
     "float8_e8m0fnu": Format(8, 0, 127, "fn", signed=False),
 }
-_SINGLE = Format(8, 23, 127)
 _NUMPY = {
     "float32": np.float32, "float64": np.float64, "complex64": np.complex64, "complex128": np.complex128,
     "bool": np.bool_, "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
