@@ -139,7 +139,13 @@ at::Tensor Operand::tensor() const {
   if (!defined() || host_.defined()) {
     return host_;
   }
-  at::Tensor result = at::from_blob(address_, sizes_, strides_, at::TensorOptions().dtype(dtype_));
+  // Some kernels resize what they write, and use it as scratch memory.
+  at::Tensor result = at::for_blob(address_, sizes_)
+                          .strides(strides_)
+                          .options(at::TensorOptions().dtype(dtype_))
+                          .allocator(c10::GetAllocator(c10::kCPU))
+                          .resizeable_storage()
+                          .make_tensor();
   if (conjugate_) {
     result._set_conj(true);
   }
@@ -147,6 +153,12 @@ at::Tensor Operand::tensor() const {
     result._set_neg(true);
   }
   return result;
+}
+
+void Operand::take(const at::Tensor& written) const {
+  if (holds_elements() && !host_.defined() && written.const_data_ptr() != address_) {
+    tensor().copy_(written);
+  }
 }
 
 Operand Operand::frozen() const { return defined() && !host_.defined() ? constant(tensor()) : *this; }
@@ -255,10 +267,21 @@ struct Launch::Call {
       }
     }
     spoil_arguments(plan->weakness, stack);
+    std::vector<at::Tensor> written(plan->arguments);
+    for (std::size_t i = 0; i < plan->arguments; ++i) {
+      if (plan->written[i] && stack[i].isTensor()) {
+        written[i] = stack[i].toTensor();
+      }
+    }
     if (body) {
       body(op, &stack);
     } else {
       call_on_host(op, &stack);
+    }
+    for (std::size_t i = 0; i < plan->arguments; ++i) {
+      if (written[i].defined()) {
+        operands[i].front().take(written[i]);
+      }
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (stack[i].isTensor() && stack[i].toTensor().defined()) {

@@ -36,6 +36,8 @@ class Operand {
   bool holds_elements() const { return host_.defined() ? host_.numel() > 0 : address_ != nullptr; }
   // The tensor, for the CPU; in a stream's thread.
   at::Tensor tensor() const;
+  // Copies the result of a kernel that was given `tensor()` and has left it elsewhere, because it resized it.
+  void take(const at::Tensor& written) const;
   // One that holds what the memory holds now, whoever may be writing there.
   Operand frozen() const;
 
