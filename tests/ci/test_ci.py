@@ -107,7 +107,7 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
         "pip install -q -c constraints.txt -e . --no-compile",
         first,
         "pytest suites/ -n auto --profile soft --ignore=suites/libraries --ignore=suites/operators --seed 2671318244",
-        "pip install -q -c constraints.txt -e .[test] --no-compile",
+        "pip install -q -c constraints.txt -e .[test] --no-compile --no-build-isolation",
         "pytest tests/ -n auto --dist worksteal --durations=50 --durations-min=5",
     ]
     beside = {"python -m harness.sim.softdevice.build", "ruff check .", "ruff format --check .", "mypy "}
