@@ -186,8 +186,7 @@ def is_explained(
 
 
 def runs_to_suspect(leak: Leak, cases: int) -> int:
-    """Return how often this many cases must run in one process until half of what they leak together would be
-    suspected.
+    """Return how often this many cases must run in one process until half of their common leak would be suspected.
 
     Return 1 if no number of runs is enough.
     """
