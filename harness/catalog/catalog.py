@@ -1,4 +1,4 @@
-"""The list of all cases. pytest collects them; none runs."""
+"""The list of all cases. pytest collects the cases, and runs none."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ def collect_catalog(paths: Sequence[str]) -> list[CatalogEntry]:
 
 
 def catalog_json(entries: Sequence[CatalogEntry]) -> str:
-    """Return the entries as a JSON array of objects. Arguments of marks that JSON cannot hold are written as repr."""
+    """Return the entries as a JSON array of objects.
+
+    Arguments of marks that JSON cannot represent are written as repr.
+    """
     values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
     return json.dumps(values, indent=2, default=repr)
 
