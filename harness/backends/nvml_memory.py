@@ -47,9 +47,7 @@ class DriverMemory:
     def read(
         self, torch: ModuleType, memory: Mapping[str, int], unreadable: MutableMapping[str, str]
     ) -> dict[str, int]:
-        """Return readings of ``cuda_driver``: the memory that NVML reports minus that of torch's allocator
-        in `memory`.
-        """
+        """Return readings of ``cuda_driver``: the memory that NVML reports minus the allocator's (from `memory`)."""
         values: dict[str, int] = {}
         try:
             if self._handles is None:
