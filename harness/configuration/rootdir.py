@@ -67,9 +67,7 @@ class RootFolder:
         return self if folder == str(file) or not path else RootFolder(folder, self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
-        """Return whether pytest certainly finds this root if it is started in `folder` with `file` as its only
-        argument.
-        """
+        """Return whether pytest, started in `folder` with `file` as its only argument, certainly finds this root."""
         root = Path(self.folder)
         if self.inifile is None:
             between: Iterable[Path] = (file.parent, *file.parent.parents)
