@@ -31,7 +31,7 @@ class CatalogEntry:
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
     of the module come first, marks of the case last. `extended`: the default run leaves it out. `partial`: the entries
-    of `covers` that name a whole upstream suite (``…::*``) of which one case is only a part.
+    of `covers` that name a whole upstream suite (``…::*``); one case covers only a part of it.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Skips files of which a run selects no case, so that a run of few cases need not import all files."""
+"""Skips the files without a selected case, so that a run of few cases need not import all files."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Executor:
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
         self._is_plain = True
-        #: A device may have started processes of its own.
+        #: A device may have started its own processes.
         self._children: list[int] = linux.child_pids() if linux.has_children() else []
         #: Problems that the fixtures of the current case have found.
         self._problems: list[StateProblem] = []

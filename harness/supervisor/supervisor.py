@@ -313,7 +313,7 @@ class Supervisor:
         return any(self._pool.drained(device) is not None for device in self._pool.known(uuids))
 
     def _verify(self, history: CaseHistory) -> None:
-        """``--verify``: make N attempts in one process, while it stays usable, and N attempts in fresh processes."""
+        """Make N attempts in one process, while it stays usable, and N attempts in fresh processes (``--verify``)."""
         self.finish()
         loops = self._policy.verify
         for attempt_number in range(1, 2 * loops + 1):
