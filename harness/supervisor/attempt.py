@@ -240,7 +240,7 @@ class Listener:
     def evidence_of(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
         """Return the evidence of the case, whose end `receive` returns.
 
-        If suspicions require it, the case runs again first.
+        Before that, do everything that this end requires: a second run, or the exit or kill of the executor.
         """
         try:
             self._converse(receive)

@@ -101,7 +101,7 @@ class Attempts:
             self._slot.prepare(handle.binding)
         attempt = self.end_of(history, running)
         if not attempt.evidence.is_plain_pass or attempt.suspicions:
-            self._slot.drop_spare()  # the next case would have started with a process that exists beside this one
+            self._slot.drop_spare()  # it was alive during this attempt, which may have harmed it
         return attempt
 
     def end_of(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:

@@ -121,8 +121,8 @@ class CasePreparation:
     def _share(self, device: Device, memory: int, *, alone: bool) -> Fraction:
         """Return the share of a device for a case that declares `memory`, or that has the mark ``serial``.
 
-        For devices that are not hardware, the share is the same for all cases. Otherwise an executor would be ended
-        although its device can be used on.
+        For devices that are not hardware, the share is the same for all cases. Otherwise a claim to another share would
+        end an executor needlessly.
         """
         hardware = device.backend.hardware
         return claims.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)

@@ -110,7 +110,8 @@ class LeakSearch:
                 spawn=self._runner.spawn,
                 slot=self._slot,
                 search_time=self._time,
-                # Otherwise a leak of another process would count, and a single file is suspected after its case.
+                # Without a turn, a leak of another process would count. A single file is suspected after its case
+                # anyway.
                 without=() if shm_turn.SHARED_MEMORY_METERS & suspected.keys() else shm_turn.SHARED_MEMORY_METERS,
                 on_trial=lambda number: update(f"{activity}: trial {number}"),
             )
