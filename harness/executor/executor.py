@@ -177,7 +177,7 @@ class Executor:
         self._has_subtests = self._has_subtests or type(report) is not _REPORT
         self._has_raised = self._has_raised or outcome == "failed" or hasattr(report, "wasxfail")
         if self._has_subtests and report.when == "call":
-            # pytest fails a test whose subtests failed in this hook. Otherwise only terminal reporters call it.
+            # In this hook, pytest fails a test with failed subtests. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
         self._flush_output()
         streams.raise_if_disk_full(self._streams)
