@@ -16,7 +16,7 @@ from harness.backends.backend import Backend
 
 @dataclass(frozen=True, slots=True)
 class ProvidedDevice:
-    """The inputs of a run from a software device.
+    """The parts of a software device that a run needs.
 
     `library`: the library that executors load; None for a device that they have anyway. `facts`: facts about the build,
     for reports. `variables`: the environment variables that every process that runs cases must have from its start on.

@@ -79,7 +79,7 @@ cudaError_t copied(void* to, const void* from, std::size_t bytes, cudaStream_t s
     return corrupt(to, from, bytes, stream);
   };
   std::function<cudaError_t()> later;
-  // Only device memory: host memory may have been freed later.
+  // Only for device memory, since host memory may be freed before the copy.
   if (asynchronous && injected(Fault::wrong_stream_order) && of_device(attributes(to)) && of_device(attributes(from))) {
     later = [copy, bytes, stream] { return copy(bytes, stream); };
   }

@@ -108,7 +108,7 @@ def _folder(name: str) -> Path:
             sweep(folder.parent, time.time() - _KEPT)
             sweep(folder, time.time() - _KEPT)
         except OSError:
-            pass  # the next folder is tried
+            pass  # the check below finds a folder that is missing or not writable
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="simcuda-kernels-"))
