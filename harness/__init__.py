@@ -1,6 +1,6 @@
 """A conformance test harness for GPUs, their drivers and PyTorch.
 
-Importing this package imports neither torch nor CUDA.
+The import of this package imports neither torch nor CUDA.
 """
 
 from importlib.metadata import PackageNotFoundError, version

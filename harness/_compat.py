@@ -24,25 +24,28 @@ bare_signal_handler: Callable[[int], object] = getsignal
 bare_signal_mask: Callable[[int, tuple[int, ...]], set[int]] = pthread_sigmask
 
 
-# Bound here: a case may have replaced them when its process ends.
+# Bound here, because a case may have replaced these functions when its process ends.
 _Finalize: Any = weakref.finalize
 _run_exit_functions: Callable[[], None] = atexit._run_exitfuncs
 _join_threads: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
 
-#: Where CPython, up to 3.13, has the version of a dictionary: behind the head of the object and the number of entries.
+#: The offset of a dictionary's version in CPython up to 3.13: after the object's header and the number of entries.
 _VERSION_OFFSET = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
 
 
 def dict_version(mapping: dict[Any, Any]) -> ctypes.c_uint64 | None:
-    """The version of a dictionary: its `value` is another one after each change. None if this Python has no versions.
+    """Return the version of a dictionary. Its `value` differs after each change. None if this Python has no versions.
 
-    The result must not be used after the dictionary has ended.
+    The result must not be used after the dictionary has been freed.
     """
     return ctypes.c_uint64.from_address(id(mapping) + _VERSION_OFFSET) if _HAS_VERSIONS else None
 
 
 def _has_versions() -> bool:
-    """Try it. A value that changes with the number of entries only, or at each reading, is no version."""
+    """Return whether dictionaries have versions, by an experiment.
+
+    A value that changes with the number of entries only, or at each reading, is no version.
+    """
     tried: dict[str, object] = {"key": object()}
     version = ctypes.c_uint64.from_address(id(tried) + _VERSION_OFFSET)
     seen = [version.value, version.value]
@@ -57,9 +60,9 @@ _HAS_VERSIONS = _has_versions()
 
 
 def root_of(options: Any, arguments: Sequence[str], folder: Path) -> tuple[Path, Path | None]:
-    """The root folder and the ini file that pytest finds with these `arguments` if it is started in `folder`.
+    """Return the root folder and the ini file that pytest finds with these `arguments` if it is started in `folder`.
 
-    `options` are the values of its own options. Raises pytest.UsageError.
+    `options`: the values of pytest's own options. Raises pytest.UsageError.
     """
     setup = determine_setup(
         inifile=options.inifilename,
@@ -72,7 +75,7 @@ def root_of(options: Any, arguments: Sequence[str], folder: Path) -> tuple[Path,
 
 
 def is_set_up(session: pytest.Session) -> bool:
-    """Whether fixtures or collectors of `session` are set up."""
+    """Return whether fixtures or collectors of `session` are set up."""
     return bool(session._setupstate.stack)
 
 
@@ -80,7 +83,7 @@ def tear_down_all(session: pytest.Session) -> None:
     """Tear down every fixture and collector that is still set up in `session`.
 
     pytest does this in its ``pytest_sessionfinish``, which also writes caches and reports. A process that ran only a
-    part of a session must not write those.
+    part of a session must not write these.
     """
     session._setupstate.teardown_exact(None)
 
@@ -88,7 +91,7 @@ def tear_down_all(session: pytest.Session) -> None:
 def use_basetemp(config: pytest.Config, folder: Path) -> None:
     """Have ``tmp_path_factory`` and ``tmpdir_factory`` make their folders in `folder`, unless they have made one.
 
-    ``--basetemp`` does the same before pytest is configured: too early for a process that is forked later.
+    ``--basetemp`` does the same before pytest is configured, which is too early for a process that is forked later.
     """
     factory: Any = getattr(config, "_tmp_path_factory", None)  # None with `-p no:tmpdir`
     if factory is not None:
@@ -96,17 +99,17 @@ def use_basetemp(config: pytest.Config, folder: Path) -> None:
 
 
 def add_to_last_line(reporter: pytest.TerminalReporter, word: str, things: Sequence[object]) -> None:
-    """Have pytest's last line, which then is red, count these things under this word.
+    """Make pytest's last line count these things under this word. The line is then red.
 
-    `stats` is public, but which words the line has is decided when a test is reported.
+    `stats` is public, but the words of the line are chosen when a test is reported.
     """
     reporter._add_stats("error", ())  # the line is red if there is such a list, even an empty one
     reporter._add_stats(word, things)
 
 
 def xdist_sender(config: pytest.Config) -> object | None:
-    """The plugin of an xdist worker that sends what pytest reports to the controller. None if there is none."""
-    # Its module has no name of its own: execnet sends the source and runs it.
+    """Return the plugin of an xdist worker that sends pytest's reports to the controller. None if there is none."""
+    # Look through all plugins: execnet sends and runs the module's source, so the module has no name to look up.
     plugins = config.pluginmanager.get_plugins()
     return next((plugin for plugin in plugins if type(plugin).__name__ == "WorkerInteractor"), None)
 
@@ -114,8 +117,8 @@ def xdist_sender(config: pytest.Config) -> object | None:
 def run_exit_callbacks(after: weakref.finalize[..., Any] | None) -> None:
     """Run the `atexit` callbacks, last registered first, as the interpreter does at its end.
 
-    Of `weakref.finalize` objects only those that were made after the object `after`; all of them if it is None, or does
-    not live any more. Those before are not even looked at: that would copy the memory page of each in a forked process.
+    Of the `weakref.finalize` objects, only those made after the object `after` are run; all of them if it is None or no
+    longer alive. Earlier ones are not even read, since that would copy the memory page of each in a forked process.
     """
     made = list(takewhile(lambda finalizer: finalizer is not after, reversed(_Finalize._registry)))
     _Finalize._registry = {finalizer: _Finalize._registry[finalizer] for finalizer in reversed(made)}
@@ -123,17 +126,17 @@ def run_exit_callbacks(after: weakref.finalize[..., Any] | None) -> None:
 
 
 def join_threads() -> None:
-    """Tell thread pools to end, and wait for the threads that the interpreter waits for at its end."""
+    """Make thread pools end, and wait for the threads that the interpreter waits for at its end."""
     _join_threads()
 
 
 def finalizers() -> list[weakref.finalize[..., Any]]:
-    """The live `weakref.finalize` objects, oldest first. Each of them may run at the end of the interpreter."""
+    """Return the live `weakref.finalize` objects, oldest first. Each of them may run at the end of the interpreter."""
     return list(_Finalize._registry)
 
 
 def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[None]:
-    """A context in which torch captures each backward pass of this thread and passes it to `compiler`.
+    """Return a context in which torch captures each backward pass of this thread and passes it to `compiler`.
 
     The public setting, ``torch._dynamo.config.compiled_autograd``, only affects code that ``torch.compile`` compiled.
     """
@@ -144,20 +147,25 @@ def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[No
 
 
 def release_cuda_caches(torch: ModuleType) -> None:
-    """Free what torch caches with CUDA until somebody asks: no function frees it that is public in each release.
+    """Free memory that torch caches with CUDA and releases only on request.
 
-    That is the workspace of cuBLAS for each handle and stream (33 MiB on an H100), and of each graph that is gone a
-    pool in the allocator of pinned memory (48 KiB of the heap). A graph refers to the workspaces that its products were
-    captured with (https://github.com/pytorch/pytorch/issues/193402): call this only if no graph is alive.
+    Not every release has a public function for this.
+
+    This is the workspace of cuBLAS for each handle and stream (33 MiB on an H100), and, for each freed graph, a pool in
+    the allocator of pinned memory (48 KiB of the heap). A graph refers to the workspaces that its matrix products were
+    captured with (https://github.com/pytorch/pytorch/issues/193402), so call this only if no graph is alive.
     """
     for name in ("_cuda_clearCublasWorkspaces", "_host_emptyCache"):
-        release = getattr(torch._C, name, None)  # builds without CUDA have none of them
+        release = getattr(torch._C, name, None)  # builds without CUDA have none of these
         if release is not None:
             release()
 
 
 def kept_by_dynamo() -> Sequence[object]:
-    """What TorchDynamo keeps of the graph that it compiled last, until it compiles another one: streams and events."""
+    """Return the objects that TorchDynamo keeps of its last compiled graph: streams and events.
+
+    It keeps them until it compiles another graph.
+    """
     inputs = sys.modules.get("torch._dynamo.graph_bytecode_inputs")
     kept = getattr(inputs, "keep_alive", None)
     return kept if type(kept) is list else ()

@@ -38,10 +38,10 @@ class CaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The kind of device of this process, the seed of the running case, and what it may read of the run.
+    """The kind of device of this process, the seed of the running case, and the settings of the run that it may read.
 
     `limit`: the seconds that the case has, until `deadline` on the monotonic clock; None without a limit. `problems`:
-    the fixtures of the case add what its reports cannot say; None where nothing reads them.
+    problems that the fixtures of the case add beside its reports; None if nothing reads them.
     """
 
     kind: DeviceKind
@@ -53,15 +53,18 @@ class Current:
 
 
 CURRENT = pytest.StashKey[Current]()
-#: What ``record_testsuite_property`` was given in this process and has not been passed on.
+#: Properties that ``record_testsuite_property`` recorded in this process and that have not been passed on.
 SUITE_PROPERTIES = pytest.StashKey[list[tuple[str, str]]]()
-#: What the case in hand has given ``record_xml_attribute``.
+#: Attributes that the current case recorded by ``record_xml_attribute``.
 XML_ATTRIBUTES = pytest.StashKey[dict[str, str]]()
 _NO_RUN = Current(kind="cpu", seed=0)
 
 
 def kept(item: pytest.Item) -> Keeps | None:
-    """What the case keeps by its nearest ``keeps`` mark; None without one. Raises HarnessError if the mark is wrong."""
+    """Return the memory that the case keeps by its nearest ``keeps`` mark; None without one.
+
+    Raises HarnessError for an invalid mark.
+    """
     mark = marks.nearest_mark(item, "keeps")
     if mark is None:
         return None
@@ -90,18 +93,19 @@ def case_seed(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture
 def endurance(pytestconfig: pytest.Config) -> float:
-    """How long the case works, in seconds, beyond its first round: ``--endurance``. Use it with the mark `endurance`.
+    """The seconds that the case works beyond its first round: ``--endurance``. Use this with the mark `endurance`.
 
-    It is 0 where the harness repeats a case to measure its memory.
+    The value is 0 if the harness repeats a case to measure its memory.
     """
     return pytestconfig.stash.get(CURRENT, _NO_RUN).settings.endurance
 
 
 @pytest.fixture
 def floors(pytestconfig: pytest.Config) -> Floors:
-    """The floors of speed in the run's hardware file; without ``--hardware`` there are none.
+    """The floors of speed in the run's hardware file; there are none without ``--hardware``.
 
-    ``floors.missed(name, value)`` says why a figure is not good enough, ``floors.shown(name, value)`` gives it a unit.
+    ``floors.missed(name, value)`` returns why a figure is not good enough, ``floors.shown(name, value)`` the figure
+    with its unit.
     """
     settings = pytestconfig.stash.get(CURRENT, _NO_RUN).settings
     return Floors(settings.floors, settings.hardware)
@@ -109,10 +113,10 @@ def floors(pytestconfig: pytest.Config) -> Floors:
 
 @pytest.fixture
 def ranks(pytestconfig: pytest.Config, tmp_path: Path) -> Ranks:
-    """Runs a function in several processes at once, each with a device of its own: ``ranks.run(body, world=4)``.
+    """Runs a function in several processes at the same time, each with its own device: ``ranks.run(body, world=4)``.
 
-    On the CPU any number of processes can run; on an accelerator as many as the case has devices, so that the case
-    needs ``requires(ranks=4)``. See `harness.ranks.ranks.Ranks.run`.
+    On the CPU any number of processes can run. On an accelerator the number is limited by the devices of the case, so
+    the case needs ``requires(ranks=4)``. See `harness.ranks.ranks.Ranks.run`.
     """
     current = pytestconfig.stash.get(CURRENT, _NO_RUN)
     backend = BACKENDS[current.kind]
@@ -140,7 +144,7 @@ def ranks(pytestconfig: pytest.Config, tmp_path: Path) -> Ranks:
 def record_property_of_run(
     pytestconfig: pytest.Config, record_testsuite_property: Callable[[str, object], None]
 ) -> Callable[[str, object], None]:
-    """pytest's fixture of this name, which only reaches the report of its own process. This one reaches the run's."""
+    """Record a property of the run. pytest's fixture of this name reaches only the report of its own process."""
 
     def record(name: str, value: object) -> None:
         record_testsuite_property(name, value)
@@ -153,7 +157,10 @@ def record_property_of_run(
 def record_attribute_of_case(
     pytestconfig: pytest.Config, record_xml_attribute: Callable[[str, object], None]
 ) -> Callable[[str, object], None]:
-    """pytest's fixture of this name, which only reaches the report of its own process. This one reaches the run's."""
+    """Record an attribute of the case in the run's report.
+
+    pytest's fixture of this name reaches only the report of its own process.
+    """
 
     def record(name: str, value: object) -> None:
         record_xml_attribute(name, value)
@@ -183,7 +190,7 @@ def _unsafe_to_fork() -> str:
 
 
 def _loading_code(backend: Backend) -> str:
-    """Return the code with which an interpreter can use the devices: a third-party device has its own module."""
+    """Return the code with which an interpreter can use the devices. A third-party device has its own module."""
     if backend.torch_type in ("cpu", "cuda"):
         return ""
     code: str = getattr(_torch(), backend.torch_type).loading_code()
@@ -199,7 +206,10 @@ def _leftover(pid: int) -> str | None:
 
 
 def provide(config: pytest.Config, *, foreign: bool) -> None:
-    """Give a session the fixtures and the marks. A `foreign` suite keeps a fixture of that name of another plugin."""
+    """Give a session the fixtures and the marks.
+
+    In a `foreign` suite, a fixture of the same name of another plugin stays.
+    """
     marks.declare(config, foreign=foreign)
     own = {"device": device, "case_seed": case_seed, "endurance": endurance, "floors": floors, "ranks": ranks}
     others = [plugin for plugin in config.pluginmanager.get_plugins() if _is_plugin_module(plugin)]
@@ -217,5 +227,5 @@ def provide(config: pytest.Config, *, foreign: bool) -> None:
 
 
 def _is_plugin_module(plugin: object) -> bool:
-    """Whether it is one whose fixtures all tests have. Those of a conftest have priority in its folder anyway."""
+    """Return whether a plugin's fixtures apply to all tests. Those of a conftest have priority in its folder anyway."""
     return isinstance(plugin, ModuleType) and not (plugin.__file__ or "").endswith("conftest.py")

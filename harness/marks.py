@@ -1,4 +1,4 @@
-"""The marks of the harness, and whose they are in a project that has marks of the same names."""
+"""The marks of the harness, and their ownership in a project that has marks of the same names."""
 
 from __future__ import annotations
 
@@ -37,44 +37,48 @@ NAMES = tuple(map(_name, MARKERS))
 _SIGNATURES = frozenset(line.partition(":")[0] for line in MARKERS if "(" in line.partition(":")[0])
 #: Marks that other plugins declare for the same purpose.
 _SHARED = frozenset({"timeout"})
-#: How alike two words are, from 0 to 1, if one is a misspelt form of the other: `serialize` is not one of `serial`.
+#: The similarity of two words, from 0 to 1, from which one is a misspelt form of the other. `serialize` is not one of
+#: `serial`.
 _ALIKE = 0.85
-#: The marks of the harness, and those of others, each by the number of lines that were declared then.
+#: The marks of the harness, and those of other plugins, by the number of lines that were declared at that time.
 _DECLARED = pytest.StashKey[tuple[int, frozenset[str], frozenset[str]]]()
-#: Whether marks can belong to the project: a foreign suite was not written for the harness.
+#: Whether marks may belong to the project: a foreign suite was not written for the harness.
 _FOREIGN = pytest.StashKey[bool]()
 
 
 def declare(config: pytest.Config, *, foreign: bool) -> None:
-    """Declare the marks to pytest. Marks of a `foreign` suite can belong to its project, see `marks_of_project`."""
+    """Declare the marks to pytest. Marks of a `foreign` suite may belong to its project, see `marks_of_project`."""
     config.stash[_FOREIGN] = foreign
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 
 
 def declared_by_others(lines: Iterable[str]) -> frozenset[str]:
-    """Return the names of the harness's marks that lines of pytest's ini value ``markers`` declare otherwise.
+    """Return the names of the harness's marks that lines of pytest's ini value ``markers`` declare differently.
 
-    A line with the signature of the harness's own, such as ``requires(**conditions)``, means the same mark: a project
-    declares it for runs without the harness.
+    A line with the signature of the harness's own mark, such as ``requires(**conditions)``, means the same mark: a
+    project declares it for runs without the harness.
     """
     others = (line for line in lines if line not in MARKERS and line.partition(":")[0].strip() not in _SIGNATURES)
     return frozenset(map(_name, others)).intersection(NAMES)
 
 
 def marks_of_project(config: pytest.Config) -> frozenset[str]:
-    """Return the names of marks that the harness does not read: the foreign suite, or a plugin, declares its own."""
+    """Return the names of marks that the harness does not read.
+
+    A foreign suite or a plugin declares its own mark of this name.
+    """
     return _declared(config)[1] - _SHARED if config.stash.get(_FOREIGN, False) else frozenset()
 
 
 def format_marks_of_project(names: Iterable[str]) -> str:
-    """Return a line for people about these marks; empty without any."""
+    """Return a line for people about these marks; empty if there are none."""
     text = ", ".join(sorted(names))
     return f"{text}: marks that another plugin, a conftest or an ini file declares, not the harness's" if text else ""
 
 
 def all_marks(item: pytest.Item) -> list[pytest.Mark]:
-    """Return all marks of a test, the nearest first, without those of the harness's names that it does not read."""
+    """Return all marks of a test, the nearest first, except those with names of the harness that it does not read."""
     others = marks_of_project(item.config)
     return [mark for mark in item.iter_markers() if mark.name not in others]
 
@@ -90,7 +94,7 @@ def nearest_mark(item: pytest.Item, name: str) -> pytest.Mark | None:
 
 
 def misspelt_marks(item: pytest.Item) -> list[str]:
-    """Return a sentence for each mark on a case that nobody has declared, and whose name is nearly one of ours."""
+    """Return a sentence for each undeclared mark on a case whose name is similar to one of the harness's."""
     declared = _declared(item.config)[0]
     unknown = dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name not in declared)
     pairs = [(name, get_close_matches(name, NAMES, 1, _ALIKE)) for name in unknown]
@@ -98,7 +102,10 @@ def misspelt_marks(item: pytest.Item) -> list[str]:
 
 
 def _declared(config: pytest.Config) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of all declared marks, and those that others declare otherwise. Conftests add lines later."""
+    """Return the names of all declared marks, and of those that others declare differently.
+
+    Conftests add lines later.
+    """
     lines = config.getini("markers")
     cached = config.stash.get(_DECLARED, None)
     if cached is None or cached[0] != len(lines):

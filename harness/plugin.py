@@ -36,7 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Some devices must be in a process before torch is. If cases run in this one, the first conftest may import it."""
+    """Prepare devices that must be in a process before torch is.
+
+    If cases run in this process, the first conftest may import torch.
+    """
     line = CommandLine(early_config, parser, args)
     _register_backends(early_config)
     backend = _needed_from_start(options.EarlyConfig(early_config))
@@ -55,7 +58,7 @@ def pytest_load_initial_conftests(
             raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
     result = yield
     line.settle()
-    _register_backends(early_config)  # before, `--backend FILE` may have been the option of a conftest
+    _register_backends(early_config)  # again: before, `--backend FILE` could have been an option of a conftest
     return result
 
 
@@ -74,18 +77,24 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
-    """The device that this process must have from its start on, because cases run in it. None for most sessions."""
+    """Return the device that this process must have from its start on, because cases run in it.
+
+    None for most sessions.
+    """
     try:
         backend = BACKENDS.get(options.get_option(config, "device"))
         inline = options.get_option(config, "isolation") == "none" or options.isolation_off_flag(config)
     except pytest.UsageError:
-        return None  # an invalid option is reported once it is known whether the session has cases
+        return None  # an invalid option is reported later, if the session has cases
     return backend if backend is not None and backend.from_start and inline and not _runs_nothing(config) else None
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """``-n auto``: one worker per GPU or software device, else by cores and memory. xdist's variable has priority."""
+    """Handle ``-n auto``.
+
+    One worker per GPU or software device, else by cores and memory. xdist's variable has priority.
+    """
     if not CaseScope.of(config).any or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from harness.controller import plan
@@ -101,7 +110,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     concerned = bool(CaseScope.of(config).any or config.getini("harness_suites"))
-    if concerned:  # an installed harness that is not active adds nothing to a session
+    if concerned:  # an installed harness that is not active must not change a session
         fixtures.provide(config, foreign=CaseScope.of(config).all)
     if _in_zygote(config):
         return
@@ -150,7 +159,7 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
 
 
 def _configure_controller(config: pytest.Config) -> None:
-    """Without xdist, the controller is its own worker."""
+    """Configure the controller. Without xdist, it is its own worker."""
     from harness.controller import hooks, plan
     from harness.controller.run import Run
     from harness.protocol import compact_reports
@@ -209,7 +218,7 @@ _WORDS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, Any] | None:
-    """The letters and words for outcomes that pytest does not know."""
+    """Return the letters and words for outcomes that pytest does not know."""
     value = getattr(report, "harness_outcome", None)
     replayed = " (replayed)" if getattr(report, "harness_replayed", False) else ""
     if value is None:
@@ -225,6 +234,6 @@ def _in_zygote(config: pytest.Config) -> bool:
 
 
 def _runs_nothing(config: pytest.Config | options.EarlyConfig) -> bool:
-    """Whether this session runs no tests and only prints information."""
+    """Return whether this session runs no tests and only prints information."""
     showing = ("collectonly", "help", "version", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
     return any(config.getoption(name, False) for name in showing)

@@ -1,8 +1,9 @@
-"""What torch offers for every device: the defaults of `Backend`.
+"""Torch's functions for all devices: the defaults of `Backend`.
 
-The device's own module (``torch.npu``) is asked first: torch itself expects ``is_initialized``, ``device_count`` and
+The device's own module (``torch.npu``) comes first: torch itself expects ``is_initialized``, ``device_count`` and
 ``manual_seed_all`` there (https://docs.pytorch.org/docs/stable/accelerator/index.html). ``torch.accelerator`` comes
-next. What neither has is unknown, and no error: ``harness backend check`` says what a run then lacks.
+next. If neither has a function, its result is unknown, which is no error: ``harness backend check`` reports what a run
+then lacks.
 """
 
 from __future__ import annotations
@@ -31,33 +32,34 @@ MEMORY_COUNTERS = {
 #: The key of each counter of pinned memory in ``host_memory_stats`` of a device's module.
 PINNED_COUNTERS = {"pinned_bytes": "active_bytes.current", "pinned_reserved": "allocated_bytes.current"}
 
-#: The types of devices that `enter` has used in this process: the answer for devices that do not tell.
+#: The types of devices that `enter` has used in this process, for devices that do not report whether they are
+#: initialised.
 _entered: set[str] = set()
 
 
 class DeviceCounters(Protocol):
-    """Reads what the devices of one kind hold for this process."""
+    """Reads the memory and other resources that the devices of one kind hold for this process."""
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
         """Return values by meter; `full` adds expensive ones.
 
-        What cannot be read goes to `unreadable`, with the reason.
+        Values that cannot be read go to `unreadable`, with the reason.
         """
         ...
 
 
 class AcceleratorDefaults:
-    """Asks torch for the devices of one type."""
+    """Calls torch's functions for the devices of one type."""
 
     __slots__ = ("_synchronize", "_type")
 
     def __init__(self, torch_type: str) -> None:
         self._type = torch_type
-        #: How to synchronize, once one way has worked.
+        #: The way to synchronize, once one has worked.
         self._synchronize: Callable[[ModuleType, int], object] | None = None
 
     def is_initialized(self, torch: ModuleType) -> bool:
-        """Return what the device's module says; without its word, whether `enter` has used the devices."""
+        """Return the answer of the device's module. If it has none, return whether `enter` has used the devices."""
         ask = self._function(torch, "is_initialized")
         return bool(ask()) if ask is not None else self._type in _entered
 
@@ -67,9 +69,11 @@ class AcceleratorDefaults:
         return 0 if ask is None else int(ask())
 
     def synchronize(self, torch: ModuleType, index: int) -> None:
-        """Wait for all work of a device: by its module if it can, else by torch.accelerator, or for its stream.
+        """Wait for all work of a device.
 
-        Of the last two, the first one that works is kept: that the device lacks the other is no sticky error.
+        This uses the device's module, else torch.accelerator, else the current stream.
+
+        Of the last two, the first one that works is kept, since the lack of the other is no sticky error.
         """
         if self._synchronize is not None:
             self._synchronize(torch, index)
@@ -106,7 +110,7 @@ class AcceleratorDefaults:
             reseed(seed)
 
     def empty_cache(self, torch: ModuleType) -> None:
-        """Return cached memory; a device without a caching allocator has none."""
+        """Return cached memory to the system. A device without a caching allocator has none."""
         ask = self._function(torch, "empty_cache") or self._of_accelerator(torch, "empty_cache")
         if ask is not None:
             with contextlib.suppress(RuntimeError):
@@ -149,7 +153,7 @@ class AcceleratorCounters:
         self._device_count = device_count
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:  # noqa: ARG002
-        """Return the counters; see `DeviceCounters`. An unused device may have no statistics yet: they are 0."""
+        """Return the counters; see `DeviceCounters`. Missing statistics of an unused device count as 0."""
         module = getattr(torch, self._type, None)
         values: dict[str, int] = {}
         for index in range(self._device_count(torch)):
@@ -182,7 +186,7 @@ def take(
 
 
 def brief(error: BaseException) -> str:
-    """Return the type and the last sentence of an error: torch's own checks say first where they are in its source."""
+    """Return the type and the last sentence of an error: torch's own checks begin with a place in torch's source."""
     text = " ".join(str(error).split()).rpartition("please report a bug to PyTorch. ")[2]
     return f"{type(error).__name__}: {text[:200]}"
 
@@ -194,15 +198,15 @@ def accelerator_type(torch: ModuleType) -> str | None:
 
 
 def enter(torch_type: str, device_count: int, synchronize: Callable[[ModuleType, int], object], torch: Any) -> None:
-    """Use each device of this process once, so that what it keeps for good is there before the first case.
+    """Use each device of this process once, so that it allocates its permanent resources before the first case.
 
-    Raise whatever a device raises.
+    Errors of a device are passed on.
     """
     _entered.add(torch_type)
     for index in range(device_count):
         torch.zeros(1, device=torch.device(torch_type, index))
         synchronize(torch, index)
-    with contextlib.suppress(Exception):  # all that follows is optional
+    with contextlib.suppress(Exception):  # everything below is optional
         torch.accelerator.set_device_index(0)
         torch.accelerator.empty_cache()
         for index in range(device_count):

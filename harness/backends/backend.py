@@ -1,8 +1,8 @@
-"""The properties of one kind of device: a frozen value, in this tree or in a registration outside of it (`table`).
+"""The properties of one kind of device: a frozen value, in this tree or in a registration outside it (`table`).
 
 Facts hold in every process. Functions are called in executors only. They take the torch module that the process has
-imported. None of them initialises a device. Each has a default that asks ``torch.accelerator`` or the device's own
-module (`harness.backends.accelerator`), so that ``Backend("npu")`` is a whole registration.
+imported. None of them initialises a device. Each has a default that calls ``torch.accelerator`` or the device's own
+module (`harness.backends.accelerator`), so that ``Backend("npu")`` is a complete registration.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from harness.backends import accelerator
 from harness.backends.accelerator import DeviceCounters
 
-#: Names a kind of device: in ``--device``, in ``requires(device=…)``, in inventories.
+#: The name of a kind of device: in ``--device``, in ``requires(device=…)``, in inventories.
 DeviceKind = str
 
-#: The default of what torch is asked for.
+#: Marks a function whose default calls torch.
 _OF_TORCH: Any = None
 #: The values of texts that a registration has not set.
 _UNSAID: Mapping[str, Any] = {"torch_type": "", "noun": "", "uuid_prefixes": ()}
@@ -32,36 +32,36 @@ class Backend:
     Facts:
 
     - `kind` names it; `torch_type` is the type of its `torch.device`, by default the kind.
-    - `modules`: what registers the devices with torch. Imported right after torch, in each process that runs cases and
-      before the cases are collected. Empty for devices that torch serves itself, or that torch imports by their entry
-      point of the group ``torch.backends``. The import uses no device.
+    - `modules`: the modules that register the devices with torch. They are imported right after torch, in each process
+      that runs cases and before the cases are collected. Empty for devices that torch serves itself, or that torch
+      imports by their entry point of the group ``torch.backends``. The import uses no device.
     - `inventory`: the function that lists the devices of this kind, as ``module:function``. It takes the environment,
       returns an `Inventory`, and raises HarnessError if a run with ``--device=kind`` cannot have such a device. Without
       one, a disposable process asks torch (`harness.devices.registered`).
-    - `noun`: what a sentence calls the devices. `device_name`: the name of each device of this kind, if they share one.
-    - `label`: what reports call the device, so that its results are not mistaken for results on a GPU. Empty for a GPU.
-    - `no_gpu`: why it lacks what only a GPU of CUDA has. Empty for a GPU.
-    - `uuid_prefixes`: how the UUIDs of its devices begin.
+    - `noun`: the devices' name in a sentence. `device_name`: the name of each device of this kind, if they share one.
+    - `label`: the device's name in reports, so that its results are not mistaken for results on a GPU. Empty for a GPU.
+    - `no_gpu`: why the devices lack the features of a CUDA GPU. Empty for a GPU.
+    - `uuid_prefixes`: the first characters of the devices' UUIDs.
     - `mask`: the variable that lists the visible devices. Without one, each process sees all devices, so that workers
-      use the first one, in turn. `variables`: others that decide which devices exist.
+      use the first one, in turn. `variables`: other variables that determine which devices exist.
     - `device_nodes`: files that a process holds open once it has initialised the driver.
-    - `hardware`: processes share the devices: workers take turns at them, and one examines each before the first
-      case on it. Processes go through the whole teardown at their end, since drivers crash there. Otherwise every
-      process has its own devices, and nobody waits for them.
+    - `hardware`: processes share the devices. Workers take turns at them, and one worker examines each device before
+      the first case on it. Processes go through the whole teardown at their end, since drivers crash there. Otherwise
+      every process has its own devices, without waiting.
     - `nvml`: NVML lists and monitors the devices.
-    - `provider`: the module that builds and loads the devices (`harness.sim.native.provider`), for devices that need it
-      in each run.
-    - `from_start`: it must be in a process from its start on, or from before an import of torch.
+    - `provider`: the module that builds and loads the devices (`harness.sim.native.provider`), for devices that each
+      run must build or load.
+    - `from_start`: the provider must load the devices at the start of a process, or before the import of torch.
     - `faults`: the lists of the faults that can be injected, relative to the folder of the package; empty if there are
       none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
-      injects them, a library that must be in a process from its start.
-    - `implied`: the conditions that hold on a machine of this kind, beside those that it declares.
+      injects them, a library that is loaded at the start of a process.
+    - `implied`: the conditions that hold on a machine of this kind, in addition to those that it declares.
     - `capabilities`: values that override what the harness would detect, by name (docs/capabilities.md): ``bf16``,
       ``cuda_graphs``.
 
     Functions:
 
-    - `in_use`: whether anything in this process uses the devices, torch or not, beyond what device nodes show. A fork
+    - `in_use`: whether anything in this process, torch or not, uses the devices without opening a device node. A fork
       of such a process could not use them.
     - `is_initialized`: whether torch uses the devices in this process.
     - `device_count`.
@@ -69,20 +69,20 @@ class Backend:
     - `failures`: sticky errors that the devices report without a synchronisation.
     - `seed` all generators.
     - `empty_cache` returns cached memory.
-    - `faults_struck`: how often each injected fault has struck.
+    - `faults_struck`: how often each injected fault was triggered.
     - `properties` of one device, by index: ``name``, ``uuid`` and ``total_memory``, each as far as it is known.
 
     Leak checks:
 
     - `counters` makes a reader of memory and similar resources.
     - `release_caches` frees memory that torch caches per stream or per graph. Called only where no graph is alive.
-    - `objects` maps meters that count torch objects to what is counted
-      (`harness.checks.meters.torch_memory.TorchObjectCounts`).
+    - `objects` maps meters that count torch objects to fields of
+      `harness.checks.meters.torch_memory.TorchObjectCounts`.
     - `own_threads`: the number of threads that the devices keep.
-    - `heap_per_case`: bytes of malloc memory that the driver keeps for what cases use for the first time. So much per
-      case of a batch raises no suspicion.
-    - `ignored_meters`: meters of the process that say nothing once a device is initialised. By default the host's
-      memory: what an unknown driver takes of it is not known.
+    - `heap_per_case`: bytes of malloc memory that the driver keeps for features that cases use for the first time. This
+      amount per case of a batch raises no suspicion.
+    - `ignored_meters`: meters of the process that are useless once a device is initialised. By default the meters of
+      host memory, since the use by an unknown driver is not known.
     """
 
     kind: DeviceKind
@@ -123,7 +123,7 @@ class Backend:
     ignored_meters: tuple[str, ...] = ("heap_bytes", "mapped_bytes")
 
     def __post_init__(self) -> None:
-        """Fill in what the registration does not say."""
+        """Fill in the values that the registration leaves out."""
         torch_type = self.torch_type or self.kind
         offered = accelerator.AcceleratorDefaults(torch_type)
         defaults = {
@@ -144,7 +144,7 @@ class Backend:
         return torch.device(self.torch_type, 0) if self.accelerator else torch.device(self.torch_type)
 
     def import_torch(self) -> ModuleType:
-        """Import torch and what registers the devices with it. Raise whatever that raises."""
+        """Import torch and the modules that register the devices with it. Errors of the imports are passed on."""
         torch = importlib.import_module("torch")
         for name in self.modules:
             importlib.import_module(name)
@@ -157,7 +157,7 @@ class Backend:
 
     @property
     def accelerator(self) -> bool:
-        """Whether it is anything but the CPU."""
+        """Whether the devices are not the CPU."""
         return self.torch_type != "cpu"
 
     @property
@@ -167,7 +167,8 @@ class Backend:
 
     @property
     def warmed(self) -> bool:
-        """Whether an executor uses each device once before its first case: what a provider does for its own devices,
-        and what CUDA does not need.
+        """Whether an executor uses each device once before its first case.
+
+        A provider does so for its own devices, and CUDA does not need it.
         """
         return self.accelerator and not self.provider and not self.nvml

@@ -1,4 +1,4 @@
-"""The CPU. Every machine has it, and cases run on it where there is no other device."""
+"""The CPU. Every machine has it, and cases run on it if there is no other device."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ _PINNED_COUNTERS = {
     "pinned_bytes": ("active_bytes", "current"),
     "pinned_reserved": ("allocated_bytes", "current"),
 }
-#: The first torch that takes a pinned block out of `active_bytes` again when the block is freed.
+#: The first torch that subtracts a pinned block from `active_bytes` when the block is freed.
 _COUNTS_FREED_PINNED_MEMORY = (2, 13)
 _NO_POOL = (0, 0)
 
 
 class CudaCounters:
-    """Reads the counters of torch's CUDA allocators, and from NVML the memory of this process outside of them."""
+    """Reads the counters of torch's CUDA allocators, and, from NVML, the memory of this process outside them."""
 
     def __init__(self) -> None:
         self._driver: DriverMemory | None = None
@@ -44,7 +44,7 @@ class CudaCounters:
         """Return the counters; see `DeviceCounters`. `full` adds the private pools."""
         if self._driver is None:
             from harness.backends.nvml_memory import (
-                DriverMemory,  # 10 ms for pynvml: only a process that uses CUDA pays
+                DriverMemory,  # pynvml takes 10 ms to import, which only a process that uses CUDA pays
             )
 
             self._driver = DriverMemory()
@@ -56,7 +56,7 @@ class CudaCounters:
             )
         _read_counters(values, torch.cuda.host_memory_stats_as_nested_dict(), _PINNED_COUNTERS, unreadable)
         if torch.__version__ < _COUNTS_FREED_PINNED_MEMORY:
-            # Even a number that is read back from the device would count as a leak.
+            # Otherwise even a number that is read back from the device would count as a leak.
             values.pop("pinned_bytes", None)
             unreadable["pinned_bytes"] = "torch before 2.13 counts freed blocks as in use"
         if full:
@@ -97,7 +97,7 @@ def torch_uses_cuda(torch: ModuleType) -> bool:
 
 
 def is_initialized(torch: ModuleType) -> bool:
-    """Return whether this process uses GPUs of CUDA. Does not initialise any. In a build for HIP they are AMD's."""
+    """Return whether this process uses CUDA GPUs. Does not initialise any. In a build for HIP they are AMD GPUs."""
     of_hip = getattr(getattr(torch, "version", None), "hip", None) is not None
     return torch_uses_cuda(torch) and simulation.simulated_runtime() is None and not of_hip
 

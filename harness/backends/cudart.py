@@ -11,10 +11,10 @@ NO_ERROR = "cudaSuccess"
 
 
 def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
-    """Return the runtime that torch calls. None where torch has it linked in, or has none.
+    """Return the runtime that torch calls. None if torch is linked with it statically, or has none.
 
-    The symbols of the process's global scope come first, as for torch itself, so that a library in front of the
-    runtime is called too. Load nothing.
+    The symbols of the process's global scope come first, as for torch itself, so that calls go through a library in
+    front of the runtime. Nothing is loaded.
     """
     process = ctypes.CDLL(None)
     if hasattr(process, "cudaPeekAtLastError"):
@@ -29,9 +29,9 @@ def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
 
 
 def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
-    """Return a function that names the pending error of the calling thread, ``cudaSuccess`` for none.
+    """Return a function that returns the name of the calling thread's pending error, ``cudaSuccess`` if there is none.
 
-    A failed call sets the error. torch raises it after its next kernel launch, no matter which code launches.
+    A failed call sets the error. torch raises the error after its next kernel launch, whichever code launches.
     """
     peek, name = runtime.cudaPeekAtLastError, runtime.cudaGetErrorName
     name.restype = ctypes.c_char_p

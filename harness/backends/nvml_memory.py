@@ -1,6 +1,6 @@
 """GPU memory of this process outside torch's allocator: contexts, kernels, memory of libraries.
 
-NVML reports the memory of this process; the free memory of the device also changes with other processes.
+NVML reports the memory of this process. The free memory of the device would also change with other processes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from harness.core.text import single_line
 
 @dataclass(frozen=True, slots=True)
 class NvmlProcess:
-    """A process as NVML lists it. `used`: in bytes, None where the driver does not report it."""
+    """A process as NVML lists it. `used`: in bytes, None if the driver does not report it."""
 
     pid: int
     used: int | None
 
 
 def memory_of_process(pids: Sequence[int], listed: Sequence[NvmlProcess]) -> int | str:
-    """Return the bytes that this process uses, or the reason why they are not known.
+    """Return the bytes that this process uses, or the reason why they are unknown.
 
     `pids`: the process ids of this process in nested pid namespaces. NVML may list ids of an outer namespace, which
-    cannot be translated here. This process has a context: if NVML lists only one process, it is this one.
+    cannot be translated here. This process has a context, so if NVML lists only one process, it is this one.
     """
     mine = [process for process in listed if process.pid in pids] or (list(listed) if len(listed) == 1 else [])
     if not mine:
@@ -47,9 +47,7 @@ class DriverMemory:
     def read(
         self, torch: ModuleType, memory: Mapping[str, int], unreadable: MutableMapping[str, str]
     ) -> dict[str, int]:
-        """Return readings of ``cuda_driver``: what NVML reports, minus what torch's allocator has reserved (from
-        `memory`).
-        """
+        """Return readings of ``cuda_driver``: the memory that NVML reports minus the allocator's (from `memory`)."""
         values: dict[str, int] = {}
         try:
             if self._handles is None:

@@ -18,7 +18,7 @@ _DEFAULTS = AcceleratorDefaults(cuda.BACKEND.torch_type)
 
 
 def is_hip(torch: ModuleType) -> bool:
-    """Return whether this torch is built for HIP: its ``torch.cuda`` is then that of AMD's GPUs."""
+    """Return whether this torch is built for HIP, so that ``torch.cuda`` serves AMD GPUs."""
     return getattr(torch.version, "hip", None) is not None
 
 

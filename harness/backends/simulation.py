@@ -1,6 +1,6 @@
-"""Whether the CUDA of this process is the simulated one, and whether faults are injected in front of it.
+"""Tells whether the CUDA of this process is simulated, and whether faults are injected in front of it.
 
-The loaded symbols decide, not the environment.
+The answer comes from the loaded symbols, not from the environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ _OWN = "simcudaIsInitialized"
 #: A function that only the interposer exports: the library in front of a CUDA runtime in runs with injected faults.
 _FAULTS = "interposerFaultCount"
 
-#: The symbols of this process, also of what is loaded later. Made once: each makes a class, and so a reference cycle.
+#: The symbols of this process, including those that are loaded later. Made once, since each such object makes a class,
+#: and so a reference cycle.
 _SYMBOLS = ctypes.CDLL(None)
 
 
@@ -28,7 +29,7 @@ def loaded_interposer() -> ctypes.CDLL | None:
 
 
 def faults_struck() -> dict[str, int]:
-    """Return how often each fault has struck in this process, by name; empty without an interposer."""
+    """Return how often each fault was triggered in this process, by name; empty without an interposer."""
     library = loaded_interposer()
     if library is None:
         return {}

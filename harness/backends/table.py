@@ -1,9 +1,9 @@
-"""All kinds of devices that this process knows: those of this tree, and those that are registered from outside.
+"""All kinds of devices that this process knows: those of this tree, and those that are registered outside it.
 
-A registration from outside is one `Backend` value: an entry point of the group ``gpu_conformance.backends``, named
-after the kind, or ``BACKEND`` in a file that ``--backend`` names. A device that torch knows by itself needs neither:
-its name is enough. `activate` makes a kind known to this process and, through `VARIABLE`, to all that it starts.
-An entry point is not imported before its kind is asked for.
+A registration outside the tree is one `Backend` value: an entry point of the group ``gpu_conformance.backends``, named
+after the kind, or ``BACKEND`` in a file that ``--backend`` names. A device that torch itself knows needs neither: its
+name is enough. `activate` makes a kind known to this process and, through `VARIABLE`, to its child processes. An entry
+point is only imported when its kind is looked up.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from harness.core.text import single_line
 
 #: The entry points with registrations.
 GROUP = "gpu_conformance.backends"
-#: The environment variable with the kinds and files that a process and those that started it have in use.
+#: The environment variable with the kinds and files in use by a process and its ancestors.
 VARIABLE = "GPU_CONFORMANCE_BACKENDS"
 #: The environment variable of the option ``--backend``, for commands without that option.
 OPTION_VARIABLE = "HARNESS_BACKEND"
 
 _KIND = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
-#: Kinds whose UUIDs would look like those of GPUs, and names that mean something else.
+#: Kinds whose UUIDs would look like those of GPUs, and names with another meaning.
 _TAKEN = frozenset({"auto", "gpu", "mig", "nvml", "meta"})
 
 
@@ -40,7 +40,7 @@ class RegistrationError(HarnessError):
 
 
 class BackendTable(Mapping[DeviceKind, Backend]):
-    """The backends by kind, in the order of reports. Looking up the kind of an entry point imports it."""
+    """The backends by kind, in the order of reports. A lookup of the kind of an entry point imports it."""
 
     def __init__(self, own: tuple[Backend, ...]) -> None:
         self._own = {backend.kind: backend for backend in own}
@@ -64,7 +64,9 @@ class BackendTable(Mapping[DeviceKind, Backend]):
         return len(self._own) + len(self._outside)
 
     def add(self, name: str) -> Backend:
-        """Make known what `name` says: a file with a registration, or a kind; a kind without one is torch's own name.
+        """Add the kind `name`, or the registration in the file `name`.
+
+        A kind without a registration is torch's own name.
 
         Raise RegistrationError.
         """
@@ -87,7 +89,7 @@ class BackendTable(Mapping[DeviceKind, Backend]):
         return self._outside[name]
 
     def forget(self, kind: DeviceKind) -> None:
-        """Remove a kind from outside: for tests, and for a name that torch turns out not to know."""
+        """Remove a kind from outside the tree: for tests, and for a name that torch turns out not to know."""
         self._outside.pop(kind, None)
         self._files = {place: registered for place, registered in self._files.items() if registered != kind}
 
@@ -102,36 +104,36 @@ def is_file(name: str) -> bool:
 
 
 def is_kind(name: str) -> bool:
-    """Return whether a device may be called that: a Python name in lower case that is not taken."""
+    """Return whether a device may have this name: a Python name in lower case that is not taken."""
     return _KIND.fullmatch(name) is not None and name not in _TAKEN
 
 
 @functools.cache  # 15 ms
 def registered_kinds() -> tuple[DeviceKind, ...]:
-    """Return the kinds of the installed entry points. Imports none of them."""
+    """Return the kinds of the installed entry points. No entry point is imported."""
     return tuple(dict.fromkeys(sorted(point.name for point in importlib.metadata.entry_points(group=GROUP))))
 
 
 def own_kinds() -> tuple[DeviceKind, ...]:
-    """Return the kinds of this project, whatever other packages register."""
+    """Return the kinds of this project, without those that other packages register."""
     entries = importlib.metadata.entry_points(group=GROUP)
     ours = {*_OWN, *(entry.name for entry in entries if entry.value.startswith("harness."))}
     return tuple(kind for kind in known_kinds() if kind in ours)
 
 
 def is_known(kind: str) -> bool:
-    """Return whether a condition may name that kind. Looks at no entry point for a kind that is known without."""
+    """Return whether a condition may name that kind. Entry points are only searched for an otherwise unknown kind."""
     return kind in _OWN or kind in known_kinds()
 
 
 def known_kinds() -> tuple[DeviceKind, ...]:
-    """Return all kinds that can be named without asking torch."""
+    """Return all kinds that are known without a query to torch."""
     outside = sorted({*BACKENDS, *registered_kinds()} - {*_OWN})
     return (*(kind for kind in _OWN if kind != cpu.BACKEND.kind), *outside, cpu.BACKEND.kind)
 
 
 def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backend:
-    """Return the backend that `name` says, a file or a kind, and make it known to the processes that get `environ`.
+    """Return the backend of `name`, a file or a kind, and make it known to the processes that get `environ`.
 
     Raise RegistrationError.
     """
@@ -145,7 +147,7 @@ def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backe
 
 
 def device_variables() -> tuple[str, ...]:
-    """Return all environment variables that decide, together with the machine, which devices a process has."""
+    """Return all environment variables that, together with the machine, determine the devices of a process."""
     variables = (
         name for backend in BACKENDS.values() for name in (backend.mask, *backend.variables) if name is not None
     )
@@ -153,9 +155,9 @@ def device_variables() -> tuple[str, ...]:
 
 
 def backend_of(uuid: str) -> Backend | None:
-    """Return the kind of device that a UUID names; None for an unknown one, as in the journal of a newer harness.
+    """Return the kind of device that a UUID names; None for an unknown UUID, as in the journal of a newer harness.
 
-    The longest prefix decides: UUIDs of simulated GPUs begin like those of GPUs.
+    The longest prefix decides, since UUIDs of simulated GPUs begin like those of GPUs.
     """
     fits = [
         (len(prefix), backend.kind)
@@ -176,13 +178,13 @@ def is_hardware(uuid: str) -> bool:
 
 
 def names(kind: DeviceKind) -> tuple[str, ...]:
-    """Return what a requirement may call a device of this kind: its kind, and the kind that torch takes it for."""
+    """Return the names of a device of this kind in requirements: its kind, and the kind that torch regards it as."""
     backend = BACKENDS.get(kind)
     return (kind,) if backend is None else tuple(dict.fromkeys((kind, backend.torch_type)))
 
 
 def labels(uuids: tuple[str, ...] | list[str]) -> str:
-    """Return the labels of the devices among these that are no GPUs, for reports; empty for runs on GPUs or the CPU."""
+    """Return the labels of those devices that are not GPUs, for reports; empty for runs on GPUs or the CPU."""
     texts = {
         backend.label
         for uuid in uuids
@@ -222,7 +224,7 @@ def _of_file(place: str) -> Backend:
 
 
 def _checked(registration: Any, where: str, kind: DeviceKind | None) -> Backend:
-    """Return a registration that can be used. A text is the name alone. Raise RegistrationError."""
+    """Return a registration after checks. A text is a name without a registration. Raise RegistrationError."""
     if isinstance(registration, str) and is_kind(registration):
         registration = Backend(registration)
     if not isinstance(registration, Backend):
@@ -237,7 +239,7 @@ def _checked(registration: Any, where: str, kind: DeviceKind | None) -> Backend:
 
 
 _OWN = tuple(BACKENDS)
-#: Why what `VARIABLE` names cannot be used: raised where devices are first asked for.
+#: Errors of registrations in `VARIABLE`. They are raised when devices are first needed.
 _problems: list[RegistrationError] = []
 
 

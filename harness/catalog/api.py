@@ -1,8 +1,10 @@
-"""The public names of torch's Python modules, and which cases call each: the table, and what the installed torch has.
+"""The public names of torch's Python modules, and the cases that call each.
+
+There is a table, and the installed torch may have further names.
 
 A name is public if it is in ``__all__`` of its module, or has no underscore and is defined below the module's package.
-Of classes, public methods, properties and the methods behind ``with`` and ``()`` count too. A name without Python code,
-such as a class in C++ or a constant, is not in the table: nothing records who uses it.
+Public methods and properties of classes, and their methods for ``with`` and ``()``, count too. A name without Python
+code, such as a class in C++ or a constant, is not in the table, since its uses cannot be recorded.
 """
 
 from __future__ import annotations
@@ -65,9 +67,9 @@ _HEADER = """\
 _CALLED_BY_SYNTAX = ("__init__", "__call__", "__enter__", "__exit__", "__new__")
 #: Why no case is known for a name of another file.
 UNRECORDED = "its file is not recorded"
-#: Types of tensors by name, from before there was `dtype`.
+#: Legacy tensor types, from before there was `dtype`.
 _LEGACY = re.compile(r"torch\.cuda\.\w+(Tensor|Storage)|.*ContextProp")
-#: How much of the values of arguments a line has.
+#: The most characters of argument values on a line.
 _WIDTH = 300
 
 
@@ -79,8 +81,8 @@ class ApiError(HarnessError):
 class PublicName:
     """A public name, such as ``torch.optim.SGD.step``.
 
-    `cases`: how many cases call it. `text`: the id of one of them, or why none does; empty if there is no reason.
-    `arguments`: by parameter, the values that cases gave it, as text.
+    `cases`: how many cases call the name. `text`: the id of one of them, or why none does; empty if there is no reason.
+    `arguments`: by parameter, the values that cases passed, as text.
     """
 
     name: str
@@ -90,12 +92,12 @@ class PublicName:
 
     @property
     def missing(self) -> bool:
-        """Whether no case calls it, without a reason."""
+        """Whether no case calls the name, and there is no reason."""
         return not self.cases and not self.text
 
 
 def read_api(path: Path) -> Iterator[PublicName]:
-    """Yield the lines of a table. Raise ApiError if it cannot be read, or for a line that is not one."""
+    """Yield the lines of a table. Raise ApiError if the table cannot be read or a line is invalid."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -116,7 +118,10 @@ def write_api(path: Path, names: Iterable[PublicName]) -> None:
 
 
 def public_names(modules: Sequence[str] = MODULES) -> dict[str, tuple[CodeType, ...]]:
-    """Return the public names of the installed torch with the code of each. A class has that of its constructor."""
+    """Return the public names of the installed torch with the code of each.
+
+    For a class, this is the code of its constructor.
+    """
     codes: dict[str, tuple[CodeType, ...]] = {}
     seen: set[int] = set()
     for module_name in modules:
@@ -135,7 +140,7 @@ def public_names(modules: Sequence[str] = MODULES) -> dict[str, tuple[CodeType, 
 
 
 def _members(module: ModuleType) -> Iterator[tuple[str, object]]:
-    inner = vars(module).get("m")  # `torch.backends.cudnn` and others stand in front of their modules
+    inner = vars(module).get("m")  # `torch.backends.cudnn` and others are objects that replace their modules
     module = inner if isinstance(inner, ModuleType) else module
     listed = getattr(module, "__all__", None)
     package = module.__name__
@@ -168,7 +173,7 @@ def _codes(name: str, value: object) -> Iterator[tuple[str, tuple[CodeType, ...]
 
 
 def _code(value: object) -> CodeType | None:
-    """Return the code of a function, method or property, below its decorators; None if it has none in Python."""
+    """Return the code of a function, method or property, without its decorators; None if it has no Python code."""
     if isinstance(value, property):
         value = value.fget
     value = getattr(value, "__func__", value)
@@ -189,8 +194,7 @@ def called(
 ) -> list[PublicName]:
     """Return the table. `callers` and `arguments`: by ``path:qualified name`` of a function, below the folder `root`.
 
-    `recorded`: whether calls of functions of a file are recorded. `reasons`: why no case
-    calls a name.
+    `recorded`: whether calls of functions of a file are recorded. `reasons`: why no case calls a name.
     """
     rows = []
     for name, own in codes.items():
@@ -215,19 +219,19 @@ def called(
 
 
 def with_installed_names(table: Iterable[PublicName], names: Iterable[str]) -> list[PublicName]:
-    """Return the table, and after it the names of the installed torch that it lacks."""
+    """Return the table, followed by the names of the installed torch that it lacks."""
     rows = list(table)
     listed = {row.name for row in rows}
     return [*rows, *(PublicName(name) for name in names if name not in listed)]
 
 
 def module_of_name(name: str, modules: Sequence[str] = MODULES) -> str:
-    """Return the module of a public name: the longest that it begins with."""
+    """Return the module of a public name: the longest module name that it begins with."""
     return max((module for module in modules if name.startswith(f"{module}.")), key=len, default="")
 
 
 def shares(names: Iterable[PublicName]) -> dict[str, tuple[int, int, int]]:
-    """Return by module how many names there are, how many a case calls, and how many have a reason."""
+    """Return, by module, the numbers of names, of names that a case calls, and of names with a reason."""
     by_module: dict[str, tuple[int, int, int]] = {}
     for public in names:
         module = module_of_name(public.name)
@@ -237,7 +241,7 @@ def shares(names: Iterable[PublicName]) -> dict[str, tuple[int, int, int]]:
 
 
 def api_summary(names: Sequence[PublicName]) -> str:
-    """Return one sentence: how many names there are, how many a case calls, how many have a reason or none."""
+    """Return one sentence with the numbers of names: all, called by a case, with a reason, and without."""
     reached = sum(public.cases > 0 for public in names)
     missing = sum(public.missing for public in names)
     total = format_count(len(names), "public name")

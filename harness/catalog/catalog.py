@@ -1,4 +1,4 @@
-"""The list of all cases. pytest collects them; none runs."""
+"""The list of all cases. pytest collects the cases, and runs none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CatalogEntry:
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
     of the module come first, marks of the case last. `extended`: the default run leaves it out. `partial`: the entries
-    of `covers` that name a whole upstream suite (``…::*``) of which one case is only a part.
+    of `covers` that name a whole upstream suite (``…::*``); one case covers only a part of it.
     """
 
     id: str
@@ -73,7 +73,10 @@ def collect_catalog(paths: Sequence[str]) -> list[CatalogEntry]:
 
 
 def catalog_json(entries: Sequence[CatalogEntry]) -> str:
-    """Return the entries as a JSON array of objects. Arguments of marks that JSON cannot hold are written as repr."""
+    """Return the entries as a JSON array of objects.
+
+    Arguments of marks that JSON cannot represent are written as repr.
+    """
     values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
     return json.dumps(values, indent=2, default=repr)
 

@@ -1,4 +1,4 @@
-"""Which overloads of aten a case calls: the table that a suite keeps, and what the installed torch adds to it."""
+"""The overloads of aten that cases call: the table of a suite, and the additions of the installed torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class OverloadsError(HarnessError):
 class Overload:
     """An overload of aten, such as ``aten::add.out``.
 
-    `keys`: the dispatch keys for which torch registers a kernel. `cases`: how many cases call it. `text`: the id of one
-    of them, or why none does; empty if there is no reason.
+    `keys`: the dispatch keys for which torch registers a kernel. `cases`: how many cases call the overload. `text`: the
+    id of one of them, or why none does; empty if there is no reason.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Overload:
 
     @property
     def missing(self) -> bool:
-        """Whether no case calls it, without a reason."""
+        """Whether no case calls the overload, and there is no reason."""
         return not self.cases and not self.text
 
 
 def read_overloads(path: Path) -> Iterator[Overload]:
-    """Yield the lines of a table. Raise OverloadsError if it cannot be read, or for a line that is not one."""
+    """Yield the lines of a table. Raise OverloadsError if the table cannot be read or a line is invalid."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -58,7 +58,7 @@ def _overload(line: str, where: str) -> Overload:
 
 
 def write_overloads(path: Path, overloads: Iterable[Overload], torch: str) -> None:
-    """Write a table. `torch`: the release that was asked for its overloads."""
+    """Write a table. `torch`: the release whose overloads the table has."""
     lines = [
         f"{overload.name}\t{','.join(overload.keys)}\t{overload.cases}\t{overload.text}\n" for overload in overloads
     ]
@@ -76,14 +76,14 @@ def registered_overloads(keys: Sequence[str] = ("CPU", "CUDA")) -> dict[str, tup
 
 
 def with_installed(table: Iterable[Overload], registered: dict[str, tuple[str, ...]]) -> list[Overload]:
-    """Return the table, and after it the overloads of the installed torch that it lacks."""
+    """Return the table, followed by the overloads of the installed torch that it lacks."""
     rows = list(table)
     listed = {row.name for row in rows}
     return [*rows, *(Overload(name, keys, 0, "") for name, keys in registered.items() if name not in listed)]
 
 
 def overloads_summary(overloads: Sequence[Overload]) -> str:
-    """Return one sentence: how many overloads there are, how many a case calls, how many have a reason or none."""
+    """Return one sentence with the numbers of overloads: all, called by a case, with a reason, and without."""
     called = sum(overload.cases > 0 for overload in overloads)
     missing = sum(overload.missing for overload in overloads)
     total = format_count(len(overloads), "overload")

@@ -64,9 +64,10 @@ def _is_helper(path: Path) -> bool:
 
 
 def _offered(path: Path) -> Iterator[tuple[str, str]]:
-    """Return what a helper offers to cases, in its order: functions and classes with their docstrings, and sentences.
+    """Yield the functions and classes of a helper with their docstrings, and its sentences, in the order of the file.
 
-    A sentence is a text with a space, such as the reason why a case shows nothing. Names with ``_`` are not offered.
+    A sentence is a text with a space, such as the reason why a case shows nothing. Names with a leading ``_`` are left
+    out.
     """
     if path.name.startswith("_"):
         return

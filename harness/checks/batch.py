@@ -1,7 +1,7 @@
-"""The growth of a process over all its cases, where no single case grew enough to be suspected. Pure.
+"""The growth of a process over all its cases, if no single case grew enough to be suspected. Pure.
 
-First, a sum over the whole life of the process raises a suspicion. Then cases run in rounds in fresh processes. A
-growth is a leak only if it goes on from round to round: see `harness.checks.slope`.
+First, a sum over the whole life of the process raises a suspicion. Then cases run in rounds in fresh processes. Growth
+is a leak only if it continues from round to round: see `harness.checks.slope`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from harness.checks.slope import sustained_slope
 CountedRounds = Sequence[Sequence[Mapping[str, int]]]
 
 
-#: Rounds that do not count, because they make what later ones use again, and rounds that do.
+#: Rounds that do not count, because they make what later rounds reuse, and rounds that do.
 WARMUP_ROUNDS = trend.WARMUP_REPETITIONS
 COUNTED_ROUNDS = trend.MIN_REPETITIONS - trend.WARMUP_REPETITIONS
-#: A suspected growth is given up after this many counted rounds, if it is not above what is allowed until then.
+#: After this many counted rounds, a suspicion is given up if the growth is within the allowance so far.
 _LEAST = 3
 
-#: Times that it may be worth while to run cases again in one process.
+#: The most times that cases are worth repeating in one process.
 _MOST_RUNS = 100
 
 
-#: Beyond this number of cases a batch is allowed more for each further case: they come from suites that share less.
+#: Above this number of cases, the allowance of a batch rises more per case: the cases come from suites that share less.
 MANY = 100
 
 
 def allowed_in_batch(name: str, cases: int) -> int | None:
-    """Return how much a meter may grow over a batch of so many cases; None if it raises no suspicion for a batch."""
+    """Return how much a meter may grow over a batch of this many cases; None if it raises no suspicion for a batch."""
     meter = meter_of(name)
     rule = meter.batch
     if rule is None:
@@ -45,24 +45,28 @@ def allowed_in_batch(name: str, cases: int) -> int | None:
 
 
 def allowed_in_repetition(name: str, cases: int) -> int:
-    """Return how much a meter may grow whenever so many cases run once more."""
+    """Return how much a meter may grow whenever this many cases run once more."""
     meter = meter_of(name)
     rule = meter.batch
     return meter.confirm if rule is None else rule.repetition[0] + cases * rule.repetition[1]
 
 
 class KeptMemory:
-    """What the cases marked `keeps` keep. It does not count, and what they free counts only beyond it.
+    """The memory that cases with the mark `keeps` have kept. It does not count.
 
-    What such a case frees of others must count: if it empties a cache, the next case fills it again, and does not leak.
+    When they free memory, only decreases beyond it count.
+
+    A decrease of other memory must count: if such a case empties a cache, the next case fills the cache again, and does
+    not leak.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, int] = {}
 
     def beyond(self, changes: Mapping[str, int], keeps: Keeps) -> dict[str, int]:
-        """Return what counts of the changes of one of these cases: growth beyond its limits, decreases beyond all
-        kept.
+        """Return the changes that count of one of these cases.
+
+        Growth counts beyond its limits, a decrease beyond all kept memory.
         """
         counted = keeps.beyond(changes)
         for name, change in changes.items():
@@ -76,15 +80,15 @@ class KeptMemory:
 
 
 class BatchGrowth:
-    """Adds up the growth of a process, case after case, that raised no suspicion at the time.
+    """Adds up the growth of a process, case after case, that raised no suspicion when it was measured.
 
-    The growth of a suspected case does not count. That case runs again at once, and the growth of the second run counts
-    instead. If the second run looks like a leak too, nothing counts: that leak is judged on its own. Nearly everything
-    that is allocated once is therefore left out, above all in the first case (0.3 MiB of malloc memory with torch). A
-    leak of the first case is not left out.
+    The growth of a suspected case does not count. The case runs again immediately, and the growth of the second run
+    counts instead. If the second run looks like a leak too, neither counts: that leak is judged on its own. This leaves
+    out nearly everything that is allocated once, above all in the first case (0.3 MiB of malloc memory with torch), but
+    not a leak of the first case.
 
-    A decrease takes back earlier growth, so a sum never falls below 0. When a large fixture is torn down, it can hide
-    older growth.
+    A decrease takes back earlier growth, so a sum never falls below 0. The tear-down of a large fixture can hide older
+    growth.
     """
 
     def __init__(self) -> None:
@@ -128,10 +132,10 @@ class BatchGrowth:
     ) -> dict[str, int]:
         """Return the sum by meter; empty for a single case.
 
-        `readable`: the meters of the last reading. A meter of the process that cannot be used once a device is in use
-        has counted until then, and is left out. `collected`: what changed when garbage was collected. `torn_down`: what
-        changed then, when the shared fixtures were torn down. A decrease there was set up by some case and is ignored.
-        A growth has not been counted yet.
+        `readable`: the meters of the last reading. Meters of the process that cannot be read once a device is in use
+        are missing there, and are left out. `collected`: the changes by the garbage collection. `torn_down`: the
+        changes by the subsequent tear-down of shared fixtures. A decrease there belongs to the set-up of some case and
+        is ignored. Growth there has not been counted yet.
         """
         if not self.several:
             return {}
@@ -151,7 +155,7 @@ class BatchGrowth:
 
 
 def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, int]:
-    """Return the growth of a batch of so many cases that is worth running them again."""
+    """Return the growth of a batch of this many cases that is a reason to run them again."""
     suspicious = {}
     for name, amount in grown.items():
         allowed = allowed_in_batch(name, cases)
@@ -161,7 +165,7 @@ def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, i
 
 
 def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the cases that grew, the one most above what a single case may grow by first."""
+    """Return the cases that grew, first the case whose growth most exceeds the allowance of a single case."""
 
     def rank(case: str) -> float:
         return -max(amount / (_slack(name) + 1) for name, amount in by_case[case].items())
@@ -172,9 +176,7 @@ def rank_by_growth(by_case: Mapping[str, Mapping[str, int]]) -> list[str]:
 def is_explained(
     suspected: Mapping[str, int], by_case: Mapping[str, Mapping[str, int]], acquitted: Container[str], cases: int
 ) -> bool:
-    """Return whether a batch of so many cases is not suspicious any more without what the `acquitted` cases have grown
-    by.
-    """
+    """Return whether a batch of this many cases is no longer suspicious without the growth of the `acquitted` cases."""
     rest = dict(suspected)
     for case, grown in by_case.items():
         if case in acquitted:
@@ -184,9 +186,9 @@ def is_explained(
 
 
 def runs_to_suspect(leak: Leak, cases: int) -> int:
-    """Return how often so many cases that leak together must run in one process until half of that would be suspected.
+    """Return how often this many cases must run in one process until half of their common leak would be suspected.
 
-    Once, where no number of runs is enough.
+    Return 1 if no number of runs is enough.
     """
     growths = (
         suspicious_batch_growth({leak.meter: times * leak.amount // 2}, times * cases) for times in range(1, _MOST_RUNS)
@@ -205,8 +207,8 @@ def leaks_together(rounds: CountedRounds, among: Sequence[int]) -> list[Leak]:
 def leaks_of_case(rounds: CountedRounds, position: int, among: Sequence[int]) -> list[Leak]:
     """Return what the case at `position` leaks, round after round.
 
-    Leave out growth that the cases in `among` free again. `among`: the positions of all cases that ran, including this
-    one. Empty with fewer than `COUNTED_ROUNDS` rounds.
+    Growth that the cases in `among` free again does not count. `among`: the positions of all cases that ran, including
+    this one. Empty with fewer than `COUNTED_ROUNDS` rounds.
     """
     leaks = _leaks([growths[position] for growths in rounds], _slack)
     if not leaks or len(among) == 1:
@@ -226,7 +228,7 @@ def may_case_leak(rounds: CountedRounds, position: int) -> bool:
 
 
 def leak_excess(leak: Leak) -> float:
-    """Return how many times the allowance of one case the leak is."""
+    """Return the leak as a multiple of the allowance of one case."""
     return leak.amount / (_slack(leak.meter) + 1)
 
 
@@ -247,7 +249,7 @@ def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Leak]:
-    """Return the meters that go on growing, of the growth in each round."""
+    """Return the leaks: meters whose growth continues over the rounds of `series`."""
     if len(series) < COUNTED_ROUNDS:
         return []
     leaks = []

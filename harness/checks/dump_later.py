@@ -1,5 +1,6 @@
-"""Whether ``faulthandler.dump_traceback_later`` will fire. Python does not report that, so its functions are
-replaced.
+"""Tells whether ``faulthandler.dump_traceback_later`` will fire.
+
+Python does not report that, so this module replaces the functions of faulthandler.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from harness.core import clock
 
 
 class DumpLater:
-    """Notes whether ``faulthandler.dump_traceback_later`` will fire, which Python does not report.
+    """Records whether ``faulthandler.dump_traceback_later`` will fire.
 
-    With ``exit=True`` it ends the process of a later case.
+    With ``exit=True``, it would end the process of a later case.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class DumpLater:
         self._cancel: Callable[[], None] = faulthandler.cancel_dump_traceback_later
 
     def install(self) -> None:
-        """Replace the functions of faulthandler by ones that do the same and note it."""
+        """Replace the functions of faulthandler by ones that do the same and record the call."""
         later, cancel = faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later
 
         def dump_traceback_later(timeout: float, repeat: bool = False, *more: Any, **named: Any) -> None:

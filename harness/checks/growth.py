@@ -1,4 +1,4 @@
-"""Decides from repetitions whether a suspicion is a leak. Pure: plain numbers in, plain words out.
+"""Decides from repetitions whether a suspicion is a leak. Pure: takes plain numbers, returns plain texts.
 
 Growth in every repetition is a leak. Growth in the first ones only is lazy initialisation.
 """
@@ -14,17 +14,17 @@ from harness.checks.meters.table import METERS, Unit, format_quantity, inflect_n
 from harness.core.errors import HarnessError
 
 #: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,
-#: torch.compile compiles again for a second shape, free lists and dictionaries reach their size.
+#: torch.compile compiles again for a second shape, and free lists and dictionaries reach their size.
 WARMUP_REPETITIONS = 3
-#: Repetitions that count. A growth that comes by chance in half of the runs would have to come four times in a row.
+#: Repetitions that count. Random growth in half of the runs would have to occur four times in a row.
 COUNTED_REPETITIONS = 4
-#: A meter that sees the same leak less directly may show this many bytes more: headers, rounding, records.
+#: A meter that sees the same leak less directly may show up to this many bytes more: headers, rounding, records.
 _ROUNDING = 16 << 10
 
 _ORDER = {meter.name: position for position, meter in enumerate(METERS)}
 
 
-#: From the name of a meter to the growth that it must exceed.
+#: Returns, for the name of a meter, the growth that it must exceed.
 GrowthLimit = Callable[[str], int]
 
 
@@ -38,7 +38,7 @@ class GrowthError(HarnessError):
 
 
 class GrowthShape(StrEnum):
-    """What a series of growths looks like. Only `LEAK` changes the verdict of a case."""
+    """The shape of a series of growths. Only `LEAK` changes the verdict of a case."""
 
     NONE = "none"
     LAZY = "lazy"
@@ -137,8 +137,8 @@ def confirmed_leaks(
 
     `first`: the growths in the original run, which made the case suspected. `repeated`: all growths of each repetition,
     in one fresh process. Only the repetitions decide: a meter that grows each time is a leak even if it was not
-    suspected; a suspected one that does not grow each time is none. A leak that another meter sees more directly is
-    left out. Raise GrowthError.
+    suspected, and a suspected meter that does not grow each time is no leak. A leak that another meter sees more
+    directly is left out. Raise GrowthError.
     """
     return drop_covered_leaks(
         Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
@@ -150,7 +150,7 @@ def confirmed_leaks(
 def may_still_leak(
     repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
 ) -> bool:
-    """Return whether further repetitions could still show a leak: some meter has grown in each that counts so far."""
+    """Return whether further repetitions could still show a leak: some meter has grown in each counted one so far."""
     counted = repeated[warmup:]
     return not counted or any(all(growths.get(name, 0) > allowed(name) for growths in counted) for name in counted[0])
 

@@ -29,10 +29,13 @@ LeakCheck = Literal["off", "fast", "full"]
 
 
 class StateInspector:
-    """Compares an executor with itself, case after case. The reading after a case is also the one before the next."""
+    """Compares an executor with itself, case after case.
+
+    The reading after a case is also the reading before the next one.
+    """
 
     def __init__(self, guard: StateGuard, level: LeakCheck) -> None:
-        """`guard` may have been made before the fork: fixtures are watched from there on."""
+        """`guard` may have been made before the fork: it watches fixtures from then on."""
         self._guard = guard
         self._tier: Tier = "full" if level == "full" else "fast"
         self._meters = None if level == "off" else MeterReader(self._tier)
@@ -42,11 +45,11 @@ class StateInspector:
         self._kept = KeptMemory()
         self._suspected: dict[str, int] = {}
         self._collected: dict[str, int] = {}
-        #: By meter, what was in use at the last `end` with `levels`.
+        #: By meter, the amount in use at the last `end` with `levels`.
         self.levels: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Take the first reading, if there is none yet. Nothing but a case may use a device after it."""
+        """Take the first reading, if there is none yet. Only cases may use a device after it."""
         if self._meters is not None and self._before is None:
             self._guard.capture()
             self._before = self._meters.read()
@@ -56,10 +59,10 @@ class StateInspector:
     ) -> tuple[list[StateProblem], dict[str, int]]:
         """Return the state that has changed, and by meter the suspicious growth. Restore the state where that is safe.
 
-        `case`: the id of the case that has run.
-        With `levels`, collects garbage first and sets `self.levels` to what is in use now. With `keeps`, leaves
-        out what the case keeps by its own account. The growth of a case that `has_raised` does not count for the
-        batch: to show its first errors pytest makes what it keeps (measured: some 80 KB each, and 3 MiB of arenas).
+        `case`: the id of the case that has run. With `levels`, collects garbage first and sets `self.levels` to the
+        amounts in use. With `keeps`, leaves out growth that the mark of the case allows. The growth of a case that
+        `has_raised` does not count for the batch: when pytest shows its first errors, it creates objects that it keeps
+        (measured: some 80 KB each, and 3 MiB of arenas).
         """
         self.levels = {}
         if self._meters is None or self._before is None:
@@ -74,7 +77,7 @@ class StateInspector:
             if levels:
                 self.levels = _levels(self._before)
         except Exception as error:  # noqa: BLE001
-            # A case may have replaced anything that is read here; what that raises is caused by the case.
+            # A case may have replaced anything that is read here, so the case causes any exception.
             self._meters = None
             text = f"changed the process so that its state cannot be read: {safe_repr(error)}"
             return [StateProblem(Outcome.CONTAMINATED, text)], {}
@@ -91,7 +94,7 @@ class StateInspector:
         return self._batch.several
 
     def unreadable(self) -> list[str]:
-        """Return what could not be read, and why. Each is reported once."""
+        """Return what could not be read, and why. Each failure is returned once."""
         if not self._guard.unreadable and (self._meters is None or not self._meters.unreadable):
             return []
         reasons = {f"state {position}": why for position, why in self._guard.unreadable.items()}
@@ -121,7 +124,7 @@ class StateInspector:
         return changes
 
     def collect(self) -> None:
-        """Collect garbage before the last tear-down, so that what several cases have left until then is known."""
+        """Collect garbage before the last tear-down, so that the growth of several cases up to then is known."""
         if self._meters is not None and self._before is not None and self._batch.several:
             self._meters.collect_all()
             collect_garbage()
@@ -162,7 +165,7 @@ def heap_of_drivers() -> int:
 
 
 def _levels(reading: MeterReading) -> dict[str, int]:
-    """Return the values that are useful over many repetitions. Two of them are read here only."""
+    """Return the values that are useful over many repetitions. Two of them are read only here."""
     values = {
         "python_blocks": sys.getallocatedblocks(),
         "resident_bytes": meters_process.resident_bytes(),

@@ -1,4 +1,4 @@
-"""The mark ``keeps``: how much memory a case may keep in each repetition. Growth beyond that counts. Pure."""
+"""The mark ``keeps``: how much memory a case may keep in each repetition. Only growth beyond that counts. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _UNNAMED = ("tensors", "host")
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """What a case keeps in each repetition, and why. `most`: the limits that the mark names, as numbers or bytes."""
+    """The memory that a case keeps in each repetition, and the reason.
+
+    `most`: the limits of the mark, as numbers or bytes.
+    """
 
     reason: str
     most: Mapping[str, int]
@@ -36,7 +39,7 @@ class Keeps:
         return f"{self.reason} (at most {limits} a repetition)"
 
     def allowance(self, meter: str) -> int | None:
-        """Return how much a meter may grow in a repetition. None: without limit. 0: the case does not keep it."""
+        """Return how much a meter may grow in a repetition. None: no limit. 0: the case does not keep it."""
         entry = METERS_BY_NAME.get(meter.partition("[")[0])
         if entry is None or not entry.keeps:
             return 0
@@ -45,7 +48,10 @@ class Keeps:
         return None if entry.keeps in _UNNAMED else 0
 
     def beyond(self, changes: Mapping[str, int]) -> dict[str, int]:
-        """Return the changes of one repetition that the mark does not allow, by meter. A decrease stays unchanged."""
+        """Return the changes of one repetition that the mark does not allow, by meter.
+
+        A decrease is returned unchanged.
+        """
         counted = {}
         for meter, change in changes.items():
             allowed = self.allowance(meter)

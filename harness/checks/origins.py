@@ -30,14 +30,14 @@ from harness.checks.meters.holders import describe_holders
 from harness.checks.meters.table import format_quantity
 from harness.core.text import format_count, single_line
 
-#: Lines for one meter, and frames of one stack.
+#: The most lines for one meter, and the most frames of one stack.
 MAX_LINES = 5
 MAX_FRAMES = 4
-#: Frames of these packages, and of Python's standard library, do not show who asked for memory.
+#: Frames of these packages, and of Python's standard library, do not show who requested memory.
 _LIBRARIES = ("torch", "numpy", "_pytest", "pluggy", "harness")
 #: Meters that tracemalloc explains.
 _TRACED = frozenset({"heap_bytes", "python_blocks"})
-#: Meters of the same objects: they are explained under the name of the second.
+#: Meters that count the same objects: the first is explained under the name of the second.
 _SAME = {"tensor_bytes": "tensors", "temp_bytes": "temp_files", "shm_bytes": "shm_files"}
 
 CallStack = tuple[str, ...]
@@ -60,12 +60,12 @@ def record_allocation_history(meters: Iterable[str]) -> None:
         tracemalloc.start(4 * MAX_FRAMES)
     torch = sys.modules.get("torch")
     if torch is not None and any(name.startswith("cuda_") for name in asked) and cuda.torch_uses_cuda(torch):
-        # State only: the stacks of live blocks. A log of events would need more memory the longer it runs.
+        # State only: the stacks of live blocks. An event log would need more memory the longer it runs.
         torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
 
 
 class GrowthOrigins:
-    """Records what exists when it is made, and explains later where everything newer comes from."""
+    """Records what exists when it is made, and later explains the origin of everything newer."""
 
     def __init__(self, *, temp: Path | None = None, shm: Path = Path("/dev/shm")) -> None:
         """`temp`: the temporary folder of this process alone, by default that of `tempfile`."""
@@ -80,7 +80,9 @@ class GrowthOrigins:
         self._traces = tracemalloc.take_snapshot() if tracemalloc.is_tracing() else None
 
     def of(self, meters: Iterable[str]) -> dict[str, list[str]]:
-        """Return some lines of text for each meter that can be explained. Equal lines are counted.
+        """Return some lines of text for each meter that can be explained.
+
+        Equal lines are shown once, with their number.
 
         Objects that two of the meters count are explained under one of them.
         """
@@ -112,7 +114,10 @@ class GrowthOrigins:
         return []
 
     def _new_tensors(self) -> list[str]:
-        """Return each with what holds it. A search takes some 10 ms per step, so only shown tensors get one."""
+        """Return each new tensor with its holders.
+
+        A search takes some 10 ms per step, so only tensors that are shown get one.
+        """
         earlier = self._tensors
         new = [tensor for tensor in _tensors() if (ref := earlier.get(id(tensor))) is None or ref() is not tensor]
         gc.unfreeze()
@@ -191,7 +196,7 @@ def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any
     for segment in snapshot.get("segments", ()):
         address = segment["address"]
         for block in segment["blocks"]:
-            # In older snapshots blocks have no address of their own: they follow one after the other.
+            # Blocks in older snapshots have no address: they follow one after the other.
             placed = block if "address" in block else {**block, "address": address}
             address = placed["address"] + block["size"]
             if block["state"] != "inactive":
@@ -199,7 +204,7 @@ def _in_use(snapshot: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any
 
 
 def caller_frames(frames: Sequence[tuple[str, int, str]], libraries: tuple[str, ...] = ()) -> CallStack:
-    """Return the frames that show who asked, from frames of file, line and function, innermost first.
+    """Return the frames that show who requested memory, from frames of file, line and function, innermost first.
 
     Leave out files whose path begins with one of `libraries`, unless there are no others.
     """
@@ -249,7 +254,7 @@ def _tasks() -> list[tuple[int, str]]:
         try:
             tasks.append((int(task), Path(f"/proc/self/task/{task}/comm").read_text(errors="replace").strip()))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # ended since
     return tasks
 
 
@@ -274,7 +279,7 @@ def _mappings() -> list[_Mapping]:
 
 
 def _library_paths() -> tuple[str, ...]:
-    """Return prefixes of the paths of files that do not show who asked: libraries, the harness, frozen modules."""
+    """Return path prefixes of files that do not show who requested memory: libraries, the harness, frozen modules."""
     homes = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
     library = sysconfig.get_path("stdlib") + os.sep
     return ("<frozen ", library, *(os.path.dirname(home) + os.sep for home in homes if home))
@@ -294,6 +299,6 @@ def _stack_of(frame: FrameType | None) -> CallStack:
 
 
 def _traced(trace: tracemalloc.Traceback, libraries: tuple[str, ...]) -> CallStack:
-    """Return the frames that show who asked; empty where all are frames of libraries or of the harness."""
+    """Return the frames that show who requested memory; empty if all are frames of libraries or of the harness."""
     frames = [(frame.filename, frame.lineno, "") for frame in reversed(trace)]
     return caller_frames(frames, libraries) if any(not frame[0].startswith(libraries) for frame in frames) else ()

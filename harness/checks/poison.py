@@ -1,4 +1,4 @@
-"""Whether the devices of this process still work after a case."""
+"""Tells whether the devices of this process still work after a case."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.backends.table import BACKENDS
 def sticky_error() -> str | None:
     """Return the text of a sticky error.
 
-    None when every initialised device of the process answers, or none is initialised. An illegal address or a
-    device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky" errors). It often shows
-    only at the next synchronisation. Software devices behave the same. This function never creates a context.
+    Return None if every initialised device of the process answers, or none is initialised. An illegal address or a
+    device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky" errors). Often only the
+    next synchronisation shows the error. Software devices behave the same. This function never creates a context.
     """
     torch = sys.modules.get("torch")
     if torch is None:

@@ -10,7 +10,7 @@ import resource
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-# Imported by name: a case may have replaced the attributes of the modules when it is checked.
+# Imported by name: a case may have replaced the attributes of these modules by the time of the check.
 from os import fstat, getcwd, stat
 from resource import getrlimit
 from signal import ITIMER_REAL, getitimer
@@ -19,7 +19,7 @@ from time import sleep
 from harness.core import clock, linux
 from harness.core.outcome import Outcome
 
-#: All limits that this kernel has. How much memory for real-time queues the whole machine has used is not among them.
+#: All limits of this kernel. RLIMIT_OFILE is another name of RLIMIT_NOFILE.
 LIMITS = {
     name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
 }
@@ -55,15 +55,15 @@ _STATES = {
 }
 
 _UNKNOWN = (-1, -1)
-#: Seconds that a new child has to call exec. It takes milliseconds, more on a busy machine. The check waits all of this
-#: time for a child that never calls exec, and then reports it as a fork.
+#: Seconds within which a new child must call exec. That takes milliseconds, more on a busy machine. A child that has
+#: not called exec after this time is reported as a fork.
 START_PATIENCE = 2.0
 _STEP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class StateProblem:
-    """A problem with the process after a case: the outcome that follows, and a description."""
+    """A problem with the process after a case: the outcome that it causes, and a description."""
 
     outcome: Outcome
     text: str
@@ -98,16 +98,16 @@ def _folder_identity(path: str) -> tuple[int, int] | None:
         status = stat(path)
     except FileNotFoundError:
         return None
-    except OSError:  # a case has given up the right to look
+    except OSError:  # a case has given up the right to read this
         return _UNKNOWN
     return status.st_dev, status.st_ino
 
 
 def capture_process_state(descriptors: Iterable[int], temp: str = "") -> ProcessState:
-    """Return the current state. `descriptors` are those that a case must not touch, `temp` is the temporary folder."""
+    """Return the current state. `descriptors`: those that a case must not touch. `temp`: the temporary folder."""
     try:
         folder = getcwd()
-    except OSError:  # it was removed
+    except OSError:  # removed
         folder = None
     return ProcessState(
         folder=folder,
@@ -140,7 +140,7 @@ def compare_process_states(before: ProcessState, after: ProcessState) -> list[St
 
 
 def replaced_streams(before: Sequence[object], after: Sequence[object]) -> list[StateProblem]:
-    """Return a problem for each of Python's standard streams that is not the same open file any more."""
+    """Return a problem for each of Python's standard streams that is no longer the same open file."""
     problems = []
     for name, was, now in zip(("sys.stdin", "sys.stdout", "sys.stderr"), before, after, strict=True):
         if now is not was:
@@ -191,7 +191,7 @@ def leaked_children(
     """Return a problem for each new child that still runs, except for helpers that libraries keep.
 
     `describe` returns state letter and command line of a process. `own` is the command line of this process, which its
-    forks have too. A zombie (state Z) holds only its pid, and is no problem.
+    forks share. A zombie (state Z) holds only its pid, and is no problem.
     """
     known_pids = set(before)
     problems = []
@@ -205,7 +205,7 @@ def leaked_children(
 
 
 def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
-    """Return text about a process that does not end although it was killed: what it is and in which state.
+    """Return text about a process that does not end although it was killed: its command and its state.
 
     `state` is a letter of proc(5). `wait_channel` is the kernel function in which it sleeps, or an empty string.
     """

@@ -1,4 +1,4 @@
-"""Measures the growth with each case when cases run in several rounds, in a process used for nothing else."""
+"""Measures the growth with each case when cases run in several rounds, in a process with no other use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from harness.checks.keeping import Keeps
 from harness.checks.meters.table import MeterReader, MeterReading, meter_growths
 from harness.checks.origins import GrowthOrigins, record_allocation_history
 
-#: Bytes of malloc memory that torch.jit keeps for ever for each function that it has traced. Measured: 42 to 48 KiB,
+#: Bytes of malloc memory that torch.jit keeps forever for each function that it has traced. Measured: 42 to 48 KiB,
 #: where a module is several functions. A scripted function takes 10 to 33 KiB.
 JIT_BYTES_PER_FUNCTION = 48 << 10
 
 
 class GrowthRounds:
-    """Measures the process that it is made in. Subtracts what torch.jit is known to keep from the malloc memory."""
+    """Measures the current process. Subtracts the memory that torch.jit is known to keep from the malloc memory."""
 
     def __init__(self) -> None:
         self._meters: MeterReader | None = None
@@ -29,11 +29,11 @@ class GrowthRounds:
     def begin(self, *, counts: bool, history: Sequence[str]) -> None:
         """Begin a round. A round that does not `count` is not measured; the rounds that count come last.
 
-        `history`: the meters whose growth in the counted rounds `origins` is to explain.
+        `history`: the meters whose growth in the counted rounds `origins` must explain.
         """
         self._history = history if counts else ()
         if counts and self._meters is None:
-            # Origins examine all new objects.
+            # The search for origins examines all new objects, so they must not be frozen.
             self._meters = MeterReader("full", freeze=not history, without_arenas=True)
             if history:
                 record_allocation_history(history)
@@ -46,7 +46,7 @@ class GrowthRounds:
             record_allocation_history(self._history)
 
     def after_case(self, *, keeps: Keeps | None) -> dict[str, int]:
-        """Return the changes since the case before, by meter. Empty in a round that does not count.
+        """Return the changes since the previous case, by meter. Empty in a round that does not count.
 
         With `keeps`, growth that the mark allows is left out.
         """
@@ -65,7 +65,7 @@ class GrowthRounds:
 
 
 def _functions_of_jit() -> int:
-    """Return how many functions torch.jit has compiled; 0 where this release of torch cannot say."""
+    """Return how many functions torch.jit has compiled; 0 if this release of torch does not provide the number."""
     unit = getattr(sys.modules.get("torch.jit._state"), "_python_cu", None)
     functions = getattr(unit, "get_functions", None)
     return 0 if functions is None else len(functions())

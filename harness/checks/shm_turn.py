@@ -1,8 +1,10 @@
-"""Takes turns at the shared memory of a host, so that a leak of one process is not confirmed for another.
+"""Lets one process of a host at a time check shared memory.
 
-Any process may have created a file under /dev/shm that no process holds, so every process that looks there counts it.
-One such file proves nothing. A new one in each repetition of a case does, unless another case that leaks is
-repeated at the same time. Only one process of a host therefore repeats a case for its shared memory.
+Otherwise a leak of one process could be confirmed for another.
+
+Any process may have created a file under /dev/shm that no process holds, so each process that reads the folder counts
+it. One such file proves nothing. A new one in each repetition of a case is proof, unless another leaking case is
+repeated at the same time. Therefore only one process of a host at a time repeats a case for its shared memory.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 SHM = Path("/dev/shm")
 #: The meters that count files which other processes may have made.
 SHARED_MEMORY_METERS = frozenset({"shm_files", "shm_bytes"})
-#: Seconds after which a process no longer waits for its turn: another one may be stopped.
+#: Seconds after which a process no longer waits for its turn: another process may be stopped.
 PATIENCE = 600.0
 _PAUSE = 0.05
 
@@ -26,7 +28,7 @@ _PAUSE = 0.05
 def shared_memory_turn(
     meters: Iterable[str], *, over: Callable[[], bool], folder: Path = SHM, patience: float = PATIENCE
 ) -> Generator[None]:
-    """Wait for the turn of this process, if one of these meters counts files of shared memory, and keep it.
+    """Wait for the turn of this process, and hold it, if one of these meters counts files of shared memory.
 
     Continue without the turn once the wait is `over`, after `patience` seconds, or if the folder cannot be locked.
     """
@@ -37,7 +39,7 @@ def shared_memory_turn(
                 held.callback(os.close, descriptor)
                 deadline = time.monotonic() + patience
                 if _lock(descriptor, lambda: over() or time.monotonic() >= deadline):
-                    # Closing is not enough: a process that a case has left may have inherited the descriptor.
+                    # Closing is not enough: a process that a case left behind may have inherited the descriptor.
                     held.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield
 

@@ -15,13 +15,13 @@ from statistics import median, median_low
 
 #: The normal quantile of a two-sided interval of 99%.
 _QUANTILE = 2.576
-#: A slope is taken over at most this many points: a longer series is cut into stretches, each with its median.
+#: The most points of a slope: a longer series is cut into stretches, each with its median.
 _MAX_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Growth per reading. With 99% confidence it is between `low` and `high`, infinite where that is not known."""
+    """Growth per reading. With 99% confidence it is between `low` and `high`, which are infinite if unknown."""
 
     estimate: float
     low: float
@@ -41,10 +41,10 @@ def theil_sen_slope(values: Sequence[int]) -> Slope:
 
 
 def sustained_slope(values: Sequence[int], step: float) -> Slope | None:
-    """Return the slope of readings that go on growing by more than `step` each time; None if that is not shown.
+    """Return the slope of readings that keep growing by more than `step` each time; None if they do not.
 
-    It is shown if the whole interval of the slope is above `step`, and if the medians of the thirds rise both times, by
-    at least half of what the slope predicts. A single step, a saw-tooth, and growth that slows down do not meet this.
+    They do if the whole interval of the slope is above `step`, and if the medians of the thirds rise both times, by at
+    least half of what the slope predicts. A single step, a saw-tooth, and growth that slows down do not meet this.
     """
     if len(values) < 3:
         return None

@@ -1,7 +1,7 @@
-"""Judges what a process had in use after each repetition of a case: it stays flat, settles, or keeps growing.
+"""Judges the amounts in use by a process after each repetition of a case: they stay flat, settle, or keep growing.
 
-Pure, and no verdict. `harness.checks.growth` decides what is a leak; its thresholds are for one run. This module looks
-at many runs, and so detects growth far below those thresholds.
+Pure. It gives no verdict: `harness.checks.growth` decides what is a leak, with thresholds for one run. This module
+compares many runs, and so detects growth far below those thresholds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from harness.checks.slope import sustained_slope
 
 #: The first repetitions do not count: they create what the later ones reuse.
 WARMUP_REPETITIONS = 3
-#: Fewer repetitions in one process say nothing: the counted ones are compared by thirds, of at least three each.
+#: Fewer repetitions in one process prove nothing: the counted ones are compared by thirds, of at least three each.
 MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 
-#: Read for trends only. 407 cases that ran 30 times on the CPU left 7 KiB.
+#: Only trends use this meter. 407 cases that ran 30 times on the CPU left 7 KiB.
 _RESIDENT = Meter(
     "resident_bytes",
     "bytes",
@@ -30,7 +30,7 @@ _RESIDENT = Meter(
     "read for trends only",
     trend=TrendRule(32 << 10, 13),
 )
-#: The meters that are useful over many repetitions, and for each its rule.
+#: The meters that are useful over many repetitions, each with its rule.
 TREND_RULES: Mapping[str, tuple[Meter, TrendRule]] = {
     meter.name: (meter, meter.trend) for meter in (*METERS, _RESIDENT) if meter.trend is not None
 }
@@ -42,7 +42,7 @@ def trend_rule_of(name: str) -> tuple[Meter, TrendRule] | None:
 
 
 class TrendShape(StrEnum):
-    """What a series looks like, worst first."""
+    """The shape of a series, worst first."""
 
     GROWS = "grows"
     UNSTEADY = "unsteady"
@@ -66,9 +66,9 @@ class Trend:
 def classify_trend(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
     """Judge the values after each repetition, in order, from one process.
 
-    - *grows*: the counted repetitions go on growing by more than `step` (`harness.checks.slope.sustained_slope`).
-    - *flat* or *settled*: the second half stays within `step` per repetition, without its highest and lowest tenth. It
-      is settled if that half is higher than the beginning.
+    - *grows*: the counted repetitions keep growing by more than `step` (`harness.checks.slope.sustained_slope`).
+    - *flat* or *settled*: the second half, without its highest and lowest tenth, stays within `step` per repetition.
+      The series is settled if that half is higher than the beginning.
     - *unsteady*: everything else.
     - *short*: fewer than `MIN_REPETITIONS` values.
     """
@@ -112,7 +112,7 @@ def _spread(values: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LevelSample:
-    """What was in use after one attempt, by meter, in the executor of this name."""
+    """The amounts in use after one attempt, by meter, in the executor of this name."""
 
     executor: str
     values: Mapping[str, int]
@@ -135,16 +135,17 @@ class MeterSeries:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """The series as one line."""
         return f"{self.meter}: {inflect_noun(self.about.noun, 0)} {self.trend.text}"
 
 
 def trend_series(samples: Iterable[LevelSample]) -> list[MeterSeries]:
-    """Return all series of a case, from its samples in order: worst shape first, then the longest, then the clearest
-    cause.
+    """Return all series of a case, from its samples in order.
 
-    There is one per meter and executor: values of different processes cannot be compared. Series that do not grow are
-    ordered by how far they moved, measured in steps of their meter. Meters that are not watched are left out.
+    They are sorted by shape (worst first), length (longest first) and cause (clearest first).
+
+    There is one series per meter and executor: values of different processes cannot be compared. Series that do not
+    grow are ordered by how far they moved, measured in steps of their meter. Meters without a trend rule are left out.
     """
     values: dict[tuple[str, str], list[int]] = {}
     for sample in samples:

@@ -15,7 +15,7 @@ from harness.core.text import format_count
 
 
 class ConformanceError(HarnessError):
-    """There is nothing to state."""
+    """The run has no result to state."""
 
 
 def conformance(
@@ -51,7 +51,7 @@ def conformance(
         from harness.catalog.catalog import collect_catalog
 
         collected = collect_catalog(levels.folders(configs))
-        # Those of a run without options.
+        # The cases of a run without options.
         entries = {entry.id: entry.requires for entry in collected if not entry.extended}
         for listed in levels.update_lists(configs, entries):
             print(f"{listed.name}: {format_count(len(listed.ids), 'case')}, {listed.hash}")

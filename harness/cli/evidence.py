@@ -11,7 +11,7 @@ import typer
 from harness.core.outcome import EXIT_RED
 from harness.core.text import escape_invalid_xml, format_count
 
-#: The number of reasons that are printed. A hostile archive could otherwise fill a terminal or a log.
+#: The most reasons that are printed. A hostile archive could otherwise fill a terminal or a log.
 _MOST = 1000
 
 

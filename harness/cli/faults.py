@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.catalog.catalog import CatalogEntry
 
 SUITES = "suites"
-#: The device into which faults are injected if none is named: every machine has it.
+#: The device into which faults are injected by default: every machine has it.
 DEFAULT_DEVICE = "soft"
 #: Short options of pytest that take a value.
 _VALUED = ("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W")
@@ -130,12 +130,12 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _names_cases(argument: str) -> bool:
-    """Return whether a pytest argument names what to run: an existing file or folder, or a case in it."""
+    """Return whether a pytest argument names cases: an existing file or folder, or a case in it."""
     return not argument.startswith("-") and Path(argument.partition("::")[0]).exists()
 
 
 def _faults(device: str) -> Mapping[str, str]:
-    """Return the faults of a kind of device, by name, with what each breaks. Raise NothingToRunError if it has none."""
+    """Return the faults of a kind of device with their effects, by name. Raise NothingToRunError if it has none."""
     from harness.sim.native import faults
 
     if device not in faults.injectable_kinds():

@@ -19,7 +19,10 @@ class NoSuitesError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The root folder of the suites. `is_bundle`: it belongs to the installed package and must not be written to."""
+    """The root folder of the suites.
+
+    `is_bundle`: the folder belongs to the installed package and must not be written to.
+    """
 
     folder: Path
     is_bundle: bool

@@ -49,7 +49,10 @@ _TYPERS_USAGE = 2
 
 
 class _UsageIsFour(TyperGroup):
-    """A group whose usage errors exit with the status that the README documents: 2 means an interrupted run."""
+    """A group whose usage errors exit with the status that the README documents.
+
+    Typer's status 2 would mean an interrupted run.
+    """
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with _usage_errors():
@@ -212,7 +215,7 @@ def devices(
 
 
 def _history(folders: list[Path], *, as_json: bool) -> None:
-    """Print what earlier runs report of each device, the most suspicious device first."""
+    """Print what earlier runs report about each device, the most suspicious device first."""
     import json
     import time
 
@@ -437,7 +440,7 @@ def bisect(
 
 
 def _list_operators(format_: Format) -> None:
-    """Print the table of overloads, with what the installed torch adds to it."""
+    """Print the table of overloads, with the additions of the installed torch."""
     from harness.catalog import overloads
     from harness.cli.installed import Home
 
@@ -455,7 +458,7 @@ def _list_operators(format_: Format) -> None:
 
 
 def _list_api(format_: Format) -> None:
-    """Print the table of public names, with what the installed torch adds to it."""
+    """Print the table of public names, with the additions of the installed torch."""
     from harness.catalog import api
     from harness.cli.installed import Home
 
@@ -495,7 +498,7 @@ _ONE_OF_THEM = "one of them, or why there is none"
 
 
 def _table_of_cases(columns: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> Table:
-    """Return a table of what cases call. Each row has its cells, and whether it has neither a case nor a reason."""
+    """Return a table of the calls by cases. Each row has its cells, and whether it has neither a case nor a reason."""
     from rich.table import Table
 
     table = Table()
@@ -515,7 +518,7 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
-        table.add_column(name, overflow="fold")  # ids stay whole for copying
+        table.add_column(name, overflow="fold")  # ids are not broken, so that they can be copied
     for entry in entries:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)

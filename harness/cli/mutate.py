@@ -255,7 +255,7 @@ def _chosen_mutants(settings: Settings, share: float, seed: int, only: Collectio
 
 
 def _recorded(settings: Settings, given: Path | None) -> Recording:
-    """Return what the cases run: of the folder `given`, else as recorded with these settings, now if need be."""
+    """Return the recording in the folder `given`, else the one with these settings, which is made if there is none."""
     from harness.tools.mutation.generated import campaign
 
     folder = given or campaign.recording_folder(settings, os.environ)

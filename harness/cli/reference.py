@@ -187,12 +187,12 @@ def _first(command: Any) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """Return the sentences of a paragraph, for one line each in the page."""
+    """Return the sentences of a paragraph, one per line of the page."""
     return re.split(r"(?<=[\w)\]\"'][.?]) (?=[A-Z])", " ".join(text.split()))
 
 
 def _row(cells: Iterable[str]) -> str:
-    """Return a table row. Text in angle brackets would be read as HTML, except in code."""
+    """Return a table row. Text in angle brackets is escaped, except in code: a reader would take it for HTML."""
     return markdown_row(cell if cell.startswith("`") else cell.replace("<", "\\<") for cell in cells)
 
 

@@ -279,7 +279,7 @@ def merge(
 def _print_report(
     contents: JournalContents, ledger: Ledger, written: JunitReport, run_dir: Path, *, growth: bool
 ) -> None:
-    """Print the summary of the run as its end did, and what only a reader of its journal knows."""
+    """Print the summary of the run as at its end, and the facts that only its journal has."""
     from harness.core.text import escape_invalid_xml, single_line
     from harness.reporting import plot, terminal
 
@@ -287,7 +287,7 @@ def _print_report(
     blocks = plot.can_encode_blocks(console.encoding)
 
     def line(text: str, style: str | None = None) -> None:
-        # No line breaks: the reproducing command must stay on one line for copying.
+        # No line breaks, so that the reproducing command stays on one line for copying.
         console.print(escape_invalid_xml(text), style=style, soft_wrap=True)
 
     if ledger.run is not None and ledger.run.imported is not None:

@@ -22,7 +22,7 @@ def is_case(item: pytest.Item) -> bool:
 
 
 def select_cases(config: pytest.Config, items: list[pytest.Item], selection: Selection) -> list[str]:
-    """Keep the cases that this session runs, in the order of the run. Tests that are not cases keep their place.
+    """Keep the cases that this session runs, in the order of the run. Other tests keep their positions.
 
     Return the ids of all selected cases, of all shards, in collection order.
     """
@@ -69,14 +69,14 @@ def _apart(cases: Sequence[pytest.Item]) -> frozenset[int]:
 
 
 def is_apart(case: pytest.Item) -> bool:
-    """Return whether a case has several ranks, or asks for a process of its own."""
+    """Return whether a case has several ranks, or requires its own process."""
     if marks.nearest_mark(case, "own_process"):
         return True
     return any(RANKS in mark.kwargs for mark in marks.marks_of(case, "requires"))
 
 
 def _names(argument: tuple[str, str], case: pytest.Item) -> bool:
-    """Return whether an argument, as file name and the rest of an id, names a case or its function."""
+    """Return whether an argument, given as file name and rest of an id, names a case or its function."""
     file, wanted = argument
     name = case.stash[CASE_ID].partition("::")[2]
     return file == case.path.name and (name == wanted or name.startswith((f"{wanted}[", f"{wanted}::")))

@@ -1,4 +1,4 @@
-"""What a zygote has collected, as plain values: the description from which supervisors build their nodes.
+"""The description of a zygote's collection, as plain values, from which supervisors build their nodes.
 
 The description is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line
 for each test module with the tree below it.
@@ -20,9 +20,9 @@ from harness.core.errors import HarnessError, convert_to_write_error
 
 #: The name of the file, next to the zygote's socket.
 DESCRIPTION_FILE = "collection.jsonl"
-#: The file that names the test file being collected, in case its import ends the zygote.
+#: The file with the name of the test file that is being collected, in case its import ends the zygote.
 _CURRENT = "collecting"
-#: Marks whose arguments only matter in the process that runs the test. A warnings filter could import its category.
+#: Marks whose arguments matter only in the process that runs the test. A warnings filter could import its category.
 _ARGUMENTS_ELSEWHERE = frozenset({"filterwarnings", "parametrize", "usefixtures"})
 
 PlainDict = dict[str, Any]
@@ -46,10 +46,10 @@ class MarkRecord:
 class NodeRecord:
     """A module, a class or an item.
 
-    - `marks`: its own, as positions in `Description.marks`. `keywords`: its own other keywords. `extra`: its extra
-      names for ``-k``. `attributes`: the names of the attributes of an item's function, for ``-k``.
+    - `marks`: the node's own marks, as positions in `CollectionDescription.marks`. `keywords`: its other own keywords.
+      `extra`: its extra names for ``-k``. `attributes`: the names of the attributes of an item's function, for ``-k``.
     - `types`: the types of tensors among the parameters of an item.
-    - `location`: that of an item: path, line and name as pytest reports them.
+    - `location`: path, line and name of an item, as pytest reports them.
     - `children`: None for an item. `report`: the report of a collector that failed or skipped itself, serialised by
       pytest.
     """
@@ -67,12 +67,12 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class CollectionDescription:
-    """What a zygote has collected.
+    """The result of a zygote's collection.
 
     - `hash` and `order`: the ids of all items in the order of the run.
     - `modules`: by absolute path. `warnings`: those of the collection, as `harness.protocol.reports` packs them.
     - `local`: why supervisors must collect for themselves, if they must.
-    - `ended`: how pytest ended if it did not come to the end of the collection; empty if it did.
+    - `ended`: how pytest ended if it did not complete the collection; empty if it did.
     """
 
     hash: str
@@ -85,7 +85,7 @@ class CollectionDescription:
 
 
 def write_description(path: Path, description: CollectionDescription) -> None:
-    """Write the file. A reader finds all of it or nothing. Raise WriteError."""
+    """Write the file. A reader sees all of it or nothing. Raise WriteError."""
     new = path.with_name(f".{path.name}")
     with convert_to_write_error(repr(str(path))), new.open("w", encoding="ascii") as file:
         file.writelines(json.dumps(line, separators=(",", ":"), default=repr) + "\n" for line in _lines(description))
@@ -116,7 +116,7 @@ def read_collection_hash(path: Path) -> str:
 
 
 def note_collecting_file(path: Path, name: str) -> None:
-    """Write the name of the test file that is collected now next to the description at `path`. Raise WriteError."""
+    """Write the name of the test file that is being collected next to the description at `path`. Raise WriteError."""
     current = path.with_name(_CURRENT)
     with convert_to_write_error(repr(str(current))):
         current.write_text(name, encoding="utf-8", errors="backslashreplace")
@@ -194,9 +194,11 @@ def _node_from(line: PlainDict) -> NodeRecord:
 
 
 def sort_by_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[str]) -> list[_Item]:
-    """Return the items in the given order of their `ids`. Items whose id is not in it come last, as they were.
+    """Return the items in the given order of their `ids`.
 
-    An id may be there several times (``--keep-duplicates``).
+    Items whose id is not in `order` come last, in their old order.
+
+    An id may occur several times (``--keep-duplicates``).
     """
     places: dict[str, deque[int]] = defaultdict(deque)
     for place, name in enumerate(order):

@@ -1,7 +1,7 @@
-"""The plugin of a supervisor whose cases the run's zygote has collected: it imports no test file.
+"""The plugin of a supervisor that gets its cases from the run's zygote, and imports no test file.
 
-pytest's own collection stays unchanged: arguments, ``-k``, ``--lf``, conftests. Only a test module is replaced by a
-stand-in, whose tests come from the zygote's description.
+pytest's own collection stays unchanged: arguments, ``-k``, ``--lf``, conftests. Only test modules are replaced by
+stand-ins, whose tests come from the zygote's description.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _Key = tuple[str, str, str, int]
 
 
 class DescribedCollection:
-    """Makes stand-ins for test modules, unless something needs real items: then each process collects for itself."""
+    """Makes stand-ins for test modules. If anything needs real items, each process collects for itself instead."""
 
     def __init__(
         self, config: pytest.Config, wait: Callable[[], CollectionDescription], tell: Callable[[str], None]
     ) -> None:
-        """`wait` returns the zygote's description once there is one. `wait` raises DescriptionError and StoppedError.
+        """`wait` waits for the zygote's description and returns it. It raises DescriptionError and StoppedError.
 
-        `tell` shows the user why this process collects for itself, if only the zygote could find that out.
+        `tell` shows the user why this process collects for itself, if the reason comes from the zygote.
         """
         self._config = config
         self._wait = wait
@@ -61,19 +61,19 @@ class DescribedCollection:
             self._tell(real_items.collects_itself_text(description.local))
             return
         self._description, self._marks = description, nodes.DescribedMarks(description)
-        # Stand-ins live as long as the process. Garbage collection would walk them again and again and find nothing.
+        # Stand-ins live as long as the process, so each garbage collection would walk them for nothing.
         self._paused = gc.isenabled()
         gc.disable()
 
     def _keep_nodes(self) -> None:
-        """After the collection: later collections of garbage, with those at pytest's end, leave all of it out."""
+        """Exclude the stand-ins from later garbage collections, including those at pytest's end."""
         if self._description is not None:
             gc.freeze()
         if self._paused:
             gc.enable()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection")
-    def pytest_replay_warnings(self) -> Generator[None, object, object]:  # pytest registers no name without its prefix
+    def pytest_replay_warnings(self) -> Generator[None, object, object]:  # pytest registers only names with its prefix
         """After the collection, show the zygote's warnings, except those that this process had as well."""
         try:
             result = yield
@@ -84,12 +84,12 @@ class DescribedCollection:
             for warning in [warning for warning in recorded if _key(warning.warning) not in self._shown]:
                 values = {"warning_message": warning.warning, "when": warning.when, "nodeid": "", "location": None}
                 self._config.hook.pytest_warning_recorded.call_historic(kwargs=values)
-            self._description = self._marks = None  # pytest has the nodes, and does not need the description any more
+            self._description = self._marks = None  # pytest has the nodes, and no longer needs the description
         return result
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         if when == "collect" and self._description is not None:
-            # Pack the warning, so that category and text compare with those of the zygote.
+            # Pack the warning, so that its category and text can be compared with those of the zygote.
             self._shown.add(_key(reports.unpack_warning(reports.pack_warning(warning_message, when)).warning))
 
     @pytest.hookimpl(tryfirst=True)
@@ -106,7 +106,7 @@ class DescribedCollection:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """The order of the zygote's list: pytest orders tests by fixtures, which stand-ins do not have."""
+        """Apply the order of the zygote's list. pytest orders tests by fixtures, which stand-ins do not have."""
         if self._description is not None:
             items[:] = sort_by_order(items, [item.nodeid for item in items], self._description.order)
 

@@ -34,7 +34,7 @@ class IgnoredMarksPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController) -> None:
-        """Take the counts of any worker: all xdist workers collect the same tests."""
+        """Take the counts of any one worker, since all xdist workers collect the same tests."""
         self._tests, self._marks = getattr(node, "workeroutput", {}).get(_OUTPUT, (self._tests, self._marks))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

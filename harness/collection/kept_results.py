@@ -1,6 +1,7 @@
-"""Plugins and conftests that may keep results of tests for the end of the session, which comes in another process.
+"""Plugins and conftests that may keep results of tests for the end of the session, which happens in another process.
 
-Hooks that run a test are called in executors, those at the end of a session where pytest was started.
+Hooks around a test are called in executors. Hooks at the end of a session are called in the process that the user
+started.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _DURING_A_TEST = (
     "pytest_pyfunc_call",
 )
 _AT_THE_END = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
-#: Packages whose plugins have hooks of both kinds and keep nothing, or do the same as in plain pytest: in the second
-#: row those that `benchmarks.plugins` has shown to.
+#: Packages whose plugins have hooks of both kinds but keep nothing, or behave as in plain pytest. `benchmarks.plugins`
+#: has shown this for those in the second row.
 _KNOWN = frozenset(
     (
         *("_pytest", "pytest", "xdist", "__channelexec__", "harness", "_hypothesis_pytestplugin", "anyio"),
@@ -50,13 +51,13 @@ def may_keep_results(manager: pytest.PytestPluginManager, root: Path) -> list[st
 
 
 def _owner(plugin: object, root: Path) -> tuple[str, str]:
-    """Return the package that a plugin is of, and its path if it is a conftest."""
+    """Return the package of a plugin, and its path if the plugin is a conftest."""
     shown = real_items.plugin_text(plugin, root)
     return real_items.module_of_plugin(plugin).partition(".")[0], "" if shown.startswith("the plugin ") else shown
 
 
 def kept_results_text(names: Iterable[str]) -> str:
-    """Return the sentence for a user."""
+    """Return a sentence for the user about these plugins."""
     return (
         f"{', '.join(names)} may keep results of tests for the end of the session, where they are missing, since tests "
         f"run in other processes; see {PAGE}, or use --isolation=none"

@@ -14,7 +14,7 @@ from harness.gating import requirements, types, waivers
 
 
 def find_mark_errors(item: pytest.Item) -> list[str]:
-    """Return a sentence, with the id of the case, for each of its marks that cannot be used."""
+    """Return a sentence, with the id of the case, for each invalid mark of the case."""
     foreign = scope.is_named_by_user(item.config)
     # The user cannot change the marks of other suites.
     errors = [] if foreign else [f"{item.nodeid}: {error}" for error in marks.misspelt_marks(item)]
@@ -32,7 +32,7 @@ def _check_leaks(item: pytest.Item) -> None:
         waivers.waiver_from_mark(mark, item.nodeid, "")
 
 
-#: What reads a mark, and raises HarnessError if it cannot be used.
+#: Functions that read a mark, and raise HarnessError if it is invalid.
 _CHECKS: tuple[tuple[str, Callable[[pytest.Item], object]], ...] = (
     ("requires", lambda item: requirements.requirements_from_marks(marks.marks_of(item, "requires"))),
     ("types", lambda item: types.types_needed((), marks.marks_of(item, "types"))),

@@ -1,4 +1,4 @@
-"""Leaves out the files of which a run selects no case, so that a run of few cases need not import all of them."""
+"""Skips the files without a selected case, so that a run of few cases need not import all files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.scheduling.reach import Reach
 
 
 class NarrowCollection:
-    """A plugin of every process that collects for a run. A file that the user has named is always read."""
+    """A plugin of every process that collects for a run. Files that the user has named are always read."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -19,7 +19,10 @@ class NarrowCollection:
 
     @property
     def unread(self) -> list[str]:
-        """How the ids of the cases begin that were not read: ``suites/amp/`` and ``suites/rng/test_seeds.py::``."""
+        """The beginnings of the ids in skipped folders and files.
+
+        For example ``suites/amp/`` and ``suites/rng/test_seeds.py::``.
+        """
         return sorted(self._unread)
 
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:

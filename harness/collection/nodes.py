@@ -1,4 +1,4 @@
-"""Stand-ins for the test modules, classes and items that a zygote has collected. Nothing is imported for them."""
+"""Stand-ins for the test modules, classes and items that a zygote has collected. They import nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.collection.description import CollectionDescription, MarkRecord, No
 
 
 class DescribedMarks:
-    """The marks of a description as pytest has them. Each is made once."""
+    """The marks of a description as pytest's objects. Each is made once."""
 
     def __init__(self, description: CollectionDescription) -> None:
         self._records = description.marks
@@ -29,23 +29,23 @@ class DescribedMarks:
 
 def _made(record: MarkRecord) -> pytest.Mark:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pytest.PytestUnknownMarkWarning)  # the zygote's warning is shown
+        warnings.simplefilter("ignore", pytest.PytestUnknownMarkWarning)  # the zygote's warning is shown instead
         decorator: pytest.MarkDecorator = getattr(pytest.mark, record.name)
     return decorator.with_args(*record.args, **record.kwargs).mark
 
 
 class DescribedItem(pytest.Item):
-    """A test that runs in executors only."""
+    """A test that runs only in executors."""
 
     def __init__(self, *, record: NodeRecord, marks: DescribedMarks, **more: Any) -> None:
         super().__init__(**more)
         _describe(self, record, marks)
-        #: The types of tensors among its parameters, which are not here.
+        #: The types of tensors among its parameters, since the parameters are not available here.
         self.parameter_types = record.types
         if record.location is not None:
             self.location = record.location
         if record.attributes:
-            #: Stands for the test's function: ``-k`` looks at its attributes.
+            #: A stand-in for the test's function, because ``-k`` reads its attributes.
             self.function = types.SimpleNamespace(**dict.fromkeys(record.attributes, True))
 
     def runtest(self) -> None:

@@ -13,7 +13,7 @@ _SHORT.maxother = _SHORT.maxstring = 200
 
 @dataclass(frozen=True, slots=True)
 class OpaqueValue:
-    """Stands for a value that is not plain. `text` is its repr, cut."""
+    """Stands for a value that is not plain. `text` is its repr, shortened."""
 
     text: str
 
@@ -46,9 +46,7 @@ def _encode(value: object, depth: int) -> object:
 
 
 def decode_plain(value: object) -> object:
-    """Return the value that `encode_plain` was given, with an `OpaqueValue` in the place of each value that is not
-    plain.
-    """
+    """Return the value that was passed to `encode_plain`. Each value that is not plain is an `OpaqueValue`."""
     match value:
         case list():
             return [decode_plain(entry) for entry in value]

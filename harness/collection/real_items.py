@@ -1,4 +1,4 @@
-"""Which plugins must be given real test items, made in their own process from imported test files.
+"""Finds plugins that need real test items, which are made in their own process from imported test files.
 
 Supervisors have stand-ins for the items of cases. These have ids, marks and keywords, but no function and no fixtures.
 """
@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-#: Hooks that are given items or collectors in a supervisor. Hooks that run a test are called in executors only.
+#: Hooks that get items or collectors in a supervisor. Hooks that run a test are called only in executors.
 ITEM_HOOKS = (
     "pytest_pycollect_makemodule",
     "pytest_make_collect_report",
@@ -48,7 +48,7 @@ def needs_items_reason(plugin: str, hooks: Sequence[str]) -> str:
 
 
 def collects_itself_text(reasons: Iterable[str]) -> str:
-    """Return the sentence for a user about a run in which each process collects for itself."""
+    """Return a sentence for the user about a run in which each process collects for itself."""
     return f"each pytest process imports and collects the tests itself, since {'; '.join(reasons)}"
 
 
@@ -60,7 +60,7 @@ def module_of_plugin(plugin: object) -> str:
 
 
 def plugin_text(plugin: object, root: Path) -> str:
-    """Return how users know a plugin: a conftest by its path relative to `root`."""
+    """Return a plugin's name for users: for a conftest, its path relative to `root`."""
     file = plugin.__file__ if isinstance(plugin, ModuleType) else None
     if file is not None and os.path.basename(file) == "conftest.py":
         return os.path.relpath(file, root)

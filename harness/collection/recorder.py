@@ -1,4 +1,4 @@
-"""Records, in the zygote, what pytest collects, and writes it down for the supervisors of the run."""
+"""Records the collection in the zygote, and writes its description for the supervisors of the run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from harness.protocol import reports
 class CollectionRecorder:
     """A plugin of the zygote's pytest session.
 
-    The plugin keeps the nodes, and describes them once all plugins have seen them. Only test modules are recorded,
-    because supervisors have stand-ins for these. Doctests and other files are collected by each process.
+    The plugin keeps the nodes, and describes them once all plugins have seen them. It records only test modules,
+    because supervisors have stand-ins for these. Each process collects doctests and other files itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class CollectionRecorder:
 
     @property
     def errors(self) -> int:
-        """How many test modules and classes could not be collected. Supervisors show their errors."""
+        """The number of test modules and classes that could not be collected. Supervisors show their errors."""
         return sum(report.failed for _, report in self._collected.values())
 
     @pytest.hookimpl(tryfirst=True)
@@ -90,7 +90,7 @@ class CollectionRecorder:
             self._warnings.append(reports.pack_warning(warning_message, when))
 
     def write(self, ended: str = "") -> None:
-        """Write the description. `ended`: how pytest ended, if it did before its run loop. Raise WriteError."""
+        """Write the description. `ended`: how pytest ended, if it ended before its run loop. Raise WriteError."""
         if self._session is None:
             return
         config = self._session.config
@@ -121,7 +121,7 @@ class CollectionRecorder:
     def _node(self, node: pytest.Item | pytest.Collector, marks: _Marks) -> NodeRecord:
         more: dict[str, Any] = {}
         if isinstance(node, pytest.Item):
-            node = self._items.get(node.nodeid, node)  # of two nodes, that which all plugins have seen
+            node = self._items.get(node.nodeid, node)  # if there are two nodes, the one that all plugins have seen
             names = getattr(getattr(node, "function", None), "__dict__", ())
             more["location"] = node.location
             more["types"] = types.parameter_types(node)
@@ -147,9 +147,9 @@ class CollectionRecorder:
 
 
 def restore_deselected(order: Sequence[str], collected: Sequence[str]) -> list[str]:
-    """Return the `order` with all that was `collected`: what it lacks stands behind what was collected before it.
+    """Return the `order` with all `collected` ids. An id that it lacks follows the id that was collected before it.
 
-    A plugin that deselects tests, here and in a supervisor, therefore finds the same list in both.
+    Therefore a plugin that deselects tests gets the same list here and in a supervisor.
     """
     kept = frozenset(order)
     behind: dict[str | None, list[str]] = {}
@@ -166,10 +166,13 @@ def restore_deselected(order: Sequence[str], collected: Sequence[str]) -> list[s
 
 
 def set_locations(items: Iterable[pytest.Item]) -> None:
-    """Set the location of the tests: pytest looks for file and line of each, but those of one function share them."""
+    """Set the locations of the tests.
+
+    pytest looks up file and line of each test, but tests of one function share them.
+    """
     places: dict[int, tuple[object, str, int | None]] = {}
     for item in items:
-        if type(item) is not pytest.Function:  # another class may say where its tests are
+        if type(item) is not pytest.Function:  # another class may define where its tests are
             continue
         function = item.function
         if id(function) in places:
@@ -185,7 +188,7 @@ class _Marks:
     def __init__(self) -> None:
         self.records: list[MarkRecord] = []
         self._places: dict[int, int] = {}
-        self._kept: list[pytest.Mark] = []  # an object that is gone could have the same id as a later one
+        self._kept: list[pytest.Mark] = []  # keeps the marks alive: a new object could have the id of a freed one
 
     def place(self, mark: pytest.Mark) -> int:
         """Return the position of a mark in `records`."""

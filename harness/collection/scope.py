@@ -59,7 +59,7 @@ def _resolved(path: str | Path) -> str:
 
 
 def _argument_paths(config: pytest.Config) -> Iterator[Path]:
-    """The files and folders that the arguments name: by path or, with ``--pyargs``, by module name."""
+    """Yield the files and folders that the arguments name: by path or, with ``--pyargs``, by module name."""
     for argument in config.args:
         name = argument.partition("::")[0]
         module = _module_path(name) if config.getoption("pyargs") else None

@@ -1,8 +1,8 @@
 """The options of the harness among the arguments of a session.
 
-pytest only knows their long form, ``--harness-device``, so no plugin and no conftest can have an option of the same
-name. The short form, ``--device``, is rewritten to the long one in the arguments, unless another plugin or a
-conftest has declared it. pytest cannot declare an option that gives way to another one.
+pytest knows only their long form, ``--harness-device``, so that they cannot conflict with options of a plugin or a
+conftest. The short form, ``--device``, is rewritten to the long one in the arguments, unless another plugin or a
+conftest has declared it. pytest cannot declare an option that yields to another one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pytest
 from harness.configuration import options
 from harness.configuration.options import OPTIONS
 
-#: Short form: long form, for every flag.
+#: By short form, the long form of every flag.
 LONG_FORMS = {short: options.long_flag(short) for option in OPTIONS.values() for short in option.flags}
-#: The short forms of those options that take a value.
+#: The short forms of options that take a value.
 FLAGS_WITH_VALUE = frozenset(option.flag for option in OPTIONS.values() if option.takes_value)
-#: The short form of each flag, short or long.
+#: By short or long form, the short form of each flag.
 _SHORT = {**{flag: flag for flag in LONG_FORMS}, **{made: flag for flag, made in LONG_FORMS.items()}}
 #: An option that no plugin has.
 _UNUSED_FLAG = "--harness-is-this-parser-usable"
@@ -31,7 +31,7 @@ _UNUSED_FLAG = "--harness-is-this-parser-usable"
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFlag:
-    """Words of the harness in the arguments, and their rewritten form."""
+    """Words of the arguments that belong to the harness, and their rewritten form."""
 
     flag: str
     words: tuple[str, ...]
@@ -41,7 +41,7 @@ class RewrittenFlag:
 def rewrite_short_flags(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], list[RewrittenFlag]]:
     """Return the `arguments` with the short flags in `own` replaced by long ones, and the changes.
 
-    A value becomes part of the word, so that pytest does not take it for a path.
+    A value becomes part of the same word, so that pytest does not take it for a path.
     """
     own_flags = frozenset(own)
     result: list[str] = []
@@ -57,9 +57,7 @@ def rewrite_short_flags(arguments: Sequence[str], own: Iterable[str]) -> tuple[l
 def restore_short_flags(
     arguments: Sequence[str], changes: Iterable[RewrittenFlag], foreign: Iterable[str]
 ) -> list[str]:
-    """Return the `arguments` with the words of the `foreign` flags as they were before the `changes` of
-    `rewrite_short_flags`.
-    """
+    """Undo the `changes` of `rewrite_short_flags` for the `foreign` flags, and return the `arguments`."""
     foreign_flags = frozenset(foreign)
     undone = {change.made: change.words for change in changes if change.flag in foreign_flags}
     result: list[str] = []
@@ -74,7 +72,7 @@ def short_flags_in(arguments: Sequence[str]) -> frozenset[str]:
 
 
 def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Return the `arguments` with the lines of each ``@FILE`` that has short forms in place of the word."""
+    """Return the `arguments` with each ``@FILE`` that has short forms replaced by its lines."""
     result: list[str] = []
     for position, word in enumerate(arguments):
         if word == "--":
@@ -87,7 +85,7 @@ def expand_argument_files(arguments: Sequence[str], folder: Path) -> list[str]:
 def declared_flags(parser: pytest.Parser, flags: Iterable[str], arguments: Sequence[str]) -> frozenset[str]:
     """Return those of the `flags` that a plugin or a conftest has declared so far.
 
-    `arguments` are those of the session: a parser may need some of them before it accepts others.
+    `arguments`: those of the session, since a parser may need some of them before it accepts others.
     """
     if not (wanted := sorted(flags)):
         return frozenset()
@@ -102,29 +100,29 @@ def _is_unknown(parser: pytest.Parser, base: Sequence[str], flag: str) -> bool:
     try:
         _, unknown = parser.parse_known_and_unknown_args([*base, flag], argparse.Namespace())
     except (pytest.UsageError, argparse.ArgumentError, SystemExit):
-        return False  # it wants a value
+        return False  # it requires a value
     return flag in unknown
 
 
 def values_that_are_paths(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> list[RewrittenFlag]:
-    """Return the options in `flags` whose value stands in a word of its own and is a path that exists.
+    """Return the options in `flags` whose value is a separate word and an existing path.
 
-    pytest takes such a word for an argument when it looks for its root folder and its ini file, because it does so
-    before it knows any plugin.
+    pytest takes such a word for an argument when it looks for its root folder and its ini file, since it does not know
+    plugins yet.
     """
     _, changes = rewrite_short_flags(arguments, flags)
     return [change for change in changes if len(change.words) == 2 and _exists(folder, change.words[1])]
 
 
 def has_separate_values(arguments: Sequence[str], flags: Iterable[str]) -> bool:
-    """Return whether one of the options in `flags` has its value in a word of its own."""
+    """Return whether the value of one of the options in `flags` is a separate word."""
     return any(len(change.words) == 2 for change in rewrite_short_flags(arguments, flags)[1])
 
 
 def ambiguous_flags(arguments: Sequence[str], flags: Iterable[str], folder: Path) -> frozenset[str]:
-    """Return those of the `flags` that may be an option without a value of a conftest that is not loaded yet.
+    """Return those of the `flags` that may be options without a value, of a conftest that is not loaded yet.
 
-    They have no value among the `arguments`, or one that is a path, where that conftest may be.
+    They have no value among the `arguments`, or their value is a path, in which that conftest may be.
     """
     candidates = frozenset(flags)
     bare = {words[0] for flag, words in _split(arguments) if flag in candidates & FLAGS_WITH_VALUE and words == (flag,)}
@@ -137,14 +135,14 @@ def unambiguous_arguments(arguments: Sequence[str], taken: Iterable[str]) -> tup
 
 
 def unambiguous_addopts(environ: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
-    """Return ``PYTEST_ADDOPTS`` in that form, if it must be set anew."""
+    """Return ``PYTEST_ADDOPTS`` in that form, if it must be changed."""
     words = _addopts(environ)
     made = unambiguous_arguments(words, taken)
     return {"PYTEST_ADDOPTS": shlex.join(made)} if list(made) != words else {}
 
 
 def arguments_with_addopts(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return what pytest reads before it has an ini file: the variable, then the `arguments`."""
+    """Return the words that pytest reads before it has an ini file: those of the variable, then the `arguments`."""
     return [*_addopts(environ), *arguments]
 
 
@@ -170,7 +168,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each flag of the harness with its words, a separate value among them, and other words with ""."""
+    """Yield each flag of the harness with its words, including a separate value, and other words with ""."""
     place = 0
     while place < len(arguments):
         word = arguments[place]
@@ -180,7 +178,7 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         flag, separator, _ = word.partition("=")
         short = _SHORT.get(flag, "")
         words = tuple(arguments[place : place + 2]) if short in FLAGS_WITH_VALUE and not separator else (word,)
-        if len(words) == 2 and words[1].startswith("-"):  # no value, as for argparse
+        if len(words) == 2 and words[1].startswith("-"):  # a word with a dash is not a value, as in argparse
             words = (word,)
         yield (flag if short else ""), words
         place += len(words)

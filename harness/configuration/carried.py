@@ -1,4 +1,4 @@
-"""The arguments of a run that a reproduce line must repeat: those that may decide the verdict of the case."""
+"""The arguments of a run that a reproduce line must repeat, because they may change the verdict of the case."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ELSEWHERE = frozenset(
     )
 )
 _GLUED = ("-n", "-r", "-v", "-q", "-o", "-c")
-#: Options that select: one on the command line replaces one of the ini file, which may leave the case out.
+#: Options that select. On the command line they override the same option in the ini file, which may deselect the case.
 _SELECTING = ("-m", "-k")
 _OF_PLUGIN = ("no:cacheprovider", "no:terminal", "harness.plugin")
 
@@ -79,7 +79,7 @@ def _flag(word: str) -> str:
 
 
 def _groups(words: Sequence[str], positional: Iterable[str]) -> Iterator[list[str]]:
-    """Yield each option with its values. A word is a value if it is none of the `positional` ones."""
+    """Yield each option with its values. A word is a value unless it is one of the `positional` ones."""
     left = Counter(positional)
     group: list[str] = []
     for word in words:
@@ -89,7 +89,7 @@ def _groups(words: Sequence[str], positional: Iterable[str]) -> Iterator[list[st
             if group:
                 yield group
             group = [word]
-        elif left[word] or word.startswith("@"):  # a file of arguments, which pytest has read
+        elif left[word] or word.startswith("@"):  # a file of arguments that pytest has read
             left[word] -= 1
             if group:
                 yield group

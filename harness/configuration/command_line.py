@@ -1,8 +1,8 @@
 """The command line of a session: the owner of each short form, and the root folder that pytest derives.
 
-pytest looks for its root folder and its ini file before it knows the options of plugins. pytest then takes
-a separate value of an option for an argument, and an existing path among these can change what it finds. In such a
-session, and in one that resumes a run with another root folder, pytest starts again in the same process, with
+pytest looks for its root folder and its ini file before it knows the options of plugins. It then takes a separate value
+of an option for an argument, and if that is an existing path, pytest may find another root folder or ini file. In such
+a session, and in one that resumes a run with another root folder, pytest starts again in the same process, with
 unambiguous arguments.
 """
 
@@ -27,17 +27,18 @@ _TAKEN = pytest.StashKey[frozenset[str]]()
 _AGAIN = pytest.StashKey[tuple[str, ...]]()
 #: The file name of a journal, as in `harness.journal.journal`. Only its first line is read here.
 _JOURNAL = "journal.ndjson"
-#: More bytes than the first line of a journal has.
+#: A size above that of the first line of any journal.
 _FIRST_LINE = 1 << 20
 
 
 class CommandLine:
-    """The words of a session's command line, from before its first conftests are loaded until after."""
+    """The words of a session's command line, from before its first conftests are loaded until after that."""
 
     def __init__(self, config: pytest.Config, parser: pytest.Parser, words: list[str]) -> None:
         """Rewrite those short forms in `words` that no plugin has declared.
 
-        A conftest may still declare one, and its folder may be the word after it. Such words stay unchanged.
+        A short form stays unchanged if a conftest may still declare it, since the next word may be the folder of that
+        conftest.
         """
         self._config, self._parser, self._words = config, parser, words
         self._here = config.invocation_params.dir
@@ -51,8 +52,9 @@ class CommandLine:
         config.stash[_PARSER] = parser
 
     def settle(self) -> None:
-        """Restore the short forms that plugins and conftests have declared, and rewrite the rest. All are loaded
-        now.
+        """Restore the short forms that plugins and conftests have declared, and rewrite the rest.
+
+        All plugins and conftests are loaded now.
         """
         present = arguments.short_flags_in(self._words) | {change.flag for change in self._changes}
         if present:
@@ -73,7 +75,7 @@ class CommandLine:
             setattr(namespace, name, getattr(parsed, name))
 
     def _root_arguments(self) -> tuple[str, ...] | None:
-        """Return the arguments with which pytest finds the right root folder; None if it has."""
+        """Return the arguments with which pytest finds the right root folder; None if it has found it."""
         namespace = self._config.known_args_namespace
         typed = tuple(str(word) for word in self._config.invocation_params.args)
         words = arguments.expand_argument_files(arguments.arguments_with_addopts(typed, os.environ), self._here)
@@ -82,7 +84,7 @@ class CommandLine:
         wanted = () if namespace.rootdir else self._resumed_root()
         own = (shorts - taken) | set(arguments.LONG_FORMS.values())
         values = [change.words[1] for change in arguments.values_that_are_paths(words, own, self._here)]
-        # Every later process reads the variable, and the run directory exists by then.
+        # This is unsafe because every later process reads the variable, and the run directory exists by then.
         unsafe = arguments.has_separate_values(arguments.arguments_with_addopts((), os.environ), own)
         if not wanted and not unsafe and not (values and self._misled(values)):
             return None
@@ -98,7 +100,10 @@ class CommandLine:
         return right != _compat.root_of(namespace, [*namespace.file_or_dir, *values], self._here)
 
     def _resumed_root(self) -> tuple[str, ...]:
-        """Return the option that names the root folder of the run to resume; none if it is that of this session."""
+        """Return the option with the root folder of the run to resume.
+
+        It is empty if this session has the same root folder.
+        """
         namespace = self._config.known_args_namespace
         try:
             resumed = options.resolve_option(
@@ -111,7 +116,7 @@ class CommandLine:
 
 
 def restart_session(config: pytest.Config) -> int | None:
-    """Run the session that replaces this one, if any. Return its exit status, or None."""
+    """Run the session that replaces this one, if there is one. Return its exit status, or None."""
     words = config.stash.get(_AGAIN, None)
     if words is None:
         return None
@@ -121,7 +126,7 @@ def restart_session(config: pytest.Config) -> int | None:
 
 
 def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
-    """Return the short forms of the harness's options that others have declared in this session."""
+    """Return the short forms of the harness's options that other plugins have declared in this session."""
     if _TAKEN not in config.stash:
         parser = config.stash.get(_PARSER, None)
         typed = [str(word) for word in config.invocation_params.args]
@@ -131,7 +136,7 @@ def foreign_short_flags(config: pytest.Config) -> frozenset[str]:
 
 
 def user_arguments(config: pytest.Config) -> list[str]:
-    """Return what the user has typed, with the variable for arguments before it, and files of arguments read."""
+    """Return the user's arguments: first those of the variable, then the command line, with files of arguments read."""
     typed = [str(word) for word in config.invocation_params.args]
     return arguments.expand_argument_files(
         arguments.arguments_with_addopts(typed, os.environ), config.invocation_params.dir
@@ -139,7 +144,7 @@ def user_arguments(config: pytest.Config) -> list[str]:
 
 
 def format_foreign_flags(flags: Iterable[str]) -> str:
-    """Return a line for people about the short forms that others have; empty if there are none."""
+    """Return a line for people about the short forms of other plugins; empty if there are none."""
     foreign = sorted(flags)
     if not foreign:
         return ""

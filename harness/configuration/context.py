@@ -35,16 +35,18 @@ class RunContext:
     - `controller`: a process id. `zygote`: its address. `plugin_argument`: the user named the harness with ``-p``, so
       every test is a case.
     - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
-      written, `library` is the file of the built backend, and `variables` are those that the environment of every
-      process that runs cases must have from its start on.
+      written, `library` is the file of the built backend, and `variables` must be in the environment of every process
+      that runs cases from its start on.
     - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker may
-      search for leaks, None for a part of the run's time. `start`: auto, fork or cold, see `harness.zygote.spec`.
-      `under`: the name of the wrapper in which each test is called. `slots`: how many cases may use one GPU at once.
-    - `shard`: which part of the cases runs, ``I/N``; empty for all. `only`: the file with the ids that ``--from``
-      selects; `resumption`: the file with what the run had done before it was resumed. Both are empty without.
-    - `collect_on_failure`: what is collected when a case is red, of `harness.configuration.options.DIAGNOSTICS`.
+      search for leaks, None for a share of the run's time. `start`: auto, fork or cold, see `harness.zygote.spec`.
+      `under`: the name of the wrapper in which each test is called. `slots`: how many cases may use one GPU at the same
+      time.
+    - `shard`: the part of the cases that runs, ``I/N``; empty for all. `only`: the file with the ids that ``--from``
+      selects. `resumption`: the file with the state of the run before it was resumed. Both are empty if unused.
+    - `collect_on_failure`: the items of `harness.configuration.options.DIAGNOSTICS` that are collected when a case is
+      red.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
-    - `taken`: the short forms of the harness's options that others have declared.
+    - `taken`: the short forms of the harness's options that other plugins have declared.
     - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
     - `backend`: the registrations of ``--backend``.
     - `endurance`: the seconds of ``--endurance``.
@@ -126,8 +128,8 @@ class RunContext:
     ) -> str:
         """Return the shell line that runs these cases in one process, each `times` times, with the full leak check.
 
-        `cases` are pairs of id and file. More than `MOST_NAMED_CASES` of them are written into the file `listed`, which
-        the line names. Raise WriteError.
+        `cases` are pairs of id and file. If there are more than `MOST_NAMED_CASES`, they are written into the file
+        `listed`, which the line names. Raise WriteError.
         """
         options = ["--isolation=batch", "--leak-check=full", *([f"--repeat={times}"] if times > 1 else [])]
         options = [self._flag(option) for option in options]
@@ -140,7 +142,10 @@ class RunContext:
         return self._command(cases, environment, options, [f"@{self._from_here(listed)}"])
 
     def _flag(self, word: str) -> str:
-        """Return an option of the harness: the short form, or the long one if another plugin has the short one."""
+        """Return an option of the harness in its short form.
+
+        If another plugin has the short form, return the long one.
+        """
         return long_flag(word) if word.partition("=")[0] in self.taken else word
 
     def _command(
@@ -172,10 +177,9 @@ class RunContext:
         return self._from_here(file) + separator + rest
 
     def _root_options(self, file: Path, path: str) -> list[str]:
-        """Return the options that give the run's ini file, its conftest files, and the root folder that `path` is
-        relative to.
+        """Return the options for the run's ini file, its conftest files, and the root folder of `path`.
 
-        For a file outside the run's root folder, `path` is relative to the argument by which it was collected.
+        For a file outside the run's root folder, `path` is relative to the argument by which the file was collected.
         """
         root, confcutdir = self.root.root_of_id(file, path), self.confcutdir
         options = []

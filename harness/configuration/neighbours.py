@@ -1,12 +1,12 @@
-"""Well-known plugins that inspect what tests have left in pytest's own process, whereas cases run in executors."""
+"""Well-known plugins that inspect what tests leave in pytest's own process, whereas cases run in executors."""
 
 from __future__ import annotations
 
 import pytest
 
 #: Options of other plugins that change or compare what tests have left in the process of the session, and their names
-#: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark, pytest-testmon (which would select by what the
-#: process of the session has run: nothing), pytest-memray, pytest-bdd.
+#: there: syrupy, snapshottest, inline-snapshot, pytest-benchmark, pytest-testmon (which would select tests by the code
+#: that the process of the session has run, which is none), pytest-memray, pytest-bdd.
 IN_PROCESS_OPTIONS = (
     ("--snapshot-update", "update_snapshots"),
     ("--snapshot-update-new-only", "update_new_snapshots_only"),
@@ -26,7 +26,7 @@ IN_PROCESS_OPTIONS = (
     ("--gherkin-terminal-reporter", "gherkin_terminal_reporter"),
 )
 
-#: Options that switch off a search for what no test has used, with the plugin, and what is no longer looked for.
+#: Options that switch off a search for unused items, with the plugin, and the items that are no longer searched.
 _SWITCHED_OFF = {
     "disable_unused_snapshots": ("syrupy", "unused snapshots"),
     "warn_unused_snapshots": ("syrupy before 5.1", "unused snapshots"),

@@ -26,12 +26,12 @@ STARTS = ("auto", "fork", "cold")
 RED = "red"
 VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
-#: The value of ``--leak-search`` for a part of the run's time.
+#: The value of ``--leak-search`` for a share of the run's time.
 AUTO = "auto"
 PROGRESS = ("auto", "live", "plain", "off")
-#: Diagnostics that can be collected when a case is red; the last takes minutes, so ``auto`` leaves it out.
+#: Diagnostics that can be collected when a case is red. The last one takes minutes, so ``auto`` leaves it out.
 DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
-#: From this number of cases on, importing a module that only some cases need pays off for all.
+#: From this number of cases on, it pays to import modules that only some cases need before the fork.
 MANY_CASES = 10
 JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
 
@@ -50,7 +50,7 @@ def _one_of(words: Sequence[str]) -> Callable[[str], str]:
 
 
 def parse_device(text: str) -> str:
-    """Return ``auto`` or a kind. Whether this machine has such a device is known later. Raise ValueError."""
+    """Return ``auto`` or a kind. Whether this machine has such a device is checked later. Raise ValueError."""
     if text != "auto" and not (table.is_kind(text) or text in BACKENDS):
         raise ValueError(f"one of auto, {', '.join(table.known_kinds())}, or the kind of a device that torch knows")
     return text
@@ -130,7 +130,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _injections(text: str) -> tuple[str, ...]:
-    """Return faults, each in its short form. Whether the device of the run has them is known later."""
+    """Return faults, each in its short form. Whether the device of the run has them is checked later."""
     try:
         return tuple(str(injection) for injection in faults.parse_injections(text))
     except faults.InjectionError as error:
@@ -138,7 +138,7 @@ def _injections(text: str) -> tuple[str, ...]:
 
 
 def parse_diagnostics(text: str) -> tuple[str, ...]:
-    """Return what is collected on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
+    """Return the diagnostics to collect on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
     sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
     if text in sets:
         return sets[text]
@@ -177,8 +177,8 @@ class Option:
     """One setting: ``--case-timeout``, ``HARNESS_CASE_TIMEOUT``, and ``harness_case_timeout`` in an ini file.
 
     `flag` is the short form. pytest knows the long one, ``--harness-case-timeout``: `harness.configuration.arguments`.
-    `off`: a second flag that switches the setting off. `separator`: separates the values of a setting that may have
-    several. On the command line, such an option may also be repeated.
+    `off`: a second flag that switches the setting off. `separator`: the separator of the values of a setting that may
+    have several. On the command line, such an option may also be repeated.
     """
 
     flag: str
@@ -473,7 +473,7 @@ OPTIONS = {
 
 
 class IniValue(NamedTuple):
-    """A value of the ini file that is no option."""
+    """A value of the ini file that is not an option."""
 
     name: str
     kind: Literal["string", "paths", "args"]
@@ -529,7 +529,7 @@ def resolve_option(
 ) -> Any:
     """Return the value of an option from its sources. Raise OptionError, which names the source of an invalid value.
 
-    `profile` is the value in the run's profile, already of the option's type. None if the profile does not set it.
+    `profile`: the value in the run's profile, already of the option's type; None if the profile does not set it.
     """
     option = OPTIONS[name]
     given = command_line
@@ -553,8 +553,9 @@ def resolve_option(
 
 
 class EarlyConfig:
-    """The options of a session whose conftests are not loaded yet; `get_option` and `isolation_off_flag` take it for
-    its Config.
+    """The options of a session whose conftests are not loaded yet.
+
+    `get_option` and `isolation_off_flag` accept it in place of a Config.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -587,7 +588,7 @@ def is_any_option_set(config: pytest.Config) -> bool:
 def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
     """Return the pytest option that switches isolation off, because it needs tests in pytest's own process.
 
-    None if unset.
+    None if no such option is set.
     """
     option = config.option
     for flag, wanted in (
@@ -604,7 +605,7 @@ def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
     return None
 
 
-#: The parameters of pytest-timeout's mark of the same name, in order; the harness uses the first, also called
+#: The parameters of pytest-timeout's mark of the same name, in order. The harness uses the first, also called
 #: ``seconds``.
 _TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
 
@@ -613,8 +614,8 @@ def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: fl
     """Return the time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raise OptionError.
 
     The forms of pytest-timeout's mark are accepted. ``timeout(0)``, which means no limit there, means the `default`
-    here. With ``func_only=True`` the seconds are those of the call alone, so set-up and teardown get the `default`
-    besides.
+    here. With ``func_only=True`` the seconds are those of the call alone, so the `default` is added for set-up and
+    teardown.
     """
     if not marks:
         return default * multiplier
@@ -636,5 +637,5 @@ def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: fl
 
 
 def _written(mark: pytest.Mark) -> str:
-    """Return the arguments of a mark as they may have been written."""
+    """Return the arguments of a mark as the user may have written them."""
     return f"({', '.join([*map(repr, mark.args), *(f'{name}={value!r}' for name, value in mark.kwargs.items())])})"

@@ -1,4 +1,4 @@
-"""The root folder and the ini file of a run: the controller finds them, and passes them to every later process.
+"""The root folder and the ini file of a run. The controller finds them, and passes them to every later process.
 
 pytest derives both from those arguments that exist on disk. It treats the values of options that it does not know yet
 as arguments. A run directory that the controller has created would therefore change the result in a later process.
@@ -41,7 +41,7 @@ class RootFolder:
     def add_to(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """Return the `arguments` with additions that make pytest use this root folder and this ini file.
 
-        pytest has no argument for "no ini file". It finds none if no value of an option stands in a word of its own.
+        pytest has no argument for "no ini file". It finds none if no value of an option is a separate word.
         """
         more = ["--rootdir=" + self.folder]
         if self.inifile is not None:
@@ -62,14 +62,12 @@ class RootFolder:
         return "; ".join([*differences, hint]) if differences else ""
 
     def root_of_id(self, file: Path, path: str) -> RootFolder:
-        """Return the root relative to which `path`, the start of an id, is its `file`; this root if there is none."""
+        """Return the root to which `path`, the start of an id, of `file` is relative; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
         return self if folder == str(file) or not path else RootFolder(folder, self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
-        """Return whether pytest, started in `folder` with `file` as its only argument, certainly finds this root by
-        itself.
-        """
+        """Return whether pytest, started in `folder` with `file` as its only argument, certainly finds this root."""
         root = Path(self.folder)
         if self.inifile is None:
             between: Iterable[Path] = (file.parent, *file.parent.parents)

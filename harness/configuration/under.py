@@ -29,7 +29,7 @@ class CallWrapper:
 
     `preload`: modules to import before executors are forked. `lacks` returns why `make` would fail with the installed
     torch, or an empty text. `keeps`: why memory stays allocated after a test under the wrapper, or an empty text. This
-    memory cannot be distinguished from the test's own, so all tests under the wrapper get the mark ``keeps``.
+    memory cannot be distinguished from that of the test, so all tests under the wrapper get the mark ``keeps``.
     """
 
     make: Callable[[], AbstractContextManager[None]]
@@ -39,7 +39,7 @@ class CallWrapper:
 
 
 class CallWrapperPlugin:
-    """A plugin that calls each test in the wrapper's context. Fixtures are set up and torn down outside of it."""
+    """A plugin that calls each test in the wrapper's context. Fixtures are set up and torn down outside the context."""
 
     def __init__(self, name: str) -> None:
         """Raise WrapperError if the installed torch lacks something that the wrapper needs."""

@@ -10,7 +10,7 @@ from harness.journal.identity import version_of
 
 
 def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | None) -> list[str]:
-    """The lines above the run: devices, driver, isolation, seed, run directory, and the rules of the run."""
+    """Return the header lines: devices, driver, isolation, seed, run directory, and the rules of the run."""
     driver = inventory.driver or f"none ({inventory.nvml_error})"
     isolation = f"none (for {aside})" if aside else context.isolation
     lines = [
@@ -25,7 +25,7 @@ def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | N
 
 
 def _named(inventory: Inventory) -> str:
-    """The devices of the run. Software devices are marked as such."""
+    """Return a text for the devices of the run. Software devices are marked as such."""
     devices = inventory.accelerators
     if label := labels([device.uuid for device in devices]):
         plain = "" if "no GPU" in label else ", no GPU"
@@ -34,7 +34,7 @@ def _named(inventory: Inventory) -> str:
 
 
 def _rules(plan: Plan, inline: bool) -> list[str]:
-    """The rules of the run, and how it differs from running each case once, in words."""
+    """Return lines for the rules of the run, and for its differences from a run that runs each case once."""
     policy, settings = plan.policy, plan.settings
     parts = [f"{name} {settings[name]}" for name in ("profile", "hardware") if settings[name]]
     parts += [f"waivers {', '.join(settings['waivers'])} ({len(policy.waivers)})"] if settings["waivers"] else []

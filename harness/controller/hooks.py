@@ -46,9 +46,9 @@ class ControllerHooks:
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
         self._session: pytest.Session | None = None
-        #: Plugins and conftests that a line has named.
+        #: Plugins and conftests that were named in an output line.
         self._named: list[str] = []
-        #: Which arguments the first worker that had such an error could not collect.
+        #: The arguments that the first worker with a usage error could not collect.
         self._usage_error: tuple[str, ...] = ()
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -57,7 +57,7 @@ class ControllerHooks:
         self._signs.start(session.config)
 
     def _say(self, text: str) -> None:
-        """Print a line about the run's end, in a signal's handler: whatever it interrupted may be printing."""
+        """Print a line about the run's end in a signal handler, which may have interrupted a print."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             with contextlib.suppress(RuntimeError, OSError), self._signs.printing():
@@ -120,11 +120,11 @@ class ControllerHooks:
         return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Name the conftests of folders, too."""
+        """Also name the conftests of folders."""
         return self._kept_results()
 
     def _kept_results(self) -> list[str]:
-        """Return a line that names who may keep results of tests in executors, each once."""
+        """Return a line that names plugins and conftests that may keep results of tests in executors, each once."""
         if self._run.context.isolation == "none":
             return []
         names = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
@@ -134,7 +134,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def pytest_hold_signals(self) -> Generator[None]:
-        """Hold signals while xdist's workers start: a new worker cannot leave signals to the controller yet."""
+        """Hold signals while xdist's workers start, since a new worker cannot yet leave signals to the controller."""
         with self._run.signals.held():
             return (yield)
 
@@ -151,7 +151,7 @@ class ControllerHooks:
         self._accept()
 
     def _accept(self) -> None:
-        """Begin a resumed run, unless the collection has failed: pytest then reports that, and no case runs."""
+        """Begin a resumed run, unless the collection has failed. pytest then reports the failure, and no case runs."""
         if not self._has_failed():
             self._run.accept()
 
@@ -161,7 +161,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """End as pytest does without workers, if they could not collect what the arguments ask for."""
+        """If the workers could not collect the arguments, end as pytest does without workers."""
         result = yield
         if self._usage_error:
             raise pytest.UsageError(*self._usage_error)
@@ -169,7 +169,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
-        """The longest cases first, unless the user chose an order or a way to distribute cases."""
+        """Schedule the longest cases first, unless the user chose an order or a way to distribute cases."""
         if self._run.queue is not None:
             return self._pulling(config, self._run.queue)
         wanted = config.known_args_namespace
@@ -189,7 +189,7 @@ class ControllerHooks:
         )
 
     def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
-        """In a session of a cluster run: the head gives out the cases."""
+        """Return the scheduler for a session of a cluster run, in which the head hands out the cases."""
         from harness.scheduling.pull_scheduler import PullScheduling  # it imports xdist
 
         return PullScheduling(
@@ -209,7 +209,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(tryfirst=True, specname="pytest_sessionfinish")
     def pytest_begin_to_finish(self) -> None:
-        """Run before xdist ends its workers, so that a worker which still runs a case can record its outcome."""
+        """Run before xdist ends its workers, so that a worker that still runs a case can record its outcome."""
         self._run.signals.end()
         adding = self._of_plugins("add_global_property") if self._reports_are_missing_properties else []
         for name, value in self._run.session_properties() if adding else ():
@@ -217,18 +217,21 @@ class ControllerHooks:
                 add_property(name, value)
 
     def _of_plugins(self, method: str) -> list[Callable[..., Any]]:
-        """Return a method of each plugin that has it: of pytest's JUnit report, for which there is no other way."""
+        """Return the method of each plugin that has it. This is the only way to reach pytest's JUnit report."""
         attributes = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
         return [attribute for attribute in attributes if callable(attribute)]
 
     @property
     def _reports_are_missing_properties(self) -> bool:
-        """Whether tests ran in other processes than this one, which then lack what `record_testsuite_property` adds."""
+        """Whether tests ran in other processes.
+
+        Reports here then lack the properties of `record_testsuite_property`.
+        """
         return not self._run.inline or self._config.getoption("dist", "no") != "no"
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
-        """After xdist has ended the workers, also where it could not, and before pytest prints its summary."""
+        """Report the run after xdist has ended the workers or failed to, and before pytest prints its summary."""
         status = int(exitstatus)
         message: str | None = None
         try:
@@ -241,14 +244,14 @@ class ControllerHooks:
             self._run.add_finding("session", text)
             status = EXIT_INTERNAL
         self._signs.stop()
-        if status == int(exitstatus):  # a plugin or a conftest may have decided otherwise
+        if status == int(exitstatus):  # a plugin or a conftest may have changed the status
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
-        if message is not None:  # pytest shows no summary then, and takes the exit status from the exception
+        if message is not None:  # pytest then shows no summary, and takes the exit status from the exception
             self._show_summary()
             raise pytest.exit.Exception(message, int(session.exitstatus)) from None
         if self._run.context.isolation != "none":
-            # pytest collects garbage twice more before it ends. Reports and nodes live until then: they are left out.
+            # pytest collects garbage twice more before it ends. Reports and nodes live until then, so exclude them.
             gc.collect()
             gc.freeze()
 
@@ -271,7 +274,7 @@ class ControllerHooks:
 
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")
     def pytest_count_findings(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Behind other plugins, which take all that pytest counts for reports."""
+        """Run after other plugins, which take everything that pytest counts for a report."""
         if self._run.ledger is not None and (findings := self._run.ledger.findings):
             _compat.add_to_last_line(terminalreporter, terminal.last_line_word(len(findings)), findings)
 

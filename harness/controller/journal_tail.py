@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class JournalTail:
-    """Reads the lines that were added since the last read. An unfinished line is read next time. Raises OSError."""
+    """Reads the lines that were added since the last read. An incomplete line is left for the next read.
+
+    Raises OSError.
+    """
 
     def __init__(self, path: Path) -> None:
         # The file stays open: when a process closes any descriptor of a file, the kernel releases all locks of the
@@ -23,7 +26,7 @@ class JournalTail:
         self._offset = 0
 
     def read(self) -> tuple[Event, ...]:
-        """The events since the last call, without damaged lines. Raises OSError."""
+        """Return the events since the last call, without damaged lines. Raises OSError."""
         new = os.fstat(self._descriptor).st_size - self._offset
         data = os.pread(self._descriptor, max(0, new), self._offset)
         whole = data[: data.rfind(b"\n") + 1]
@@ -31,5 +34,5 @@ class JournalTail:
         return reader.parse_journal(self._path, whole).events
 
     def close(self) -> None:
-        """Close the file. No other thread may be writing to the journal."""
+        """Close the file. No other thread may write to the journal at that time."""
         os.close(self._descriptor)

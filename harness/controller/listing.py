@@ -15,7 +15,7 @@ from harness.scheduling.selection import Selection
 
 
 class ListingHooks:
-    """Keep the cases that a run would select. With ``--seed``, in the order of that run."""
+    """Keeps the cases that a run would select; with ``--seed``, in the order of that run."""
 
     def __init__(self, config: pytest.Config) -> None:
         made = plan.make(config)

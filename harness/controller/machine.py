@@ -15,9 +15,9 @@ from harness.devices.device import DeviceError, Inventory
 
 
 def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventory:
-    """The devices for ``--device=wanted``: a kind, or ``auto`` for GPUs, and the CPU if there are none.
+    """Return the devices for ``--device=wanted``: a kind, or ``auto`` for GPUs, and the CPU if there are none.
 
-    A kind may be registered from outside, or be one that only torch knows. The masks in `environ`, such as
+    A kind may be registered outside the tree, or known only to torch. The masks in `environ`, such as
     ``CUDA_VISIBLE_DEVICES``, apply. `environ` defaults to ``os.environ``. Raises DeviceError, RegistrationError, and
     MachineError for invalid variables.
     """

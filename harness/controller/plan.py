@@ -32,7 +32,7 @@ Machine = Mapping[str, Capabilities]
 
 
 class ConfigProblem(NamedTuple):
-    """A problem of the configuration that makes the run red. It is found without running a case."""
+    """A problem of the configuration that makes the run red. No case need run to find it."""
 
     kind: str
     message: str
@@ -77,7 +77,7 @@ class Plan:
             raise pytest.UsageError("\n".join(problems))
 
     def problems_before_collection(self, machine: Machine, today: date) -> list[ConfigProblem]:
-        """The problems known before collection: promises that the machine does not keep, and faulty waivers."""
+        """Return the problems known before collection: broken promises of the machine, and faulty waivers."""
         problems: list[ConfigProblem] = []
         if self.hardware is not None:
             from harness.gating import hardware
@@ -96,9 +96,9 @@ class Plan:
     def problems_after_collection(
         self, cases: Sequence[tuple[str, str]], arguments: Sequence[str], unread: Collection[str] = ()
     ) -> list[ConfigProblem]:
-        """The problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest.
+        """Return the problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest.
 
-        `unread`: the beginnings of ids that were not collected, since the run selects none of them.
+        `unread`: the beginnings of ids that were not collected, because the run selects none of them.
         """
         ids = [case_id for case_id, _ in cases]
         problems = [
@@ -132,7 +132,7 @@ def make(config: pytest.Config) -> Plan:
 
 
 def inventory(config: pytest.Config) -> Inventory:
-    """The devices of the run, selected by options and profile. Raises pytest.UsageError if there are none."""
+    """Return the devices of the run, selected by options and profile. Raises pytest.UsageError if there are none."""
     try:
         profile = _chosen_profile(config)
         return machine.inventory(options.get_option(config, "device", profile.value.device if profile else None))
@@ -141,7 +141,7 @@ def inventory(config: pytest.Config) -> Inventory:
 
 
 def slots(config: pytest.Config) -> int:
-    """How many cases may use one GPU at once, by options and profile. Raises pytest.UsageError."""
+    """Return how many cases may use one GPU at the same time, by options and profile. Raises pytest.UsageError."""
     try:
         profile = _chosen_profile(config)
         return int(options.get_option(config, "slots", profile.value.slots if profile else None))
@@ -155,7 +155,7 @@ def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
 
 
 def configs(config: pytest.Config) -> Path:
-    """The folder of profiles, hardware files, waivers, must-pass lists and durations."""
+    """Return the folder of profiles, hardware files, waivers, must-pass lists and durations."""
     return config.rootpath / str(config.getini("harness_configs"))
 
 
@@ -198,7 +198,7 @@ def _expect_faults(injections: Sequence[str], kind: str) -> None:
 
 
 def _preset(profile: Profile) -> dict[str, Any]:
-    """The profile's values for options, by option name."""
+    """Return the profile's values for options, by option name."""
     return {
         "device": profile.device,
         "isolation": profile.isolation,
@@ -263,7 +263,8 @@ def _policy(
     )
 
 
-# These functions import late: YAML and pydantic are slow to import, and a run without configuration needs neither.
+# The functions below import late, because YAML and pydantic are slow to import, and a run without configuration needs
+# neither.
 
 
 def _load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:

@@ -23,13 +23,13 @@ from harness.sim.native.provider import ProvidedDevice
 
 
 def expect_proc() -> None:
-    """Raise pytest.UsageError without /proc: processes could not be identified, or checked after their case."""
+    """Raise pytest.UsageError without /proc. It is needed to identify processes, and to check them after their case."""
     if not linux.is_proc_mounted():
         raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
 
 
 def prepare_leases() -> None:
-    """Raise pytest.UsageError if runs of this host cannot lease GPUs there."""
+    """Raise pytest.UsageError if runs of this host cannot lease GPUs."""
     try:
         device_leases.prepare_board(device_leases.default_folder())
     except HarnessError as error:
@@ -37,7 +37,7 @@ def prepare_leases() -> None:
 
 
 def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The isolation of the run, and the option that made it ``none``, if one did. Raises pytest.UsageError."""
+    """Return the isolation of the run, and the option that made it ``none``, if any. Raises pytest.UsageError."""
     isolation = settings["isolation"]
     aside = options.isolation_off_flag(config) if isolation != "none" else None
     if aside:
@@ -51,7 +51,7 @@ def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[st
 
 
 def make_run_temp_folder(config: pytest.Config) -> Path:
-    """The folder for temporary files of this run; those of dead runs are removed."""
+    """Return the folder for temporary files of this run. Remove those of dead runs."""
     basetemp = config.getoption("basetemp", None)  # pytest itself removes everything in it
     beside = (config.invocation_params.dir / basetemp).parent if basetemp else None
     parent = beside if beside is not None and beside.is_dir() else Path(tempfile.gettempdir())
@@ -63,9 +63,9 @@ def make_run_temp_folder(config: pytest.Config) -> Path:
 
 
 def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -> ProvidedDevice | None:
-    """Build what the run needs besides torch unless that was done before: its software device, what injects faults.
+    """Build the software device of the run and its fault injector, unless they are cached.
 
-    None if that is nothing. Raises pytest.UsageError.
+    None if the run needs neither. Raises pytest.UsageError.
     """
     backend = next((device.backend for device in devices if device.backend.accelerator), None)
     if backend is None:
@@ -78,9 +78,9 @@ def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -
 
 
 def arguments(config: pytest.Config) -> tuple[str, ...]:
-    """The arguments to collect, relative to the root folder; empty if an option leaves out more than they say.
+    """Return the arguments to collect, relative to the root folder; empty if an option further restricts the selection.
 
-    Nothing is then blamed for matching no case. ``.`` stands for all that there is.
+    If empty, no rule is blamed for matching no case. ``.`` stands for the whole root folder.
     """
     if any(config.getoption(name, None) for name in ("lf", "ignore", "ignore_glob", "pyargs")):
         return ()

@@ -1,4 +1,4 @@
-"""A run from the controller's side: set up once, sent to every worker, reported at the end."""
+"""A run in the controller: it is set up once, sent to every worker, and reported at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, collection_overrides
 
-#: Settings that the journal has under names of their own, or that say nothing of what was run.
+#: Settings that the journal has under other names, or that do not describe what was run.
 _TOLD_ELSEWHERE = (
     "seed",
     "isolation",
@@ -80,10 +80,10 @@ class Run:
     def __init__(
         self, config: pytest.Config, inventory: Inventory, *, plugin_argument: bool, queue: RemoteQueue | None = None
     ) -> None:
-        """Make the run directory and all that the workers need. `queue`: for a session of a cluster run.
+        """Make the run directory and the other inputs of the workers. `queue`: for a session of a cluster run.
 
-        Raises pytest.UsageError for options that cannot be used. Where a folder cannot be made, the session ends with
-        one sentence. In both cases nothing is left behind.
+        Raises pytest.UsageError for options that cannot be used. If a folder cannot be made, the session ends with one
+        sentence. In both cases nothing is left behind.
         """
         preparation.expect_proc()
         self.begun = clock.monotonic()
@@ -99,7 +99,7 @@ class Run:
         #: Lines for people, printed in the header.
         self.notes: list[str] = []
         self._tail: JournalTail | None = None
-        #: What could not be written; empty while everything could.
+        #: The failed write; empty while all writes succeed.
         self.failure = ""
         self._arguments = preparation.arguments(config)
         self.plan = plan.make(config)
@@ -108,7 +108,7 @@ class Run:
             preparation.prepare_leases()
         self.durations = Durations.of(self.plan.settings, config.invocation_params.dir, plan.configs(config), inventory)
         self.earlier_run = EarlierRun.of(self.plan.settings, config.invocation_params.dir)
-        #: The run that this one goes on with; None for a new run. Of it, nothing is recorded until `accept`.
+        #: The run that this one resumes; None for a new run. Nothing is recorded in it until `accept`.
         self.interrupted = InterruptedRun.of(self.plan.settings, config.invocation_params.dir)
         self._lock: RunLock | None = None
         self._recorded = False
@@ -122,7 +122,8 @@ class Run:
             }
             for device in self.devices:
                 if device.backend.nvml:
-                    # Read before any case takes memory. Leases divide it, so a case is not gated for its neighbours.
+                    # Read before any case takes memory. Leases divide it, so that a case is not gated because of its
+                    # neighbours.
                     _ = machine[device.uuid]["free_memory"]
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
@@ -147,7 +148,10 @@ class Run:
         *,
         plugin_argument: bool,
     ) -> RunContext:
-        """The facts that all processes of the run share; makes the run directory. Raises pytest.UsageError."""
+        """Make the run directory, and return the facts that all processes of the run share.
+
+        Raises pytest.UsageError.
+        """
         settings, invocation, root = self.plan.settings, config.invocation_params, RootFolder.of(config)
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         args = tuple(str(argument) for argument in invocation.args)
@@ -189,7 +193,7 @@ class Run:
             inject=settings["inject"],
             library=software.library if software else None,
             variables=dict(software.variables) if software else {},
-            # A suite of this project that starts a thread at import is an error. Nobody here can change other suites.
+            # A suite of this project that starts a thread at import is an error. Other suites cannot be changed here.
             start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
             under=settings["under"],
             slots=settings["slots"],
@@ -199,7 +203,7 @@ class Run:
         )
 
     def _carried(self, config: pytest.Config) -> tuple[str, ...]:
-        """The arguments that a reproduce line must have, and limits that the ini file does not give."""
+        """Return the arguments that a reproduce line must have, and limits that are not from the ini file."""
         words = command_line.user_arguments(config)
         taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
         arguments = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
@@ -208,16 +212,16 @@ class Run:
             if value != options.resolve_option(name, None, {}, config.getini(option.dest)):
                 flag = options.long_flag(option.flag) if option.flag in taken else option.flag
                 arguments.append(f"{flag}={value}".removesuffix(".0"))
-        if self.plan.policy.floors:  # a figure is compared with them
+        if self.plan.policy.floors:  # figures are compared with its floors
             option = options.OPTIONS["hardware"]
             flag = options.long_flag(option.flag) if option.flag in taken else option.flag
             arguments.append(f"{flag}={self.plan.policy.hardware}")
         return tuple(arguments)
 
     def _drawn_seed(self) -> int:
-        """A random seed. A resumed run keeps its own.
+        """Return a random seed. A resumed run keeps its own seed.
 
-        The shards of a run must have the same one without communication, so it follows from the suites.
+        The seed of a shard follows from the suites, since all shards must have the same seed without communication.
         """
         if self.interrupted is not None:
             return self.interrupted.seed
@@ -226,7 +230,7 @@ class Run:
         return random.SystemRandom().getrandbits(32)
 
     def _identify(self, config: pytest.Config) -> dict[str, str]:
-        """The facts that must be equal where results of this run and of others are put together."""
+        """Return the facts that must be equal if results of this run and others are combined."""
         folders, files = suite_files.roots(
             [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
             config.getini("harness_suites"),
@@ -239,19 +243,20 @@ class Run:
         )
 
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
-        """From here on a signal asks the workers to stop."""
+        """Return the handling of signals. From now on, a signal asks the workers to stop."""
         stops = temp / stop_request.FOLDER
         with convert_to_write_error(f"into {str(temp)!r}"):
             stops.mkdir()
         isolated = self.context.isolation != "none"
         waits = config.getoption("dist", "no") != "no" and isolated
         signals = StopSignals(stops, grace=self.plan.settings["grace"], waits=waits)
-        # Without isolation Ctrl-C is pytest's own. pytest ignores SIGTERM and SIGHUP, so they end the session like it.
+        # Without isolation, pytest itself handles Ctrl-C. It does not handle SIGTERM and SIGHUP, so here they end the
+        # session like Ctrl-C.
         signals.install(stop_signals.ALL if isolated else (signal.SIGTERM, signal.SIGHUP))
         return signals
 
     def _begin(self, machine: Machine, software: ProvidedDevice | None) -> None:
-        """Write down what the run is, and start the zygote. Raises WriteError, pytest.UsageError."""
+        """Record what the run is, and start the zygote. Raises WriteError, pytest.UsageError."""
         context = self.context
         self.journal = Journal(context.journal)
         self._problems = self.plan.problems_before_collection(machine, _today())
@@ -307,7 +312,7 @@ class Run:
         }
 
     def _record_start(self) -> None:
-        """Write down the start of the run, or of its next part. Raises WriteError."""
+        """Record the start of the run, or of its next part. Raises WriteError."""
         self._recorded = True
         self.journal.append(self._line)
         if self.interrupted is None:
@@ -327,28 +332,28 @@ class Run:
         environment.write_environment(self.run_dir, self._facts)
 
     def expected(self, ids: Sequence[str]) -> list[float]:
-        """The seconds that each of these cases is expected to take. Those that are only replayed take none."""
+        """Return the expected seconds of each of these cases. Cases that are only replayed take none."""
         finished = {} if self.interrupted is None else self.interrupted.resumption.finished
         facts = CaseFacts.read(Path(self.context.temp_dir))
         estimates = self.durations.expected(ids, facts.limits, self.context.case_timeout)
         return [0.0 if case in finished else seconds for case, seconds in zip(ids, estimates, strict=True)]
 
     def widths(self, ids: Sequence[str]) -> list[int]:
-        """How many leased devices each of these cases takes that needs more than a slot; 0 for all others.
+        """Return the number of leased devices of each case that needs more than a slot; 0 for all others.
 
-        A case that no device can run needs none.
+        The number is 0 also for a case that no device can run.
         """
         devices = CaseFacts.read(Path(self.context.temp_dir)).devices
         most = len(self.devices)
         return [count if (count := devices.get(case, 0)) <= most else 0 for case in ids]
 
     def apart(self, ids: Sequence[str]) -> list[int]:
-        """The positions of the cases that run in a process of their own."""
+        """Return the positions of the cases that run in their own process."""
         apart = frozenset(CaseFacts.read(Path(self.context.temp_dir)).apart)
         return [position for position, case in enumerate(ids) if case in apart]
 
     def described(self, ids: Sequence[str]) -> dict[str, Any]:
-        """What the head of a cluster run needs of this session: its list, expected seconds, gates by position."""
+        """Return the facts of this session for the head of a cluster run: list, expected seconds, gates by position."""
         gated = CaseFacts.read(Path(self.context.temp_dir)).gated
         return {
             "count": len(ids),
@@ -359,9 +364,9 @@ class Run:
         }
 
     def accept(self) -> None:
-        """The cases have been collected. A resumed run begins now, if it has the same cases as before.
+        """Begin a resumed run after the collection, if it has the same cases as before.
 
-        Raises pytest.UsageError if it has not. The run directory is then as it was.
+        Raises pytest.UsageError if it has not. The run directory is then unchanged.
         """
         if self._recorded or self.interrupted is None:
             return
@@ -380,14 +385,14 @@ class Run:
 
     @property
     def local_collection(self) -> list[str]:
-        """Why each process of this run collects the tests itself, whatever the plugins are. Empty for most runs."""
+        """Why each process of this run collects the tests itself, apart from plugins. Empty for most runs."""
         if self.context.isolation == "none":
             return [f"isolation is none{f' for {self.aside}' if self.aside else ''}"]
         return ["executors start cold"] if self.context.start == "cold" else []
 
     @property
     def selected_lines(self) -> list[str]:
-        """Lines for people: which cases of an earlier run this one takes."""
+        """Lines for people about the cases of an earlier run that this run selects."""
         lines = [*self.durations.notes]
         lines += [] if self.earlier_run is None else [f"only the {self.earlier_run.text}"]
         return lines if self.interrupted is None else [*lines, self.interrupted.text]
@@ -397,7 +402,10 @@ class Run:
         return Path(self.context.run_dir)
 
     def worker_down(self, worker: str, error: object | None) -> None:
-        """A worker has ended: its device is free. One that died is a finding, since it never runs a case itself."""
+        """Free the device of a worker that has ended.
+
+        If the worker died, add a finding, since a worker never runs a case itself.
+        """
         self.leases.give_back(worker)
         self.progress.forget(worker)
         if error:
@@ -406,11 +414,11 @@ class Run:
 
     @property
     def inline(self) -> bool:
-        """Whether the cases of this run run in the processes of pytest itself."""
+        """Whether the cases of this run are executed in pytest's own processes."""
         return self.context.isolation == "none"
 
     def snapshot(self) -> Snapshot:
-        """How far the run is. Raises OSError when the journal cannot be read."""
+        """Return the progress of the run. Raises OSError if the journal cannot be read."""
         if self._tail is None:
             self._tail = JournalTail(self.context.journal)
         self.progress.enter(self._tail.read())
@@ -424,10 +432,10 @@ class Run:
         return self.progress.snapshot(clock.now(), stopped, {worker: pid for worker, (pid, _) in workers.items()})
 
     def report(self, status: int) -> int:
-        """Write the end of the journal, junit.xml and report.html; returns the run's exit status, given pytest's own.
+        """Write the end of the journal, junit.xml and report.html. Returns the run's exit status, given pytest's own.
 
-        What pytest found is never made milder, but its "all passed" is not believed: the ledger decides. A run that
-        could not write all that it had to has no other status than that of an internal error.
+        The run's status is never milder than pytest's. If pytest reports that all tests passed, the ledger decides.
+        After a failed write, the status is that of an internal error.
         """
         if not self._recorded:
             return status  # a resumed run that did not reach its cases: its run directory is unchanged
@@ -456,7 +464,7 @@ class Run:
         return EXIT_INTERNAL if self.failure else status
 
     def _write_page(self, contents: JournalContents, ledger: Ledger) -> None:
-        """Write report.html. Raises WriteError. Another error of the harness does not change the run's verdict."""
+        """Write report.html. Raises WriteError. Any other error of the harness does not change the run's verdict."""
         if ledger.end is not None:
             contents = dataclasses.replace(contents, events=(*contents.events, ledger.end))
         try:
@@ -470,9 +478,9 @@ class Run:
             self.remarks.append(f"{page.FILE_NAME} was not written, an error of the harness: {error!r} in {where}")
 
     def _account(self) -> tuple[JournalContents, Ledger]:
-        """The journal so far, with what follows from it, and its ledger. Raises JournalError."""
-        # Otherwise the collector walks through xdist's reports again and again while the ledger is built, which doubles
-        # the time that takes for 10,000 cases.
+        """Return the journal so far, with events that follow from it, and its ledger. Raises JournalError."""
+        # Otherwise the garbage collector walks xdist's reports repeatedly while the ledger is built, which doubles the
+        # time for 10,000 cases.
         with _uncollected():
             contents = reader.read_journal(self.context.journal)
             lines = [event for event in contents.events if isinstance(event, Collected)]
@@ -489,7 +497,7 @@ class Run:
             return contents, Ledger.from_journal(contents)
 
     def _ended(self, ledger: Ledger, status: int) -> Ledger:
-        """Write down the end of the run; the ledger with it."""
+        """Record the end of the run. Return the ledger with it."""
         duration = round(clock.monotonic() - self.begun, 3)
         status = EXIT_INTERNAL if self.failure else status
         end = End(event="end", t=clock.now(), exit_status=status, duration=duration)
@@ -497,14 +505,14 @@ class Run:
         return dataclasses.replace(ledger, end=end)
 
     def fail(self, problem: str) -> None:
-        """Something cannot be written: the run ends, with the status of an internal error."""
+        """Note a failed write. The run ends with the status of an internal error."""
         if not self.failure:
             self.failure = problem
             self.signals.ask("stopped since the run cannot be recorded")
 
     @property
     def failure_text(self) -> str:
-        """One sentence: what could not be written, how much was done, what to do; empty where all was written."""
+        """One sentence about a failed write, the progress and the next step; empty if all writes succeeded."""
         if not self.failure:
             return ""
         done = "how much was done is not known"
@@ -521,13 +529,13 @@ class Run:
             self.fail(str(error))
 
     def session_properties(self) -> list[tuple[str, str]]:
-        """Return what cases recorded of the run as a whole, each once."""
+        """Return the properties of the whole run that cases recorded, each once."""
         with self.journal.path.open("rb") as file:
             lines_of_it = [json.loads(line) for line in file if line.startswith(b'{"event":"session_property",')]
         return list(dict.fromkeys((line["name"], line["value"]) for line in lines_of_it))
 
     def add_finding(self, kind: str, message: str) -> Finding | None:
-        """Write down a finding. None if a resumed run has it already."""
+        """Record a finding. None if a resumed run has it already."""
         if self.interrupted is not None and (kind, message) in self.interrupted.resumption.findings:
             return None
         finding = Finding(event="finding", t=clock.now(), kind=kind, message=message)
@@ -572,7 +580,7 @@ class Run:
 
 @contextlib.contextmanager
 def _uncollected() -> Generator[None]:
-    """Collect no garbage in the context."""
+    """Disable the garbage collector in the context."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -583,12 +591,12 @@ def _uncollected() -> Generator[None]:
 
 
 def _today() -> date:
-    """In UTC, so that a waiver ends everywhere at once."""
+    """Return the date in UTC, so that a waiver expires everywhere at the same time."""
     return datetime.now(UTC).date()
 
 
 def _plain(name: str, value: Any) -> str | int | float | bool | None:
-    """A setting as a JSON value."""
+    """Return a setting as a JSON value."""
     if isinstance(value, Path):
         return str(value)
     return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value

@@ -22,11 +22,11 @@ _MARGIN, _LAST_MARGIN = 10.0, 5.0
 
 
 class StopSignals:
-    """The controller's signal handling: the first signal asks every supervisor to stop, the second to stop at once.
+    """The controller's signal handling. The first signal asks every supervisor to stop, the second to stop immediately.
 
     A controller with xdist workers keeps waiting, because the workers end by themselves. A third signal ends the
     session without them. If the user sends no further signal, a timer does. Without workers, a signal ends the session
-    as Ctrl-C does in pytest, except while a supervisor works in this process: it receives the request itself.
+    as Ctrl-C does in pytest, except while a supervisor works in this process, since that receives the request itself.
     """
 
     def __init__(self, folder: Path, *, grace: float, waits: bool) -> None:
@@ -38,9 +38,9 @@ class StopSignals:
         self._handling = self._begun = self._over = False
         self._timer = linux.PosixTimer(signal.SIGTERM)
         self._previous: dict[signal.Signals, Any] = {}
-        #: The name of the first signal; empty before it.
+        #: The name of the first signal; empty until it comes.
         self.by = ""
-        #: Tells the user what the first signal does. Called in the signal's handler.
+        #: Shows the user the effect of the first signal. Called in the signal handler.
         self.say: Callable[[str], None] = lambda _: None
 
     def install(self, numbers: Iterable[signal.Signals]) -> None:
@@ -59,14 +59,14 @@ class StopSignals:
         self._previous.clear()
 
     def begin(self) -> None:
-        """From now on a signal can interrupt the session. Raises Session.Interrupted if a signal came before."""
+        """Let signals interrupt the session from now on. Raises Session.Interrupted if a signal came before."""
         self._begun = True
         if self.by and not self._waits:
             raise pytest.Session.Interrupted(self._reason)
 
     @contextlib.contextmanager
     def handled(self) -> Generator[None]:
-        """While a supervisor works in this process, it receives the requests itself, and no exception interrupts it."""
+        """Disable interrupts while a supervisor works in this process: it receives stop requests itself."""
         self._handling = True
         try:
             yield
@@ -86,12 +86,15 @@ class StopSignals:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ask(self, reason: str, grace: float | None = None) -> None:
-        """Ask workers to stop for another reason than a signal. `grace`: another one than that of the run."""
+        """Ask workers to stop for another reason than a signal. `grace`: a grace period other than that of the run."""
         if self._waits and (not self.by or grace is not None):
             self._send(StopRequest.after(self.grace if grace is None else grace, reason))
 
     def end(self) -> None:
-        """End the signal handling with the session: ignore further signals, and stop workers that still run at once."""
+        """End the signal handling with the session.
+
+        Ignore further signals, and stop workers that still run immediately.
+        """
         self._over = True
         self._timer.stop()
         if self._waits:
@@ -134,10 +137,10 @@ class StopSignals:
 
 
 def leave_to_controller() -> None:
-    """In an xdist worker: do nothing on signals that a terminal or batch system sends to the whole process group.
+    """In an xdist worker, ignore signals that a terminal or batch system sends to the whole process group.
 
-    The controller handles them, and asks its workers to stop. A handler is used, not SIG_IGN, because child processes
-    would inherit SIG_IGN.
+    The controller handles them, and asks its workers to stop. This uses a handler and not SIG_IGN, because child
+    processes would inherit SIG_IGN.
     """
     for number in ALL:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -145,7 +148,7 @@ def leave_to_controller() -> None:
 
 
 def release() -> None:
-    """In an xdist worker: unblock the signals that were blocked when it was started."""
+    """In an xdist worker, unblock the signals that were blocked when it was started."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL)
 
 

@@ -1,4 +1,4 @@
-"""The hash of the files that a run's cases are made of. Equal hashes show that two runs had the same suites."""
+"""The hash of the files from which a run's cases are made. Equal hashes show that two runs had the same suites."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _PYTHON = ".py"
-#: Files that make a folder a virtual environment or a run directory: what is in it belongs to no suite.
+#: Files that mark a folder as a virtual environment or a run directory, whose files belong to no suite.
 _FOREIGN = ("pyvenv.cfg", "journal.ndjson")
 
 
 def roots(arguments: Iterable[Path], suites: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The folders of suites that a run with these arguments reaches, and the arguments that are in none of them.
+    """Return the folders of suites that a run with these arguments reaches, and the arguments that are in none of them.
 
     `arguments` and `suites` are existing or missing files and folders. The second list may have folders, too.
     """
@@ -29,11 +29,12 @@ def _touch(path: Path, folder: Path) -> bool:
 
 
 def digest(base: Path, suites: Iterable[Path], others: Iterable[Path], skipped: Sequence[str] = ()) -> str:
-    """``sha256:`` and the hex digest of names and contents: of all files below `suites`, of Python files of `others`.
+    """Return ``sha256:`` and the hex digest of the names and contents of files.
 
-    Of a single file in `others`, the Python files beside it count as well: they are its conftest and its helpers. Names
-    are relative to `base`. Not counted: hidden files, caches, virtual environments, run directories, and folders whose
-    name matches one of the patterns `skipped`.
+    The files are all files below `suites`, and Python files of `others`. For a single file in `others`, the Python
+    files beside it count as well, since they are its conftest and its helpers. Names are relative to `base`. Hidden
+    files, caches, virtual environments, run directories, and folders whose name matches one of the patterns `skipped`
+    do not count.
     """
     paths = {path for folder in suites for path in _below(folder, skipped)}
     for path in others:
@@ -62,7 +63,7 @@ def _is_skipped(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _content(path: Path) -> bytes | None:
-    """The content of a regular file; None for everything else, and for what cannot be read."""
+    """Return the content of a regular file; None for everything else, and for unreadable files."""
     try:
         return path.read_bytes() if path.is_file() else None
     except OSError:

@@ -24,8 +24,8 @@ def write_atomically(path: Path, data: bytes) -> Path:
 def open_atomically(path: Path) -> Generator[BinaryIO]:
     """Yield a file that replaces `path` at the end: readers see the old file or the whole new one, even after a crash.
 
-    Raise WriteError if the folder is missing, not writable or full. The old file stays unchanged then, and if the
-    block raises.
+    Raise WriteError if the folder is missing, not writable or full. In this case, and if the block raises, the old file
+    stays unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

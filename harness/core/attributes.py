@@ -1,7 +1,7 @@
-"""Attributes of this process that Python's standard library does not provide: those of prctl(2) and its like.
+"""Attributes of this process that Python's standard library does not provide: those of prctl(2) and similar calls.
 
 Every getter makes at most three system calls, so that all of them may run after each case. All names are bound at
-import: a case may have replaced them. Each function raises OSError where the kernel refuses, and AttributeError where
+import, since a case may replace them later. Each function raises OSError if the kernel refuses, and AttributeError if
 the C library has no such call.
 """
 
@@ -51,7 +51,7 @@ def process_status() -> bytes:
 
 
 def oom_score_adjustment() -> int:
-    """Return what is added to the score by which the kernel chooses a process to kill when memory is short."""
+    """Return the adjustment of the score by which the kernel chooses a process to kill when memory is short."""
     return int(_file("/proc/self/oom_score_adj", 16))
 
 
@@ -79,12 +79,12 @@ def set_parent_death_signal(number: int) -> None:
 
 
 def adopts_orphans() -> bool:
-    """Return whether this process is the new parent of descendants whose parent ends."""
+    """Return whether this process becomes the parent of descendants whose own parent ends."""
     return _prctl_value(_GET_CHILD_SUBREAPER) != 0
 
 
 def set_adopts_orphans(on: bool) -> None:
-    """Choose whether this process is the new parent of descendants whose parent ends."""
+    """Choose whether this process becomes the parent of descendants whose own parent ends."""
     _prctl(_SET_CHILD_SUBREAPER, _ulong(on))
 
 
@@ -99,13 +99,13 @@ def set_dumpable(on: bool) -> None:
 
 
 def timestamp_counter() -> str:
-    """Return what reading the processor's time stamp counter does. x86 only."""
+    """Return what a read of the processor's time stamp counter does. x86 only."""
     mode = _prctl_value(_GET_TSC)
     return _TSC_MODES.get(mode, str(mode))
 
 
 def set_timestamp_counter(mode: str) -> None:
-    """Choose what reading the processor's time stamp counter does, by a word of `timestamp_counter`."""
+    """Choose what a read of the processor's time stamp counter does, by a word of `timestamp_counter`."""
     _prctl(_SET_TSC, _ulong(next(number for number, word in _TSC_MODES.items() if word == mode)))
 
 
@@ -130,7 +130,7 @@ def memory_error_policy() -> str:
 
 
 def personality() -> str:
-    """Return the execution domain and its flags, such as that addresses are not random, in hexadecimal."""
+    """Return the execution domain and its flags, such as the one against random addresses, in hexadecimal."""
     result = _libc.personality(_ASK)
     if result == -1:
         code = _get_errno()

@@ -1,4 +1,4 @@
-"""The folder of what the harness keeps between runs for this user."""
+"""The folder of the harness's caches, which a user keeps between runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cache_root(environ: Mapping[str, str]) -> Path | None:
     if own := environ.get("HARNESS_CACHE_DIR"):
         return Path(own).absolute()
     shared = environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # the XDG specification says: ignore relative paths
+    if os.path.isabs(shared):  # the XDG specification requires that relative paths are ignored
         return Path(shared) / _APPLICATION
     home = environ.get("HOME") or os.path.expanduser("~")
     return Path(home) / ".cache" / _APPLICATION if os.path.isabs(home) else None

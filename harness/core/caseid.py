@@ -1,4 +1,4 @@
-"""What follows from ids of cases: suite, seed, and the hash of a list."""
+"""Values that follow from the ids of cases: suite, seed, and the hash of a list."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 
 
 def suite_of(case_id: str) -> str:
-    """Return the suite of a case: the folder directly below ``suites/``, else the folder of its file, else the file's
-    stem.
+    """Return the suite of a case.
+
+    This is the folder directly below ``suites/``, else the folder of its file, else the file's stem.
     """
     return _suite_of_file(case_id.partition("::")[0]) or case_id
 
@@ -35,6 +36,6 @@ def case_seed(run_seed: int, case: str) -> int:
 def digest_of_ids(ids: Iterable[str]) -> str:
     r"""Return the hash that identifies a list of cases: ``sha256:`` and the hex digest of the ids joined by ``\n``.
 
-    A lone surrogate is hashed as its visible escape, because readers of journals return it in this form.
+    A lone surrogate is hashed as its visible escape, because readers of journals return surrogates in this form.
     """
     return "sha256:" + hashlib.sha256("\n".join(ids).encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,8 +1,8 @@
 """The time of the machine, even if the code under test replaces Python's clocks.
 
-Libraries that stop the time for tests replace the functions of `time` in every module that has them as a global
-(freezegun), or what the functions for the time of day do (time-machine). Neither may change a duration or a deadline
-here.
+Libraries that freeze the time for tests replace the functions of `time` in every module that has them as a global
+(freezegun), or the implementation of the functions for the time of day (time-machine). Neither may change a duration or
+a deadline here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class _Moment(ctypes.Structure):
     nanoseconds: int
 
 
-# From the C library, because time-machine replaces what Python's functions do.
+# From the C library, because time-machine replaces the implementation of Python's functions.
 _clock_gettime, _address = ctypes.CDLL(None).clock_gettime, ctypes.byref
 
 
 def monotonic(_read: Callable[[], float] = time.monotonic) -> float:
     """Return the seconds of the clock of `time.monotonic`, which is never set."""
-    return _read()  # no global of this module: freezegun would replace it
+    return _read()  # not a global of this module, which freezegun would replace
 
 
 def now(_clock: int = time.CLOCK_REALTIME) -> float:

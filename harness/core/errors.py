@@ -1,4 +1,4 @@
-"""The base class of every error that this package raises on purpose, and errors that several packages use."""
+"""The base class of every error that this package raises deliberately, and errors that several packages use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 
 class HarnessError(Exception):
-    """Base class. The text is lower case, quotes the wrong value and says what to do next."""
+    """The base class. The message is in lower case, quotes the wrong value and ends with the next step."""
 
     def __str__(self) -> str:
         """Return the message, followed by the messages of its causes, on one line."""
@@ -21,7 +21,7 @@ class NoDeviceError(HarnessError):
 
 
 class WriteError(HarnessError):
-    """Something that a run must write cannot be written: the file system is full, read-only or broken."""
+    """A file that a run must write cannot be written: the file system is full, read-only or broken."""
 
 
 @contextlib.contextmanager

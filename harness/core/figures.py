@@ -1,7 +1,7 @@
 """Figures of speed: their names and units, and the floors that a hardware file states for them. Plain values.
 
-A floor is the least speed of a healthy device: ``">=2.4TB/s"`` for a bandwidth or a rate of operations, and
-``"<=20us"``, the most, for a time.
+A floor is the least speed of a healthy device: ``">=2.4TB/s"`` for a bandwidth or a rate of operations. For a time it
+is the maximum: ``"<=20us"``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 
-#: What the names of recorded properties with a figure begin with.
+#: The prefix of names of recorded properties with a figure.
 PREFIX = "performance."
 
 _BANDWIDTH = {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0}
@@ -49,7 +49,7 @@ _FIGURE = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,15})?) (?P<unit>[A-Za-z/]{1,
 _UNITS = {unit: (family, factor) for family in (_BANDWIDTH, _OPERATIONS, _TIME) for unit, factor in family.items()}
 
 
-#: The error of a value that was computed with a unit.
+#: The relative error of a value that was computed with a unit.
 _SLACK = 1e-9
 
 
@@ -72,7 +72,7 @@ def is_time(name: str) -> bool:
 
 
 def parse_floor(name: str, text: object) -> Floor:
-    """Return the floor of the figure `name`. Raise ValueError, which says what was expected."""
+    """Return the floor of the figure `name`. Raise ValueError with what was expected."""
     if name not in QUANTITIES:
         near = get_close_matches(name, QUANTITIES, n=1)
         advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(QUANTITIES)}"
@@ -102,7 +102,7 @@ def figure_text(name: str, value: float) -> str:
 
 
 def read_figure(text: str) -> float | None:
-    """Return the value in B/s, FLOP/s or seconds of a text as of `figure_text`. None if it is none."""
+    """Return the value, in B/s, FLOP/s or seconds, of a text that `figure_text` made. None for any other text."""
     match = _FIGURE.fullmatch(text)
     if match is None or match["unit"] not in _UNITS:
         return None
@@ -110,7 +110,7 @@ def read_figure(text: str) -> float | None:
 
 
 def reach_of_floor(name: str, value: float, floor: str) -> float | None:
-    """Return a value as a part of its floor: 1.25 is a quarter better. None if `floor` is no floor of `name`."""
+    """Return a value as a fraction of its floor: 1.25 is a quarter better. None if `floor` is no floor of `name`."""
     try:
         least = parse_floor(name, floor).value
     except ValueError:
@@ -137,7 +137,7 @@ class Floors:
         return self._floors[name].text if name in self._floors else ""
 
     def missed(self, name: str, value: float) -> str:
-        """Return why a value is not good enough, and an empty text if it is, or has no floor. Raise KeyError."""
+        """Return why a value is not good enough; an empty text if it is, or has no floor. Raise KeyError."""
         floor = self._floors.get(name)
         if name not in QUANTITIES:
             raise KeyError(name)

@@ -16,7 +16,8 @@ from harness.core.errors import HarnessError
 class FileKind:
     """A kind of file. `noun`: its name in errors. `advice`: which file to give instead.
 
-    `error`: what every method raises. `most`: the limit in bytes; None for no limit. `shown`: a path as errors name it.
+    `error`: the exception that every method raises. `most`: the limit in bytes; None for no limit. `shown`: formats a
+    path for errors.
     """
 
     noun: str

@@ -12,7 +12,7 @@ import time
 from harness.core import attributes
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Bound at import: a case may have replaced these names when its process is checked, and when it ends.
+# Bound at import, because a case may have replaced these names when its process is checked, and when it ends.
 _byref, _get_errno = ctypes.byref, ctypes.get_errno
 _libc_exit, _python_exit = _libc.exit, ctypes.pythonapi.Py_Exit
 _fflush, _timer_settime = _libc.fflush, _libc.timer_settime
@@ -50,9 +50,9 @@ class SharedMapping:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when the process `parent` ends. Exit at once if it has ended already.
+    """Make the kernel kill this process when the process `parent` ends. Exit immediately if it has ended already.
 
-    The kernel sends the signal when the *thread* that forked this process ends. A parent must therefore fork from its
+    The kernel sends the signal when the *thread* that forked this process ends. Therefore a parent must fork from its
     main thread.
     """
     attributes.set_parent_death_signal(signal.SIGKILL)
@@ -61,7 +61,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def wait_for_dying_parent() -> None:
-    """Return, unless the parent of this process is ending and the kernel kills this process with it: then wait for it.
+    """If the parent of this process is ending, wait until the kernel kills this process too. Otherwise return.
 
     The descriptors of a process are closed a moment before its children are killed.
     """
@@ -101,7 +101,7 @@ def child_pids() -> list[int]:
             with open(f"/proc/self/task/{task}/children") as file:
                 pids += [int(pid) for pid in file.read().split()]
         except FileNotFoundError:
-            continue  # the thread ended meanwhile
+            continue  # the thread has ended since
     return pids
 
 
@@ -134,8 +134,9 @@ def ancestor_pids(pid: int) -> list[int]:
 
 
 def child_state(pid: int, parent: int) -> str:
-    """Return the state of a process as /proc shows it, one letter: "T" and "t" are stopped by a signal or a debugger,
-    "Z" has ended. Empty if the process is no child of `parent`.
+    """Return the state of a process as /proc shows it, one letter. Empty if the process is no child of `parent`.
+
+    "T" and "t": stopped by a signal or a debugger. "Z": ended.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
@@ -192,7 +193,7 @@ def sees_all_processes() -> bool:
 def has_not_called_exec(pid: int) -> bool:
     """Return whether a process was forked and has not called exec yet. False if it has ended.
 
-    For a fork that never calls exec, the result is true as long as it lives.
+    For a fork that never calls exec, the result is true while it lives.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
@@ -201,12 +202,12 @@ def has_not_called_exec(pid: int) -> bool:
             has_command = bool(raw.read(1))
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # During exec there is a moment in which the flag is cleared and the command line is still empty.
+    # During exec, the flag is cleared for a moment while the command line is still empty.
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
 def is_proc_mounted() -> bool:
-    """Return whether /proc is there, with this process in it."""
+    """Return whether /proc is mounted and contains this process."""
     return os.path.exists(f"/proc/{os.getpid()}/stat")
 
 
@@ -230,7 +231,7 @@ def _is_hung_up(descriptor: int) -> bool:
 
 
 def line_buffer_c_stdio() -> None:
-    """Make C's stdout line-buffered. With a file it would buffer 4 KiB, and lose them in a crash."""
+    """Make C's stdout line-buffered. With a file, C would buffer 4 KiB, and lose them in a crash."""
     stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
     _libc.setvbuf(stdout, None, _IOLBF, 0)
 
@@ -264,7 +265,7 @@ _NEVER = _TimerTimes(0, 0, 0, 0)
 class PosixTimer:
     """A POSIX timer of this process that raises a signal once, on the monotonic clock.
 
-    Not `signal.setitimer`: a process has only one such timer, and cases and other plugins use it.
+    It replaces `signal.setitimer`: a process has only one such timer, and cases and other plugins use it.
     """
 
     def __init__(self, number: int) -> None:
@@ -274,7 +275,7 @@ class PosixTimer:
         self._check(_libc.timer_create(time.CLOCK_MONOTONIC, _byref(event), _byref(self._timer)))
 
     def start(self, seconds: float) -> None:
-        """Raise the signal in `seconds` (above 0). An earlier start is replaced."""
+        """Raise the signal in `seconds` (above 0). This replaces an earlier start."""
         whole = int(seconds)
         self._set(_TimerTimes(0, 0, whole, max(1, int((seconds - whole) * 1e9))))
 
@@ -297,10 +298,12 @@ _MADV_COLLAPSE = 25
 
 
 def collapse_memory() -> int:
-    """Have the kernel move this process's private memory into huge pages, as far as possible. Return their number.
+    """Have the kernel move this process's private memory into huge pages, as far as possible.
 
-    A fork copies one table entry per page, and the exit of the child frees each again. With 150 MiB in small pages,
-    both make up most of the cost of a process. Needs Linux 6.1; older kernels collapse nothing. Copy-on-write still
+    Return the number of huge pages.
+
+    A fork copies one table entry per page, and the exit of the child frees each. With 150 MiB in small pages, both make
+    up most of the cost of a process. This requires Linux 6.1; older kernels collapse nothing. Copy-on-write still
     copies small pages.
     """
     done = 0
@@ -318,9 +321,9 @@ def collapse_memory() -> int:
 def exit_before_earlier_handlers() -> bool:
     """Make processes forked from now on skip the C exit handlers that are registered now.
 
-    Exit handlers run in reverse order of registration. Handlers that a case registers later therefore still run, for
-    example those of a driver. The destructors of libraries loaded before the fork do not run: they are the same in
-    every process, and for torch they take 0.1 s per process. Return False if the C library has no ``on_exit`` (glibc
+    Exit handlers run in reverse order of registration. Therefore handlers that a case registers later, for example
+    those of a driver, still run. The destructors of libraries loaded before the fork do not run: they are the same in
+    every process, and those of torch take 0.1 s per process. Return False if the C library has no ``on_exit`` (glibc
     has).
     """
     try:

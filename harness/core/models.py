@@ -6,13 +6,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StrictModel(BaseModel):
-    """A model that refuses unknown fields, converts no value, and does not change."""
+    """A strict and frozen model: it refuses unknown fields and converts no value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class FiniteModel(StrictModel):
-    """A strict model whose numbers are finite, as those of JSON are."""
+    """A strict model whose numbers are finite, as in JSON."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 

@@ -10,11 +10,11 @@ from harness.core.text import truncate_middle
 #: Limits: characters of one text, characters of all texts of a message, number of values, depth of nesting.
 MOST_TEXT = 1 << 20
 MOST_TEXTS = 8 << 20
-#: Characters of a text that is never cut: it may be a name.
+#: A text up to this length is never cut, because it may be a name.
 SHORT = 4096
 MOST_VALUES = 100_000
 DEEPEST = 50
-#: Bits of the largest integers that are kept: by default Python refuses to parse more digits.
+#: Bits of the largest integers that are kept. By default Python refuses to parse more digits.
 _MOST_BITS = 4096
 _CUT = "…"
 
@@ -22,7 +22,7 @@ _CUT = "…"
 def to_plain_json(value: object) -> Any:
     """Return the value in types of JSON.
 
-    A value that JSON lacks becomes its repr; values beyond the limits are left out.
+    A value that JSON lacks becomes its repr. Values beyond the limits are left out.
     """
     return _Conversion().of(value)
 
@@ -60,7 +60,7 @@ class _Conversion:
 
     def of(self, value: Any) -> Any:
         self._left -= 1
-        kind = type(value)  # not isinstance, which asks the value for its class
+        kind = type(value)  # not isinstance, which calls code of the value
         if value is None or kind is bool:
             return value
         if issubclass(kind, str):

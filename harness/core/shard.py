@@ -1,4 +1,4 @@
-"""One part of a run that is split over several hosts: which cases belong to it."""
+"""One part of a run that is split over several hosts, and the cases that belong to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORM = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 class Shard:
     """Part `index` of `count` parts, counted from 1. Its text is ``I/N``.
 
-    The part of a case follows from its id alone, so all hosts agree, independent of what else they run.
+    The part of a case follows from its id alone, so all hosts agree, whatever else they run.
     """
 
     index: int

@@ -1,7 +1,7 @@
 """The folder for temporary files of a run. The folder stores its owner.
 
-The run removes it at the end; otherwise a later run does. All temporary files of a run are in one such folder. The
-owner is the controller. The owner is certainly dead if its machine has booted since, or if its pid namespace has no
+The run removes the folder at the end; otherwise a later run does. All temporary files of a run are in one such folder.
+The owner is the controller. The owner is certainly dead if its machine has booted since, or if its pid namespace has no
 process with its pid and start time.
 """
 
@@ -109,21 +109,21 @@ def remove_temp_folder(folder: Path) -> None:
 
 
 def _is_gone(folder: Path) -> bool:
-    """Try to remove a folder. Return whether there is none any more, or nothing that can be done about it."""
-    with contextlib.suppress(RecursionError, OSError):  # of a tree that is too deep for a recursion
+    """Try to remove a folder. Return whether the folder is gone or no further attempt is useful."""
+    with contextlib.suppress(RecursionError, OSError):  # raised for a tree that is too deep for a recursion
         shutil.rmtree(folder, ignore_errors=True)
-        if folder.is_symlink() or folder.is_file():  # what a case has put in its place
+        if folder.is_symlink() or folder.is_file():  # a case has replaced the folder
             folder.unlink()
     return folder.is_symlink() or not folder.is_dir()
 
 
 def _flatten(folder: Path) -> None:
-    """Make the folders in a folder accessible, and move those that are deep in it up to the top."""
+    """Make the folders in a folder accessible, and move deep ones up to the top."""
     names = itertools.count()
     waiting = [(folder, 0)]
     while waiting:
         here, depth = waiting.pop()
-        with contextlib.suppress(OSError):  # it belongs to another user
+        with contextlib.suppress(OSError):  # the folder belongs to another user
             os.chmod(here, stat.S_IRWXU)
             if depth == _DEEPEST:
                 above = folder / f"deep-{next(names)}-{secrets.token_hex(4)}"

@@ -1,8 +1,10 @@
-"""The probes of ``harness backend check``: what a run can measure on a registered device, in a disposable process.
+"""The probes of ``harness backend check``.
+
+They find out in a disposable process what a run can measure on a registered device.
 
 ``python -m harness.devices.backend_probes KIND FILE`` writes one JSON object to the file, again after each probe. It
 imports torch and the modules of the registration once, and makes each probe in a fork of itself, as executors are forks
-of the zygote: a probe that crashes or hangs ends its own process.
+of the zygote. A probe that crashes or hangs therefore affects only its own process.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from harness.backends.table import BACKENDS
 from harness.core.text import single_line
 from harness.devices import census, guard
 
-#: Works; is missing, so that a run lacks something; or is wrong, so that a run would be wrong or impossible.
+#: The results. Works; is missing, so that a run lacks a feature; or is wrong, so that a run would be wrong or
+#: impossible.
 WORKS, MISSING, WRONG = "works", "missing", "wrong"
 _ELEMENTS = 1 << 16
 
@@ -197,7 +200,7 @@ def crash(kind: str) -> None:
     torch: Any = backend.import_torch()
     held = [torch.zeros(_ELEMENTS, device=backend.first_device(torch)) for _ in range(16)]
     assert held
-    ctypes.string_at(0)  # no raised signal: the handler of a driver may take one and go on
+    ctypes.string_at(0)  # not a raised signal, because the handler of a driver may catch it and continue
 
 
 def main(arguments: list[str]) -> int:

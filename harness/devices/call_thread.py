@@ -11,7 +11,7 @@ from harness.core.errors import HarnessError
 
 T = TypeVar("T")
 
-#: Seconds that NVML may take. A driver whose GPU hangs has been seen to take a minute for one call.
+#: Seconds that NVML may take. With a hanging GPU, one call into the driver has been seen to take a minute.
 NVML_LIMIT = 120.0
 
 
@@ -20,8 +20,9 @@ class StuckError(HarnessError):
 
 
 def call_nvml(function: Callable[[], T]) -> T:
-    """Return what `function` returns, or raises, in a thread of its own. Raise StuckError after `NVML_LIMIT`
-    seconds.
+    """Call `function` in its own thread, and return its result or raise its error.
+
+    Raise StuckError after `NVML_LIMIT` seconds.
     """
     thread = CallThread("nvml", limit=NVML_LIMIT)
     try:
@@ -46,7 +47,10 @@ class CallThread:
         self.stuck = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return or raise what `function` does. Raise StuckError if it takes too long, and for every later call."""
+        """Call `function`, and return its result or raise its error.
+
+        Raise StuckError if it takes too long, and in every later call.
+        """
         if self.stuck:
             raise StuckError(f"an earlier call of the thread {self._name!r} has not returned")
         if self._thread is None:

@@ -42,7 +42,7 @@ class Capabilities(Mapping[str, Value | None]):
         return self._findings[name]
 
     def describe(self, name: str) -> str:
-        """Return the finding in words: ``8.0GiB``, ``1 (cpu)``, ``absent (torch is not installed)``."""
+        """Return the finding as text: ``8.0GiB``, ``1 (cpu)``, ``absent (torch is not installed)``."""
         finding = self.finding(name)
         words = "absent" if finding.value is None else format_capability(name, finding.value)
         return f"{words} ({finding.detail})" if finding.detail else words
@@ -73,7 +73,7 @@ def detect_capabilities(inventory: Inventory, device: Device, cache: Path | None
 
 
 def format_capability(name: str, value: Value) -> str:
-    """Return a value of capability `name` in words: ``2.13.0``, ``8.0GiB``, ``True``."""
+    """Return a value of capability `name` as text: ``2.13.0``, ``8.0GiB``, ``True``."""
     if isinstance(value, tuple):
         return ".".join(str(part) for part in value)
     if VOCABULARY[name].kind is ValueKind.BYTES and isinstance(value, int):
@@ -84,7 +84,7 @@ def format_capability(name: str, value: Value) -> str:
 def format_bytes(count: int) -> str:
     """Return a number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
 
-    Down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
+    The number is rounded down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
     """
     unit, name = next(((u, n) for u, n in _UNITS if count >= u), (1, "B"))
     if unit == 1:

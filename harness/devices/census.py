@@ -1,8 +1,8 @@
 """Counts the devices of one registered kind, in a disposable process that may use them.
 
 ``python -m harness.devices.census KIND FILE`` writes one JSON object to the file, again after each step, so that the
-last step is known if the process dies. It imports torch and the modules of the registration once, and asks in forks of
-itself, as executors are forks of the zygote.
+last step is known if the process dies. It imports torch and the modules of the registration once, and takes each answer
+in a fork of itself, as executors are forks of the zygote.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from harness.devices import guard
 
 _MOST_BYTES = 1 << 20
 
-# Work whose launches take a GPU's host a tenth of the time that the GPU needs: 64 MiB are read and written each time.
+# Work whose launches take the host of a GPU a tenth of the GPU's time: each launch reads and writes 64 MiB.
 _ELEMENTS, _LAUNCHES, _TRIALS = 1 << 24, 8, 3
 _LONG = 1.0  # seconds
 
 
 def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> list[str]:
-    """Return what the mask calls each of `count` visible devices: the entries of an outer mask, or their indices."""
+    """Return the names of `count` visible devices in the mask: the entries of an outer mask, or their indices."""
     outer = environ.get(backend.mask) if backend.mask is not None else None
     entries = [entry.strip() for entry in outer.split(",")] if outer else []
     return entries if len(entries) == count else [str(index) for index in range(count)]
 
 
 def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Return what this process finds: ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``,
-    ``process_groups``, ``touched``, ``mask``; or an ``error``.
+    """Return the findings of this process.
 
-    `tell` gets each step before it begins.
+    They are ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``, ``process_groups``, ``touched`` and
+    ``mask``; or an ``error``. `tell` gets each step before it begins.
     """
     backend = BACKENDS.add(kind)
     imported = ", ".join(("torch", *backend.modules))
@@ -86,7 +86,7 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
 
 
 def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
-    """Count the devices of this process, and read what is known of each."""
+    """Count the devices of this process, and read their known facts."""
     try:
         count = backend.device_count(torch)
     except Exception as error:  # noqa: BLE001
@@ -114,7 +114,7 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
             }
         )
     if backend.counters is not None:
-        with contextlib.suppress(Exception):  # read again, and reported, in each run
+        with contextlib.suppress(Exception):  # each run reads this again and reports the error
             backend.counters().read(torch, notes, full=False)
     return {
         "devices": devices,
@@ -136,10 +136,11 @@ def _has_graphs(torch: ModuleType) -> bool:
 
 
 def _is_asynchronous(backend: Backend, torch: ModuleType) -> bool | None:
-    """Return whether work takes longer after its launches than they do, in one of several trials. None for a device
-    that cannot answer: cases that need it then show why.
+    """Return whether, in one of several trials, work takes longer after its launches than the launches themselves.
 
-    An event that is pending at first is no sign: a device that computes in its launches may record events later.
+    None for a device on which the trial fails: cases that need this then show the error.
+
+    A pending event proves nothing: a device that computes in its launches may record events later.
     """
     try:
         block = torch.ones(_ELEMENTS, device=backend.first_device(torch))
@@ -172,7 +173,7 @@ def _has_sparse(backend: Backend, torch: ModuleType) -> bool:
 
 
 def _has_process_groups(backend: Backend) -> bool:
-    """Return whether a backend of torch.distributed is registered for the type of the device, and is there."""
+    """Return whether torch.distributed has a registered and available backend for the type of the device."""
     try:
         distributed = importlib.import_module("torch.distributed")
         name = distributed.get_default_backend_for_device(backend.torch_type)
@@ -189,7 +190,7 @@ def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] 
 def in_fork(
     ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None, limit: int = 60
 ) -> dict[str, Any]:
-    """Ask in a fork of this process with these variables. Return its answer, or the `error` that ended it.
+    """Call `ask` in a fork of this process with these variables. Return its answer, or the `error` that ended the fork.
 
     A fork that has no answer within `limit` seconds is ended by SIGALRM.
     """
@@ -237,4 +238,4 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(status)  # what a driver does at its end is not asked here
+    os._exit(status)  # skip exit handlers: the end of a driver is not tested here

@@ -1,4 +1,4 @@
-"""Software devices as environment variables declare them: how many, and how much memory each has. Plain values only."""
+"""Software devices as environment variables declare them: their number, and the memory of each. Plain values only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from harness.core.errors import HarnessError
 
-#: Devices at most: torch keeps their indices in 8 bits.
+#: The most devices: torch keeps their indices in 8 bits.
 MOST_DEVICES = 64
 
 _LEAST_MEMORY, _MOST_MEMORY = 2 << 20, 1 << 62
@@ -32,7 +32,7 @@ def parse_device_count(name: str, text: str | None, default: int) -> int:
 def parse_device_memory(name: str, text: str | None, default: int) -> int:
     """Return the bytes of each device, from 2 MiB (one segment of an allocator) to 2**62. Raise MachineError.
 
-    The libraries of both devices read the same variables by the same rules (`softdevice/csrc/core/amounts.h`).
+    The libraries of both software devices read the same variables by the same rules (`softdevice/csrc/core/amounts.h`).
     """
     if text is None:
         return default

@@ -10,12 +10,12 @@ Value = str | bool | int | Version
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A value, or None for absent. `detail` says why it is absent or False, or what else a reader should know."""
+    """A value, or None for absent. `detail` says why the value is absent or False, or gives further information."""
 
     value: Value | None
     detail: str = ""
 
     @property
     def present(self) -> bool:
-        """Whether it is neither absent nor False."""
+        """Whether the value is neither absent nor False."""
         return self.value is not None and self.value is not False

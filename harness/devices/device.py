@@ -16,16 +16,17 @@ class DeviceError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, a MIG instance, a registered device, a software device (a simulated GPU among them), or the CPU.
+    """A GPU, a MIG instance, a registered device, a software device (including a simulated GPU), or the CPU.
 
     `uuid` is its name everywhere (journal, leases, ``CUDA_VISIBLE_DEVICES``): ``GPU-…``, ``MIG-…``, ``SOFT-…`` or
     ``cpu``. `index` is NVML's index of the physical GPU, or the index of the software device; None for the CPU. Memory
     is in bytes. `graphics_clock` and `memory_clock` are those that are set for applications, in MHz, `power_limit` is
-    in watts: they decide how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
-    lost GPU still has an entry, so that it is reported. `mask_entry` is what the mask of its kind calls it, if not by
-    the UUID. `graphs`: whether torch has an implementation of ``torch.accelerator.Graph`` for a registered device.
-    Where the kind does not decide it, `asynchronous`: whether a launch returns before its work is done, `sparse`:
-    whether it has sparse tensors, and `process_groups`: whether torch.distributed has a backend for it.
+    in watts: they determine how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
+    lost GPU still has an entry, so that it is reported. `mask_entry` is its name in the mask of its kind, if that is
+    not the UUID. `graphs`: whether torch has an implementation of ``torch.accelerator.Graph`` for a registered device.
+    Three facts are set if the kind does not determine them. `asynchronous`: whether a launch returns before its work is
+    done. `sparse`: whether the device has sparse tensors. `process_groups`: whether torch.distributed has a backend for
+    it.
     """
 
     uuid: str
@@ -61,8 +62,8 @@ class Inventory:
     """The devices of this machine, found without initialising CUDA.
 
     `devices`: the devices that the run may use, after an outer ``CUDA_VISIBLE_DEVICES``. Without a GPU this is only the
-    CPU. A run on software devices has only those. `hidden`: devices that are present but masked. `driver` and
-    `cuda_driver` are version strings, None without NVML. `nvml_error` says why NVML did not answer.
+    CPU. A run on software devices has only the software devices. `hidden`: devices that are present but masked.
+    `driver` and `cuda_driver` are version strings, None without NVML. `nvml_error` says why NVML did not answer.
     """
 
     devices: tuple[Device, ...]
@@ -84,8 +85,9 @@ class Inventory:
 
     @property
     def separate(self) -> tuple[Device, ...]:
-        """The usable devices that workers can have for themselves. Without a mask, every process computes on the
-        first one of those that it sees.
+        """The usable devices that workers can have for themselves.
+
+        Without a mask, every process computes on the first device that it sees.
         """
         return self.usable if self.usable[0].backend.mask or not self.accelerators else self.usable[:1]
 

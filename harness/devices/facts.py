@@ -18,7 +18,7 @@ _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _ACCELERATOR_GRAPHS_FROM = (2, 13)  # the first torch with torch.accelerator.Graph
 _FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
-_RANKS_ON_CPU = 8  # as many as the largest usual machine has GPUs
+_RANKS_ON_CPU = 8  # as many as the largest common machine has GPUs
 
 _SIMULATED = "simulated"
 _NOT_REPORTED = "nvml does not report it"
@@ -26,7 +26,7 @@ _NOT_REPORTED = "nvml does not report it"
 
 @dataclass(frozen=True, slots=True)
 class DetectionSubject:
-    """What a capability is detected for: a device, its inventory, and the prober for questions to a child process."""
+    """The subject of a detection: a device, its inventory, and the prober for questions to a child process."""
 
     inventory: Inventory
     device: Device
@@ -43,7 +43,7 @@ class DetectionSubject:
 
     @property
     def simulated(self) -> bool:
-        """Whether the device is a simulated GPU: it has what a GPU has, and no driver serves it."""
+        """Whether the device is a simulated GPU, which has the features of a GPU but no driver."""
         return self.device.backend.software and not self.no_gpu
 
     @property
@@ -79,7 +79,10 @@ def detect_ranks(subject: DetectionSubject) -> Detected:
 
 
 def detect_accelerator(subject: DetectionSubject) -> Detected:
-    """Detect whether torch serves the device: it serves the kind of its build, or that of a loaded backend."""
+    """Detect whether torch serves the device.
+
+    It does if the device is of the kind of its build, or of a loaded backend.
+    """
     if not subject.device.backend.nvml and not subject.is_cpu:
         return Detected(True)
     if subject.is_cpu:
@@ -93,14 +96,14 @@ def detect_accelerator_graphs(subject: DetectionSubject) -> Detected:
         return Detected(False, subject.no_gpu)
     if subject.device.graphs is not None:
         return Detected(subject.device.graphs, "" if subject.device.graphs else "torch has none for this device")
-    if subject.no_gpu:  # the software device has them, if torch does
+    if subject.no_gpu:  # software devices have them if torch does
         release = software.torch_version().value
         return Detected(isinstance(release, tuple) and release >= _ACCELERATOR_GRAPHS_FROM)
     return software.cuda_accelerator_graphs()
 
 
 def detect_asynchronous(subject: DetectionSubject) -> Detected:
-    """Detect whether launches return early: what was seen or declared, else what all accelerators are taken for."""
+    """Detect whether launches return early. Use the observed or declared fact, else the default for accelerators."""
     if subject.is_cpu:
         return Detected(False, "work on the cpu is done when its call returns")
     if subject.device.asynchronous is False:
@@ -256,7 +259,7 @@ def detect_expandable_segments(subject: DetectionSubject) -> Detected:
 def _from_driver(subject: DetectionSubject, name: str) -> Detected:
     if subject.no_gpu:
         return Detected(False, subject.no_gpu)
-    if (built := software.torch_cuda_version()).value is None:  # only torch's CUDA allocator would use it
+    if (built := software.torch_cuda_version()).value is None:  # only torch's CUDA allocator uses it
         return Detected(False, built.detail)
     if subject.simulated:
         return Detected(True, _SIMULATED)
@@ -301,7 +304,7 @@ def detect_nccl(subject: DetectionSubject) -> Detected:
 
 
 def _library(subject: DetectionSubject, name: str, installed: Detected) -> Detected:
-    """Return the version from metadata; else from the library itself, if there is a GPU and torch is built for CUDA."""
+    """Return the version from metadata, else from the library itself if there is a GPU and torch is built for CUDA."""
     if (
         installed.value is not None
         or subject.no_gpu

@@ -22,7 +22,7 @@ _C_LIBRARY = ("libc.so", "libc-", "libc.musl", "libpthread", "ld-", "[vdso]")
 
 
 def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
-    """Return why a fork of this process could not use CUDA, as text. None if it could.
+    """Return why a fork of this process could not use CUDA, as text. None if the fork could.
 
     Once CUDA is initialised, it keeps ``/dev/nvidia-uvm`` open; the simulated runtime reports it. Torch, another
     library, or a call that only counts the devices may have initialised it. `descriptors` is a folder of links like
@@ -38,7 +38,7 @@ def cuda_in_use(descriptors: Path = Path("/proc/self/fd")) -> str | None:
         try:
             target = os.readlink(descriptors / number)
         except FileNotFoundError:
-            continue  # closed in the meantime; the descriptor that listed the folder always is
+            continue  # closed since, as always the descriptor that listed the folder
         if (node := target.removesuffix(" (deleted)")) in nodes:
             return f"{nodes[node]} is initialised: descriptor {number} is {node}"
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
@@ -98,7 +98,8 @@ class ProcessThread:
 def threads_lost_in_fork() -> list[str]:
     """Return the threads that a fork of this process would lose, as text, without the main thread.
 
-    Empty if a fork is safe. Takes up to a second if a system thread is busy. Raise OSError if there is no ``/proc``.
+    The list is empty if a fork is safe. The call takes up to a second if a system thread is busy. Raise OSError if
+    there is no ``/proc``.
     """
     return [str(thread) for thread in other_threads() if not thread.survives_fork]
 
@@ -117,7 +118,7 @@ def other_threads() -> list[ProcessThread]:
         try:
             name = (_TASKS / str(tid) / "comm").read_text(errors="replace").rstrip("\n")
         except (FileNotFoundError, ProcessLookupError):
-            continue  # ended in the meantime
+            continue  # ended since
         library = _library_of(tid, deadline)
         if library is not None or (_TASKS / str(tid)).exists():
             threads.append(ProcessThread(tid, name, python=False, library=library))
@@ -153,7 +154,7 @@ def _library_of(tid: int, deadline: float) -> str | None:
             time.sleep(0.001)
         stack = _words(stack_pointer)
     except OSError:
-        return None  # the thread ended in the meantime, or the kernel does not show stacks
+        return None  # the thread has ended since, or the kernel does not show stacks
     mappings = _executable_mappings()
     for word in stack:
         for mapping in mappings:

@@ -42,11 +42,11 @@ _SUMMED_BYTES = 1 << 20
 _COUNTED = 1 << 22
 _EDGE = 512  # rows and columns of the matrices
 _LARGEST = 8  # largest element; 512 * 8 * 8 is far below 2**24, and float32 holds every integer up to 2**24
-#: A random byte as an element of a matrix, from -8 to 8.
+#: Maps a random byte to an element of a matrix, from -8 to 8.
 _ELEMENTS = bytes((byte % (2 * _LARGEST + 1) - _LARGEST) % 256 for byte in range(256))
 _SAMPLES = 4096
 _WORD = 1 << 64
-_PAUSE = 0.02  # seconds between two polls of a process; importing torch alone takes a hundred times as long
+_PAUSE = 0.02  # seconds between two polls of a process; the import of torch alone takes a hundred times as long
 _ANSWER_KEPT, _ERRORS_KEPT = 1 << 16, 1 << 13  # bytes read of a child's output
 
 
@@ -56,7 +56,7 @@ class HealthError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """Whether a device is healthy, the reason, how many seconds the check took, and what `examine_device` returned."""
+    """The health of a device: the verdict, the reason, the seconds of the check, and the result of `examine_device`."""
 
     healthy: bool
     text: str
@@ -75,7 +75,7 @@ def check_device(
     if device.fault is not None:
         return DeviceHealth(False, f"at fault: {device.fault}", 0.0)
     variables = {**(os.environ if environ is None else environ), **masks_for([device])}
-    # The child ends itself after this limit, in case its parent was killed.
+    # The child ends itself after this limit, in case its parent has been killed.
     limit = timeout + sum(grace for _, grace in LADDER)
     command = [sys.executable, "-m", "harness.devices.health"]
     command += ["--kind", device.kind, "--seed", str(seed), "--limit", str(limit)]
@@ -85,7 +85,7 @@ def check_device(
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=answers,  # files: a pipe can fill up, and another process can hold it open
+                stdout=answers,  # files, because a pipe can fill up, and another process can hold it open
                 stderr=errors,
                 env=variables,
                 start_new_session=True,
@@ -102,7 +102,7 @@ def check_device(
 def judge_examination(
     in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float
 ) -> DeviceHealth:
-    """Judge the health of a device from how the child process ended and what it wrote.
+    """Judge the health of a device from the end of the child process and its output.
 
     `status` is that of ``os.waitstatus_to_exitcode``, None if the child could not be killed. `lines` are the lines of
     its standard output; `errors` is the tail of its standard error.
@@ -138,7 +138,8 @@ def examine_device(backend: Backend, seed: int, *, tell: Callable[[str], object]
 
     Call it in a disposable process: a sick device may hang or kill the process. All results are exact: integers, or
     floating point that holds these integers exactly, with or without TF32. Global settings of torch are neither needed
-    nor changed. It takes less than 256 MiB of device memory, and frees it. `tell` gets each step before it begins.
+    nor changed. The examination takes less than 256 MiB of device memory, and frees it. `tell` gets each step before it
+    begins.
 
     Return the bytes checked, their checksum, the seconds, torch's version, and the steps for which the device lacks
     operators. Raise HealthError.
@@ -194,7 +195,7 @@ def _step(name: str, tell: Callable[[str], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _optional(name: str, tell: Callable[[str], object], unchecked: list[str]) -> Iterator[None]:
-    """A step that needs operators. A device that has none for it is not sick: the step goes to `unchecked`."""
+    """Run a step that needs operators. A device without these operators is not sick: the step goes to `unchecked`."""
     with _step(name, tell):
         try:
             yield
@@ -294,7 +295,7 @@ def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) ->
         os.killpg(child.pid, number)
         _ended(child, time.monotonic() + grace)
     if not _ended(child, time.monotonic()):
-        child.returncode = 0  # it cannot be killed; without this, subprocess warns about a process that still runs
+        child.returncode = 0  # the child cannot be killed; without this, subprocess warns about a running process
         return None
     os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
@@ -310,7 +311,7 @@ def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
         try:
             message = json.loads(line)
         except ValueError:
-            continue  # a library may print anything, and a killed writer leaves half a line
+            continue  # a library may print anything, and a killed writer leaves an incomplete line
         if isinstance(message, dict):
             yield message
 

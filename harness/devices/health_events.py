@@ -150,11 +150,11 @@ def xid_meaning(xid: int) -> tuple[str, Severity]:
     return _XIDS.get(xid, ("not in this program's table, see nvidia's catalogue of xids", "suspect"))
 
 
-# `note`: the catalogue recommends to restart or check the application, or to do nothing. `suspect`: it recommends
-# further checks, or the number covers both harmless and serious events. `fatal`: it recommends to reset the device or
-# the link or to restart the machine, or memory is bad. For 63, 92 and 94 the catalogue keeps the device in use; here
-# they are fatal, because later results would not be conformance results. 109 is only suspect, although the catalogue
-# recommends a reset, because a case that hangs is enough to cause it.
+# `note`: the catalogue recommends to restart or check the application, or no action. `suspect`: it recommends further
+# checks, or the number covers both harmless and serious events. `fatal`: it recommends to reset the device or the link
+# or to restart the machine, or memory is bad. For 63, 92 and 94 the catalogue keeps the device in use. Here they are
+# fatal, because later results would not be conformance results. 109 is only suspect, although the catalogue recommends
+# a reset, because a case that hangs can cause it.
 _XIDS: dict[int, tuple[str, Severity]] = {
     8: ("the gpu stopped processing", "suspect"),
     11: ("invalid or corrupted commands", "note"),
@@ -236,7 +236,7 @@ _NOT_AVAILABLE = frozenset(
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
 _ANY_INSTANCE = 0xFFFFFFFF
-_MOST_EVENTS = 1000  # per reading, so that very many events do not block the reader; the next reading takes the rest
+_MOST_EVENTS = 1000  # per reading, so that very many events do not block the reader; the next reading gets the rest
 
 
 @dataclass(slots=True)
@@ -315,7 +315,7 @@ class HealthWatch:
     def dead_users(self, uuid: str) -> frozenset[int]:
         """Return ids of processes that have ended, but still use the device according to the driver.
 
-        Empty if that cannot be known, also where process ids are not those of the machine.
+        The result is empty if this is unknown, for example if process ids are not those of the machine.
         """
         watched = self._watched[uuid]
         if self._thread.stuck or watched.handle is None or not linux.sees_all_processes():
@@ -340,7 +340,7 @@ class HealthWatch:
         self.close()
 
     def _call(self, function: Callable[[], T]) -> T | None:
-        """Call `function` in the thread and return its result. If NVML does not answer: None, and a note."""
+        """Call `function` in the thread and return its result. If NVML does not answer, add a note and return None."""
         try:
             return self._thread.call(function)
         except StuckError:
@@ -443,7 +443,10 @@ class HealthWatch:
             watched.xids = Counter()
 
     def _collect_xids(self, ask: _Queries) -> None:
-        """Count new Xids. An Xid of a GPU counts for each of its watched devices, one of an instance for that only."""
+        """Count new Xids.
+
+        An Xid of a GPU counts for each of its watched devices, an Xid of an instance only for that instance.
+        """
         if self._events is None:
             return
         self._set_query("xids")
@@ -453,7 +456,7 @@ class HealthWatch:
             except pynvml.NVMLError_Timeout:
                 return
             except pynvml.NVMLError as error:
-                # A GPU in the set is lost. The queries about each device show which one.
+                # One GPU of the set is lost. The queries about each device show which one.
                 if error.value not in _LOST:
                     ask.faults.append(f"xids: {single_line(str(error))}")
                 return

@@ -21,7 +21,7 @@ T = TypeVar("T")
 # Drivers before R470 name MIG instances after their GPU: MIG-GPU-<uuid>/<gpu instance>/<compute instance>.
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z-]+(/\d+/\d+)?")
 
-# NVML statuses for "this device or driver does not have it": a fact about the device, not a fault.
+# NVML statuses for a feature that this device or driver does not have: a fact about the device, not a fault.
 _NOT_OFFERED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 
 
@@ -29,7 +29,7 @@ def discover_devices(environ: Mapping[str, str] | None = None) -> Inventory:
     """Return every device of this machine, with the outer ``CUDA_VISIBLE_DEVICES`` of `environ` applied.
 
     `environ` defaults to ``os.environ``. The CPU is the device if there is no NVML or no GPU, or if every GPU is hidden
-    or at fault. No error of a device or driver is raised: it is in `Inventory.nvml_error`, `Inventory.notes` and
+    or at fault. Errors of a device or driver are not raised: they are in `Inventory.nvml_error`, `Inventory.notes` and
     `Device.fault`. NVML is initialised once and shut down before the return.
     """
     try:
@@ -108,7 +108,10 @@ def _nvml() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Questions:
-    """Calls NVML. A call that fails returns None; it is a fault unless NVML says that it is not supported."""
+    """Calls NVML. A call that fails returns None.
+
+    The failure is a fault unless NVML says that the call is not supported.
+    """
 
     faults: list[str] = field(default_factory=list)
 
@@ -140,7 +143,7 @@ class _Questions:
 
     @property
     def fault(self) -> str | None:
-        """The first fault: a lost GPU gives the same answer to every later call."""
+        """The first fault. A lost GPU gives the same answer to every later call."""
         return self.faults[0] if self.faults else None
 
 
@@ -180,9 +183,9 @@ def _gpu(index: int) -> tuple[Device, ...]:
 
 
 def _speed(handle: object) -> tuple[int | None, int | None, int | None]:
-    """Return clocks for applications, of graphics and memory, in MHz, and the limit of power in watts.
+    """Return the application clocks of graphics and memory in MHz, and the power limit in watts.
 
-    Not all GPUs offer them, and cases can run without, so nothing here is a fault of the device.
+    Not all GPUs provide these, and cases can run without them, so a failure here is no fault of the device.
     """
     ask = _Questions()
     clock = pynvml.nvmlDeviceGetApplicationsClock
@@ -207,7 +210,7 @@ def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
         except pynvml.NVMLError_NotFound:
-            continue  # there is a slot for every instance that the GPU could have; most are empty
+            continue  # there is a slot for every possible instance; most are empty
         except pynvml.NVMLError as error:
             ask.faults.append(f"mig instance {slot}: {_printable(str(error))}")
             continue
@@ -243,7 +246,8 @@ def _placeholder_uuid(index: int | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return `text` without unprintable characters: a driver may return any text, and terminals, XML and JSON must
-    hold it.
+    """Return `text` without unprintable characters.
+
+    A driver may return any text, and terminals, XML and JSON must hold it.
     """
     return "".join(character if character.isprintable() else "�" for character in text)

@@ -1,4 +1,4 @@
-"""Lines of the kernel's log about GPUs: Xid errors and all else that the NVIDIA driver wrote there.
+"""Lines of the kernel's log about GPUs: Xid errors and other messages of the NVIDIA driver.
 
 The format of ``/dev/kmsg`` is in the kernel's documentation, ABI/testing/dev-kmsg.
 """
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
-#: What the NVIDIA driver's modules write: ``NVRM: Xid (PCI:0000:01:00): 79, …``; and the kernel's end of a process.
+#: Lines of the NVIDIA driver's modules, such as ``NVRM: Xid (PCI:0000:01:00): 79, …``, and of the kernel that ends a
+#: process.
 _WANTED = re.compile(r"\bNVRM\b|\bXid\b|\bnvidia|\bnvlink|Out of memory: Killed|oom-kill", re.IGNORECASE)
 _MOST_RECORD = 1 << 13  # the kernel's own limit of a record
 _MOST_BYTES = 64 << 20
 
 
 def gpu_log_lines_since(moment: float, path: Path = KMSG) -> list[str]:
-    """Return the lines about GPUs since `moment`, in seconds since the boot, each with its time in brackets as in
-    dmesg.
+    """Return the lines about GPUs since `moment` (seconds since the boot), each with its time in brackets as in dmesg.
 
-    Raise OSError if the log cannot be read: it may be missing in a container, or need root.
+    Raise OSError if the log cannot be read: it may be missing in a container, or require root.
     """
     lines = []
     for record in _records(path):
@@ -36,10 +36,10 @@ def gpu_log_lines_since(moment: float, path: Path = KMSG) -> list[str]:
 
 
 def _records(path: Path) -> Iterator[str]:
-    """The first line of each record. Further lines have properties of the device and begin with a space."""
+    """Yield the first line of each record. Further lines have properties of the device and begin with a space."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        # A regular file has several records in what is read at once, and may end within one.
+        # One read of a regular file returns several records, and may end within one.
         kept, seen = b"", 0
         while seen < _MOST_BYTES:
             data = b""

@@ -1,7 +1,7 @@
 """NVML queries about known devices, made when a capability is first used. They create no CUDA context.
 
-Each query initialises NVML and shuts it down again. No query raises: without an answer the capability is absent, and
-the detail is NVML's error.
+Each query initialises NVML and shuts it down again. Queries do not raise: without an answer the capability is absent,
+and the detail is NVML's error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FABRIC_STATES = {
     2: "it is joining its fabric",
     _FABRIC_DONE: "it has joined its fabric",
 }
-#: How many pairs a detail names of one kind.
+#: The most pairs of one kind that a detail names.
 _NAMED = 8
 
 
@@ -63,7 +63,7 @@ def query_peer_access(devices: Sequence[Device]) -> Detected:
 
 
 def query_peer_links(devices: Sequence[Device]) -> Detected:
-    """Return by which kinds of links the whole GPUs `devices`, two or more, reach each other. See `_kinds_of_links`."""
+    """Return the kinds of links between the whole GPUs `devices`, two or more. See `_kinds_of_links`."""
     return _ask(lambda *handles: _kinds_of_links(devices, handles), *devices)
 
 
@@ -146,5 +146,5 @@ def _kinds_of_links(devices: Sequence[Device], handles: Sequence[Any]) -> Detect
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names, and whether there are more."""
+    """Return the first names, and a mark if there are more."""
     return " ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")

@@ -35,7 +35,7 @@ _TYPES: Mapping[ValueKind, str] = {
 
 
 def inventory_json(inventory: Inventory, detected: Mapping[str, Capabilities]) -> dict[str, Any]:
-    """Return everything found, as JSON values. `detected` maps the UUID of each usable device to its capabilities.
+    """Return all findings as JSON values. `detected` maps the UUID of each usable device to its capabilities.
 
     Memory is in bytes; versions are texts (``"9.0"``). Each capability is an object with ``value`` (null if absent),
     ``detail`` (the reason, or what else a reader should know) and ``text`` (both, for a reader). ``capabilities`` are
@@ -146,7 +146,10 @@ def _type(entry: Capability) -> str:
 
 
 def _choices(entry: Capability) -> str:
-    """Return the text with the values, those of the kinds of this project: others depend on the machine."""
+    """Return the text with the possible values for the kinds of this project.
+
+    Those of other kinds depend on the machine.
+    """
     choices = [choice for choice in entry.choices() if choice in table.own_kinds()]
     return f"{entry.text}; {' or '.join(f'`{choice}`' for choice in choices)}" if choices else entry.text
 
@@ -167,7 +170,7 @@ def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 def _device(device: Device) -> dict[str, Any]:
     values = asdict(device)
-    for name in ("mask_entry", "graphs", "asynchronous", "sparse", "process_groups"):  # of registered devices only
+    for name in ("mask_entry", "graphs", "asynchronous", "sparse", "process_groups"):  # only of registered devices
         if values[name] is None:
             del values[name]
     if device.compute_capability is not None:

@@ -180,7 +180,7 @@ def main(arguments: list[str]) -> None:
     question, asker = Question(arguments[0]), int(arguments[1])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != asker:
-        return  # the asker died before the line above
+        return  # the asking process died before the line above
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here and must leave no core file
     # Libraries may print to stdout. Redirect that to stderr, so that stdout has only the answer.
     with open(os.dup(1), "w", encoding="ascii") as output:

@@ -39,7 +39,7 @@ _abandoned: list[subprocess.Popen[bytes]] = []  # subprocess warns if the object
 
 
 class Prober:
-    """Asks the probe about one device. Each question is sent once, when first asked."""
+    """Asks the probe about one device. Each question is sent once, when it is first needed."""
 
     def __init__(
         self,
@@ -64,10 +64,12 @@ class Prober:
         self._answers: dict[Question, Answers] = {}
 
     def ask(self, question: Question) -> Answers:
-        """Return a finding for each capability of the question. If the probe failed: absent, with the reason.
+        """Return a finding for each capability of the question.
 
-        Starts a process, unless this object or another process with the same `cache` already did. Errors of the probe
-        or the cache are not raised.
+        If the probe failed, the capability is absent, with the reason.
+
+        This starts a process, unless this object or another process with the same `cache` already did. Errors of the
+        probe or the cache are not raised.
         """
         if question not in self._answers:
             self._answers[question] = (
@@ -76,9 +78,10 @@ class Prober:
         return self._answers[question]
 
     def first_reading(self, name: str, read: Callable[[], Detected]) -> Detected:
-        """Return what the first process with the same `cache` has read under `name`; read it if this is the first.
+        """Return the value that the first process with the same `cache` read under `name`.
 
-        For what changes while the run uses the device. Errors of the cache are not raised.
+        Read it if this is the first. Use this for values that change while the run uses the device. Errors of the cache
+        are not raised.
         """
         if self._cache is None:
             return read()
@@ -120,7 +123,7 @@ class Prober:
                 if answers is None:
                     answers = self._run(question)
                     _store(folder / f"{name}.json", {"key": key, "answer": _as_json(answers)})
-        except (OSError, NotImplementedError):  # the folder cannot be written or locked; it only saves time
+        except (OSError, NotImplementedError):  # the folder cannot be written or locked; the cache only saves time
             return self._run(question) if answers is None else answers
         return answers
 
@@ -197,7 +200,7 @@ def _none(question: Question, reason: str) -> Answers:
 
 def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float) -> ProbeRun:
     """Run `command` as the leader of a new process group, and kill the whole group at the end."""
-    # Files, since a stray grandchild can hold a pipe open for ever.
+    # Files, since a stray grandchild can hold a pipe open forever.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(

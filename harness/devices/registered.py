@@ -1,4 +1,4 @@
-"""The devices of a kind that is registered from outside of this tree, from a census in a disposable process."""
+"""The devices of a kind that is registered outside this tree, from a census in a disposable process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.core.text import format_exit_code, single_line
 from harness.devices import census
 from harness.devices.device import Device, DeviceError, Inventory
 
-#: The environment variable with the census of a run: its workers need not ask again.
+#: The environment variable with the census of a run, so that its workers need not take it again.
 VARIABLE = "GPU_CONFORMANCE_CENSUS"
 #: Seconds for a census. An import of torch may come from a network file system, and a driver may start slowly.
 LIMIT = 180.0
@@ -26,7 +26,9 @@ _ERRORS_KEPT = 1 << 12
 
 
 def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
-    """Return the devices that a run with ``--device=KIND`` may use. Raise DeviceError, one sentence that says why not.
+    """Return the devices that a run with ``--device=KIND`` may use.
+
+    Raise DeviceError with one sentence if it can use none.
 
     The outer mask applies, since the census has the same environment.
     """
@@ -63,7 +65,10 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
 
 
 def _check_mask(backend: Backend, environ: Mapping[str, str], count: int, answer: dict[str, Any]) -> None:
-    """Ask a fresh process, since the mask did nothing in a fork. Raise DeviceError if it does nothing there either."""
+    """Check the mask in a fresh process, since it had no effect in a fork.
+
+    Raise DeviceError if it has none there either.
+    """
     assert backend.mask is not None
     entry = census.mask_entries(backend, environ, count)[-1]
     alone = _ask(backend, {**environ, backend.mask: entry})
@@ -124,7 +129,7 @@ def _ask(backend: Backend, environ: Mapping[str, str], limit: float = LIMIT) -> 
 
 
 def _with_advice(backend: Backend, answer: dict[str, Any]) -> dict[str, Any]:
-    """Name the kinds that need no torch: the wanted one may be misspelt."""
+    """Add the kinds that need no torch to an error, since the user may have misspelt the kind."""
     if "knows no device" in answer["error"]:
         answer["error"] += f"; known here: auto, {', '.join(kind for kind in known_kinds() if kind != backend.kind)}"
     return answer

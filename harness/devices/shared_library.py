@@ -28,7 +28,7 @@ def has_symbol_with(library: Path, part: bytes) -> bool:
         sections = [_SECTION.unpack_from(table, number * size) for number in range(count)]
         for section in sections:
             if section[1] == _DYNAMIC_SYMBOLS and section[6] < count:
-                _, _, _, _, offset, length, *_ = sections[section[6]]  # the names of these symbols
+                _, _, _, _, offset, length, *_ = sections[section[6]]  # the section with the names of these symbols
                 file.seek(offset)
                 return part in file.read(length)
     raise ValueError("it has no dynamic symbols")

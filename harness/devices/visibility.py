@@ -139,8 +139,9 @@ def _find(entry: str, devices: Sequence[Device]) -> Device | str:
 
 
 def _doubt_about_indices(entries: Sequence[str], devices: Sequence[Device], environ: Mapping[str, str]) -> str | None:
-    """Return why CUDA and NVML may disagree on an index in the mask. None if they agree. NVML counts in PCI bus
-    order.
+    """Return why CUDA and NVML may disagree on an index in the mask. None if they agree.
+
+    NVML counts in PCI bus order.
     """
     if not any(_is_index(entry) for entry in entries):
         return None

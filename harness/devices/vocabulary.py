@@ -1,4 +1,4 @@
-"""The table of capabilities: what each is, how it is detected, and which side effect the detection avoids."""
+"""The table of capabilities: their meanings, their detection, and the side effects that the detection avoids."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ValueKind(StrEnum):
 class Capability:
     """An entry of the vocabulary.
 
-    `text` is what it is, `source` how it is detected, `without` the side effect that this avoids. `unit` is empty for a
-    capability without a unit. `choices` returns the only possible values, if they are few; `allows` then tells
+    `text` is the meaning, `source` the way of detection, `without` the side effect that this avoids. `unit` is empty
+    for a capability without a unit. `choices` returns the only possible values, if they are few; `allows` then tells
     whether a value is one of them, and is cheaper.
     """
 

@@ -1,4 +1,4 @@
-"""Writes what torch's CUDA caching allocator holds when a case fails, for pytorch.org/memory_viz."""
+"""Writes a snapshot of torch's CUDA caching allocator when a case fails, for pytorch.org/memory_viz."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_SNAPSHOTS = 10
 
 
 def write_allocator_snapshot(folder: Path, number: int) -> None:
-    """Write a snapshot into `folder`, or a text that says why there is none. Without a used GPU nothing is written."""
+    """Write a snapshot into `folder`, or a text that says why there is none. Write nothing if no GPU is in use."""
     path = folder / f"allocator-snapshot-{number}.pickle"
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

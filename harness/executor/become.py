@@ -72,7 +72,7 @@ def _become(
             os.environ[name] = value
     os.environ["TMPDIR"] = order["temp"]
     tempfile.tempdir = None
-    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # with it, all of them are where the user wants them
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # otherwise the user has chosen a place for all of them
         _compat.use_basetemp(collected.session.config, Path(order["basetemp"]))
     faulthandler.enable(file=stacks, all_threads=True)
     # C code writes all stacks, even if another thread holds the GIL. The chained default action then ends the process.
@@ -102,12 +102,12 @@ def _become(
 
 
 def renew_thread_pool() -> None:
-    """Let this thread replace torch's pool of threads, which is lost in a fork.
+    """Let this thread replace torch's pool of threads, which a fork loses.
 
-    Otherwise the first thread that needs the pool replaces it. Two at once, for example of autograd, end the process
-    with "Invalid thread pool!" (https://github.com/pytorch/pytorch/issues/178535). A zygote has a pool if what it
-    imported called ``torch.set_num_threads``. The pool has one thread: with more, the zygote would have threads and
-    must not be forked.
+    Otherwise the first thread that needs the pool replaces it. Two such threads at the same time, for example of
+    autograd, end the process with "Invalid thread pool!" (https://github.com/pytorch/pytorch/issues/178535). A zygote
+    has a pool if an imported module called ``torch.set_num_threads``. The pool has one thread: with more, the zygote
+    would have threads and must not be forked.
     """
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() == 1:
@@ -125,7 +125,10 @@ def _check_faults() -> None:
 
 
 def _enter_registered_device(backend: Backend) -> None:
-    """Use each visible device once. The process ends if it does not see those of its lease, or if one fails."""
+    """Use each visible device once.
+
+    End the process if the visible devices are not those of its lease, or if one fails.
+    """
     try:
         torch = backend.import_torch()
         count = backend.device_count(torch)
@@ -149,7 +152,7 @@ def _enter_registered_device(backend: Backend) -> None:
 def _enter_software_device(backend: Backend, library: str, *, unused: bool) -> None:
     """Make the software devices usable. If that fails, the process ends, because no case is the cause.
 
-    With `unused`, none is used before the case.
+    With `unused`, no device is used before the case.
     """
     device = provider.provider_of(backend)
     try:

@@ -1,4 +1,4 @@
-"""Does in an executor what plugins do at the end of a session: the session of an executor never ends."""
+"""Actions of plugins at the end of a session, which the harness takes in an executor, whose session never ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 
 def save_coverage() -> None:
-    """Write what coverage has measured in this process, next to its data file, for the controller to combine.
+    """Write coverage's data of this process next to its data file, for the controller to combine.
 
-    pytest-cov starts coverage in the process that collects, so it goes on in each fork. An error is printed.
+    pytest-cov starts coverage in the process that collects, so coverage continues in each fork. An error is printed.
     """
     coverage = sys.modules.get("coverage")
     current = getattr(coverage, "Coverage", None)

@@ -1,6 +1,6 @@
 """The executor: a process forked from the zygote that runs the requested cases and reports facts.
 
-This code shares its process with a test, and the process may be dying. Verdicts are made elsewhere.
+This code shares its process with a test, and the process may be about to die. Other processes make the verdicts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATC
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 
-#: Seconds after which no further case of one request begins. Meanwhile the supervisor gets no message.
+#: Seconds after which no further case of one request begins, because the supervisor gets no message meanwhile.
 BURST = 0.05
 _ALL_PHASES = [*range(len(PHASES))]
 _REPORT = pytest.TestReport
@@ -73,7 +73,8 @@ class Executor:
     ) -> None:
         """`files`: the descriptors for stacks and facts. `page`: for the phases that have passed.
 
-        `snapshots`: where those of the allocator go, if wanted. `settings`: what cases may read of the run.
+        `snapshots`: the folder for those of the allocator, if wanted. `settings`: the settings of the run that cases
+        may read.
         """
         self._collected = collected
         self._channel = channel
@@ -89,14 +90,14 @@ class Executor:
         self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._has_subtests = False
-        #: Whether the current case has raised an error, expected errors included.
+        #: Whether the current case has raised an error, including expected ones.
         self._has_raised = False
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
         self._is_plain = True
-        #: A device may have started processes of its own.
+        #: A device may have started its own processes.
         self._children: list[int] = linux.child_pids() if linux.has_children() else []
-        #: What the fixtures of the current case have found.
+        #: Problems that the fixtures of the current case have found.
         self._problems: list[StateProblem] = []
         self._inspector = StateInspector(collected.guard, leak_check)
         self._poisoned = False
@@ -158,9 +159,9 @@ class Executor:
         self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _on_report(self, report: pytest.TestReport) -> None:
-        """Write each phase down when it ends, so that the report survives a later crash: to the page or as a fact.
+        """Write the report of each phase when it ends, to the page or as a fact, so that it survives a later crash.
 
-        A message would wake the supervisor; these do not.
+        A message would wake the supervisor; these writes do not.
         """
         config, clock = self._collected.session.config, self._collected.clock
         outcome = reports.outcome_of_phase(report)
@@ -176,7 +177,7 @@ class Executor:
         self._has_subtests = self._has_subtests or type(report) is not _REPORT
         self._has_raised = self._has_raised or outcome == "failed" or hasattr(report, "wasxfail")
         if self._has_subtests and report.when == "call":
-            # In this hook pytest fails a test whose subtests failed. Otherwise only terminal reporters call it.
+            # In this hook, pytest fails a test with failed subtests. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
         self._flush_output()
         streams.raise_if_disk_full(self._streams)
@@ -193,7 +194,7 @@ class Executor:
         self._guarded(lambda: _write(self._facts, encode_message(message)))
 
     def _run(self, message: Message) -> None:
-        """Run the case of a request, and the further ones as long as each has passed with nothing else to report."""
+        """Run the case of a request, and then its further cases while each passes with nothing else to report."""
         cases = [message, *message.get("more", ())]
         over = monotonic() + BURST
         for place, case in enumerate(cases, start=1):
@@ -206,7 +207,7 @@ class Executor:
             self._note_begin(cases[place]["case"])
 
     def _note_begin(self, case: str) -> None:
-        """Write down that the next case begins. The last one has therefore passed, with nothing else to report."""
+        """Record that the next case begins. This implies that the last one has passed with nothing else to report."""
         self._flush_output()
         sizes = _size(1), _size(2)
         message = {"op": "begun", "case": case, "t": now(), "out": sizes, "passed": self._page.written}
@@ -230,7 +231,7 @@ class Executor:
         try:
             self._check_process(item, message, problems, done)
         except Exception as error:
-            # A check has failed: the case has left the process unfit for it, or the harness has a bug.
+            # A check has failed: the case has damaged the process, or the harness has a bug.
             self._watchdog.stop()
             problems = problems or self._remaining_problems()
             if not problems:  # the case is not the cause
@@ -280,7 +281,7 @@ class Executor:
             done["struck"] = struck
 
     def _known_instead(self, case: str) -> str:
-        """Return text about what this process collected, with an example similar to the missing `case`."""
+        """Return text about the cases that this process collected, with an example similar to the missing `case`."""
         cases = list(self._collected.items)
         name = case.rpartition("::")[2]
         example = next((other for other in cases if other.rpartition("::")[2] == name), cases[0] if cases else None)
@@ -301,9 +302,11 @@ class Executor:
         )
 
     def _protocol(self, item: pytest.Item, message: Message, *, briefly: bool = False) -> Message:
-        """Have pytest run the case under the watchdog, which keeps running. Return the error that aborted it or {}.
+        """Have pytest run the case under the watchdog, which keeps running.
 
-        With `briefly`, a case that works for the seconds of ``--endurance`` works for one round.
+        Return the error that aborted the case, or {}.
+
+        With `briefly`, a case that works for the seconds of ``--endurance`` works for one round only.
         """
         nextitem = self._collected.items.get(message["next"]) if message["next"] is not None else None
         self._location = item.location
@@ -327,11 +330,14 @@ class Executor:
             return {"hook_error": failure.describe_exception(error)}
         finally:
             item.config.stash.get(XML_ATTRIBUTES, {}).clear()
-            del item.user_properties[had:]  # they are in the reports; kept, they would look like a leak of the case
+            del item.user_properties[had:]  # they are in the reports; if kept, they would look like a leak of the case
         return {}
 
     def _run_without_report(self, message: Message) -> None:
-        """Run a case whose outcome is not needed. If a hook aborts it, the process exits: no measurement is valid."""
+        """Run a case whose outcome is not needed.
+
+        If a hook aborts the case, exit, since no measurement would be valid.
+        """
         aborted = self._protocol(self._collected.items[message["case"]], message, briefly=True)
         self._watchdog.stop()
         if "hook_error" in aborted:
@@ -347,7 +353,7 @@ class Executor:
         return {name: more for name, count in self._struck.items() if (more := count - before.get(name, 0))}
 
     def _again(self, message: Message) -> None:
-        """Run a case again without reports. Growth in the first run only is lazy initialisation, not a leak."""
+        """Run a case again without reports. Lazy initialisation grows only in the first run, unlike a leak."""
         self._mute()
         self._run_without_report(message)
         self._listen()
@@ -357,11 +363,11 @@ class Executor:
     def _repeat(self, message: Message) -> None:
         """Run a case several times without reports, and send the growth of each run.
 
-        Stop once no leak can be shown any more. For the meters in `history`, run it each time, and also send the origin
-        of the growth after the first `warmup` runs.
+        Stop once a leak is ruled out. If `history` names meters, do not stop early, and also send the origin of their
+        growth after the first `warmup` runs.
         """
         self._mute()
-        # Origins need all new objects.
+        # The search for origins examines all new objects, so they must not be frozen.
         meters, grown = MeterReader("full", freeze=not message["history"], without_arenas=True), []
         before = meters.read()
         origins, keeps = None, kept(self._collected.items[message["case"]])
@@ -404,7 +410,7 @@ class Executor:
         self._guarded(lambda: self._channel.send(message))
 
     def _guarded(self, write: Callable[[], object]) -> None:
-        """Write a message or a fact. Limits that the case has set and that prevent it are lifted for the retry."""
+        """Write a message or a fact. Limits of the case that prevent the write are lifted for a retry."""
         self._expect_own_channel()
         try:
             write()
@@ -445,7 +451,7 @@ class Executor:
 
     @contextlib.contextmanager
     def _limits_lifted(self) -> Iterator[None]:
-        """Restore the initial limits as far as permitted, and afterwards set the case's limits again."""
+        """Restore the initial limits as far as permitted, and set the case's limits again afterwards."""
         left = {name: getrlimit(process.LIMITS[name]) for name in self._limits}
         self._restore_limits()
         try:
@@ -462,11 +468,11 @@ class Executor:
             setrlimit(number, (allowed, hard))
 
     def _leave(self, message: Message) -> NoReturn:
-        """Tear down all fixtures, then exit under the watchdog, as the request says."""
+        """Tear down all fixtures, then exit under the watchdog, as requested."""
         self._watchdog.start(message["limit"])
         bye: Message = {"op": "bye"}
         self._session.begin()
-        # After a single case that has torn down all, nothing is left to compare.
+        # After a single case that has torn down everything, nothing is left to compare.
         compared = not self._poisoned and (self._inspector.several or _compat.is_set_up(self._collected.session))
         try:
             if compared:
@@ -507,7 +513,7 @@ def _streams_now() -> tuple[Any, Any, Any]:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Append all of `data` to a file of the harness, or nothing: a partial line would look like a write of a case."""
+    """Append all of `data` to a file of the harness, or nothing: a partial line would look like a write by a case."""
     left = data
     try:
         while left:

@@ -29,15 +29,13 @@ def describe_exception(error: BaseException) -> Message:
 
 
 def is_raised_by_other_plugin(error: BaseException) -> bool:
-    """Return whether an exception that came out of a hook call was raised by a hook of a conftest or of another
-    plugin.
-    """
+    """Return whether a hook of a conftest or of another plugin raised an exception that came out of a hook call."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     return is_other_plugin_traceback([frame.f_globals.get("__name__", "") for frame in frames])
 
 
 def is_other_plugin_traceback(modules: Sequence[str]) -> bool:
-    """Return the same, given the modules of the traceback's frames, the outermost first.
+    """Return the same for the modules of the traceback's frames, outermost first.
 
     The last hook call decides: its frame follows the last frame of pluggy. Frames below belong to that hook, because
     libraries such as torch and json raise in calls from the harness as well as from other plugins.
@@ -56,7 +54,7 @@ def _package(module: str) -> str:
 def report_error_and_exit(error: BaseException, channel: Channel) -> NoReturn:
     """Report an exception of the harness's own code to the supervisor, and exit.
 
-    The report uses the channel, because the executor's files may not be writable: with a full disk the channel works.
+    The report uses the channel, which works even if the executor's files cannot be written, for example on a full disk.
     """
     try:
         channel.send({"op": "harness_error", **describe_exception(error)})

@@ -1,4 +1,4 @@
-"""The most memory that a case had in use, of the host and of its devices. Facts for comparisons over many runs only."""
+"""The peak memory of a case, of the host and of its devices. These facts are only for comparisons over many runs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from sys import modules
 
 from harness.backends.backend import Backend
 
-#: Writing 5 to this file makes the kernel count the peak of the process anew (man 5 proc_pid_clear_refs). It takes
-#: 15 µs; reading the peak takes 1 µs.
+#: Writing 5 to this file makes the kernel reset the peak of the process (man 5 proc_pid_clear_refs). It takes 15 µs;
+#: reading the peak takes 1 µs.
 _RESET = "/proc/self/clear_refs"
 
 
 class PeakMemory:
     """Measures one case at a time.
 
-    The host's figure is what the resident memory of the process rose by above its size at the begin of the case, as the
-    kernel counts it: on machines with many cores it may be some MiB short. The devices' figure is the largest of what
-    torch's allocator had in use by tensors on one device, with what was there before the case. Both are 0 if unknown.
+    The host's figure is the rise of the process's resident memory above its size at the begin of the case, as the
+    kernel counts it: on machines with many cores it may be some MiB too low. The devices' figure is the peak of the
+    memory that tensors used in torch's allocator on one device, including memory from before the case. Both are 0 if
+    unknown.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -33,7 +34,7 @@ class PeakMemory:
     def begin(self) -> None:
         """Begin to measure a case."""
         self._before = None
-        with contextlib.suppress(OSError):  # a sandbox may forbid it, and a case may have taken all descriptors
+        with contextlib.suppress(OSError):  # a sandbox may forbid it, and a case may have used up all descriptors
             descriptor = open_file(_RESET, O_WRONLY)
             try:
                 write_to(descriptor, b"5")
@@ -48,11 +49,11 @@ class PeakMemory:
                         torch.accelerator.reset_peak_memory_stats(index)
 
     def host(self) -> int:
-        """Return the host's figure up to now, in bytes."""
+        """Return the host's figure so far, in bytes."""
         return 0 if self._before is None else max(0, getrusage(RUSAGE_SELF).ru_maxrss - self._before) * 1024
 
     def device(self) -> int:
-        """Return the devices' figure up to now, in bytes."""
+        """Return the devices' figure so far, in bytes."""
         torch = modules.get("torch")
         if torch is None or not self._backend.accelerator:
             return 0

@@ -1,4 +1,4 @@
-"""Measures the phases of a case. A case may stop pytest's own clock."""
+"""Measures the phases of a case, because a case may stop pytest's own clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.protocol.reports import PhaseTimes
 
 
 class PhaseClock:
-    """A plugin that writes the times of each phase into pytest's report of it. Other plugins may change them there."""
+    """A plugin that writes the times of each phase into pytest's report. Other plugins may change them there."""
 
     def __init__(self) -> None:
         #: The phase that runs or ran last. Below: its begin, and its duration, None while it runs.
@@ -23,7 +23,7 @@ class PhaseClock:
 
     @property
     def times(self) -> PhaseTimes:
-        """The times of the phase that ran last; until now, if it still runs."""
+        """The times of the phase that ran last; up to now, if it still runs."""
         duration = monotonic() - self._begun if self._duration is None else self._duration
         return PhaseTimes(duration, self._start, self._start + duration)
 
@@ -58,13 +58,14 @@ class PhaseClock:
         finally:
             self._end()
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # inside all others, which find these times and may change them
+    @pytest.hookimpl(wrapper=True, trylast=True)  # inside all other wrappers, which see these times and may change them
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
         report = yield
         if not isinstance(report, pytest.TestReport):
             return report
         times = self.times
-        # Part of a phase, such as a subtest, is measured by pytest alone: within the time of the phase so far.
+        # Only pytest measures a part of a phase, such as a subtest. The part is limited to the time of the phase so
+        # far.
         is_part = self._duration is None or call.when != self.when
         if not is_part or not 0.0 <= report.duration <= times.duration:
             report.duration, report.start, report.stop = times

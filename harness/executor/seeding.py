@@ -11,8 +11,8 @@ from harness.backends.backend import Backend
 def seed_everything(seed: int, backend: Backend) -> None:
     """Seed the global generators of Python, and of NumPy and torch if they are imported.
 
-    The generators of the `backend`'s devices are seeded too; those of CUDA, once it is initialised. Other device kinds
-    are not seeded: for a device that the process lacks, torch would store a stack trace at each call.
+    The generators of the `backend`'s devices are seeded too; those of CUDA only once it is initialised. Other device
+    kinds are not seeded, since torch would store a stack trace at each call for a device that the process lacks.
     """
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):

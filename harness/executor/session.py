@@ -20,7 +20,8 @@ from harness.protocol.session_news import SESSION_ENDS, SessionNews
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "own_process", "leaks", "endurance"})
 
 _NONE = SessionNews()
-#: What a case may record of the run as a whole, as of itself: a message must not be too long to be sent.
+#: Limits of properties that a case may record for the whole run, as for those of the case: a message must not be too
+#: long to send.
 _MOST_PROPERTIES, _MOST_OF_NAME, _MOST_OF_VALUE = 100, 200, 2000
 
 
@@ -37,7 +38,7 @@ class ReportRelay:
         self.failed = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # pytest's session does the same before: registered later, its hooks are called first.
+        # pytest's session does the same before: it is registered later, so its hooks are called first.
         self.failed += report.failed and not hasattr(report, "wasxfail")
         if self.on_report is not None:
             self.on_report(report)
@@ -73,13 +74,16 @@ def late_marks(item: pytest.Item, added: Iterable[pytest.Mark]) -> list[str]:
 
 
 def make_late_warning(text: str, item: pytest.Item) -> warnings.WarningMessage:
-    """Return a warning at the place of a case."""
+    """Return a warning with the place of a case."""
     file, line, _ = item.location
     return warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, file, (line or 0) + 1)
 
 
 class SessionWatch:
-    """Finds out what cases, fixtures and hooks tell the session of an executor: pytest's own does not see it."""
+    """Detects changes to the session of an executor by cases, fixtures and hooks.
+
+    pytest's own session does not see these changes.
+    """
 
     def __init__(self, session: pytest.Session, relay: ReportRelay) -> None:
         self._session = session
@@ -88,11 +92,11 @@ class SessionWatch:
         self.begin()
 
     def begin(self) -> None:
-        """What has been counted so far is no news."""
+        """Start over: earlier changes are not news."""
         self._others = self._failed_otherwise()
 
     def news(self) -> SessionNews:
-        """Return what is new since `begin`."""
+        """Return the changes since `begin`."""
         session = self._session
         ends = {name: value for name in SESSION_ENDS if (value := getattr(session, name))}
         failed = self._failed_otherwise() - self._others
@@ -108,6 +112,6 @@ class SessionWatch:
         return news
 
     def _failed_otherwise(self) -> int:
-        """Return what others than pytest have added to the number of failed tests."""
+        """Return the change of the number of failed tests by code other than pytest."""
         count = self._session.testsfailed
         return count - self._relay.failed if isinstance(count, int) else 0

@@ -1,13 +1,13 @@
 """The short exit of an executor: the interpreter's finalisation, but only of objects made since the fork.
 
-Finalising a process that has imported torch takes 0.15 s. Nearly all of that is spent on objects from before the fork,
-which are the same for every case.
+The finalisation of a process that has imported torch takes 0.15 s. Nearly all of this time is spent on objects from
+before the fork, which are the same for every case.
 """
 
 from __future__ import annotations
 
 import types
-from gc import collect  # by its own name: a case may have replaced it
+from gc import collect  # imported by name: a case may have replaced it
 from itertools import takewhile
 from sys import modules
 from typing import Any
@@ -20,7 +20,8 @@ def clear_new_modules(collected: CollectedSession) -> None:
     """End threads, run exit callbacks, clear the globals of new modules: CPython's order, before C's exit handlers."""
     _compat.join_threads()
     _compat.run_exit_callbacks(collected.last_finalizer)
-    # New modules are last in the dictionary. A scan of all of it would copy the memory pages of every module's name.
+    # New modules are last in the dictionary. A scan of the whole dictionary would copy the memory pages of every
+    # module's name.
     made = takewhile(lambda name: name not in collected.modules, reversed(modules))
     for name in [*made, *collected.case_modules]:
         if issubclass(type(module := modules.get(name)), types.ModuleType):

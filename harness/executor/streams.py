@@ -14,7 +14,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def replace_standard_streams(out: int, err: int) -> None:
-    """Replace the standard streams: an empty input, and the files `out` and `err`. Close both descriptors."""
+    """Replace the standard streams by an empty input, and the files `out` and `err`. Close both descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target, inheritable=True)

@@ -14,8 +14,8 @@ TRACE_LOGGER = "torch.__trace"
 class TraceLogMuted:
     """A plugin that removes pytest's log handlers from the trace logger while a case runs.
 
-    pytest (seen with 9.2) attaches handlers to all loggers that do not propagate. Torch writes the trace as soon as a
-    handler is attached, whatever the level. The trace takes a fifth of the time of cases that compile, and puts
+    pytest (observed with 9.2) attaches handlers to all loggers that do not propagate. Torch writes the trace as soon as
+    a handler is attached, whatever the level. The trace takes a fifth of the time of cases that compile, and puts
     hundreds of useless lines into the report of each failure. Handlers of torch itself (`TORCH_TRACE`) or of a case
     stay.
     """

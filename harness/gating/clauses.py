@@ -8,10 +8,10 @@
 - ``True`` and ``False``: present or absent. For versions and booleans.
 - ``2``: at least two. For counts.
 - Texts: ``"linux-*|darwin-arm64"``. ``|`` separates alternatives; ``*`` is any run of characters.
-- ``device="cpu"`` holds everywhere, since every machine has a CPU. ``device="cuda"`` holds on a simulated GPU too,
-  which is ``cuda`` to torch; ``silicon=True`` asks for a real one.
-- ``devices=2``: the case gets two devices. Holds if the machine can give a number that meets the condition.
-- ``ranks=4``: the case runs four processes at once, each with a device of its own. On an accelerator it gets four
+- ``device="cpu"`` holds everywhere, since every machine has a CPU. ``device="cuda"`` also holds on a simulated GPU,
+  which is ``cuda`` to torch; ``silicon=True`` requires a real one.
+- ``devices=2``: the case gets two devices. The condition holds if the machine has a number of devices that meets it.
+- ``ranks=4``: the case runs four processes at the same time, each with its own device. On an accelerator it gets four
   devices.
 
 An absent capability meets no condition except ``False``.
@@ -33,7 +33,7 @@ from harness.devices.detected import Detected, Value
 
 DEVICES = "devices"
 RANKS = "ranks"
-#: Capabilities of which a case gets as many as it wants, and no more.
+#: Capabilities of which a case gets exactly as many as it requires.
 GIVEN = (DEVICES, RANKS)
 
 
@@ -134,7 +134,7 @@ def _holds(name: str, clause: Clause, finding: Detected) -> bool:
 
 
 def exceeds(name: str, clauses: Iterable[Clause], finding: Detected) -> bool:
-    """Return whether the clauses that do not hold ask for less than `finding`: an absence, or a smaller value."""
+    """Return whether the clauses that do not hold require less than `finding`: an absence, or a smaller value."""
     if name in GIVEN:
         return False
     failing = [clause for clause in clauses if not _holds(name, clause, finding)]
@@ -152,7 +152,7 @@ def _asks_for_less(clause: Clause, value: Value | None) -> bool:
 
 
 def grows_out_of(clauses: Iterable[Clause]) -> bool:
-    """Return whether a larger value could fail these clauses, which hold."""
+    """Return whether a larger value could fail these clauses, which hold now."""
     return any(
         clause.value is False
         or clause.operator in ("<", "<=")

@@ -270,8 +270,8 @@ class _Document:
                 texts.append(_own_text(detail["msg"]))
         problems: list[tuple[int, str]] = []
         for where, (wanted, texts) in places.items():
-            # A problem deeper in the file replaces this one. For a union: the deeper branch is the one the user meant.
-            # For a list: an invalid item also makes the list too short.
+            # A problem deeper in the file replaces this one. For a union, the deeper branch is the one that the user
+            # meant. For a list, an invalid item also makes the list too short.
             if wanted and not any(len(other) > len(where) and other[: len(where)] == where for other in places):
                 texts.append(f"wanted {' or '.join(dict.fromkeys(wanted))}, found {self._actual(where, wanted)}")
             line = self._keys.get(where) or self.lines[where]
@@ -319,7 +319,7 @@ class _Document:
 
 _SHOULD = "Input should be "
 
-# Words for pydantic's error types. Its own messages use the type names of Python and JSON.
+# Texts for pydantic's error types. Its own messages use the type names of Python and JSON.
 _WANTED = {
     "string_type": "text",
     "int_type": "a whole number",

@@ -1,7 +1,7 @@
 """Kinds of hardware: the properties of a device of a kind, and the promises of its machine. Pure functions.
 
 The files are ``configs/hardware/<name>.yaml``; ``docs/profiles.md`` describes every key. If a device does not match the
-file, the run refuses to start. A broken promise is a finding. A case that was gated although the promises meet all its
+file, the run refuses to start. A broken promise is a finding. A case that is gated although the promises meet all its
 requirements is a failure.
 """
 
@@ -91,7 +91,7 @@ def load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
 def hardware_mismatches(hardware: Hardware, capabilities: Capabilities) -> list[Unmet]:
     """Return every condition on the device that does not hold. Empty if the device is of this kind.
 
-    Here ``device: cpu`` holds for the CPU only. As a requirement of a case it holds on every machine.
+    Here ``device: cpu`` holds only for the CPU. As a requirement of a case it holds on every machine.
     """
     unmet = _unmet(hardware.device, capabilities)
     wanted = str(hardware.device["device"])
@@ -106,7 +106,7 @@ def broken_hardware(hardware: Hardware, capabilities: Capabilities) -> list[Unme
 
 
 def _unmet(conditions: Mapping[str, Any], capabilities: Capabilities) -> list[Unmet]:
-    # One at a time: `first_unmet` returns only the first unmet condition.
+    # One at a time, because `first_unmet` returns only the first unmet condition.
     results = (
         requirements.first_unmet([condition], capabilities) for condition in requirements.parse_requirements(conditions)
     )

@@ -1,4 +1,4 @@
-"""Evaluate conditions on a machine of which only declared conditions are known: certain, possible or impossible.
+"""Evaluate conditions on a machine with known declared conditions: certain, possible or impossible.
 
 This checks a machine against the promises of its kind, and finds conditions that no declared machine can meet. The
 result is exact if each capability occurs only once in a condition. Otherwise it may be "possible" too often.
@@ -35,8 +35,8 @@ class Implication:
 def implication(conditions: Iterable[Condition], declared: Iterable[Condition]) -> Implication:
     """Return whether all `conditions` together can hold or fail on a machine on which the `declared` conditions hold.
 
-    Without declared conditions: whether `conditions` can hold at all, and whether they can fail. A declared ``any`` or
-    ``not`` is ignored.
+    Without declared conditions, return whether `conditions` can hold at all, and whether they can fail. A declared
+    ``any`` or ``not`` is ignored.
     """
     by_capability = {condition.capability: condition for condition in declared if isinstance(condition, Requirement)}
     implications = [_single(condition, by_capability) for condition in conditions]

@@ -1,7 +1,7 @@
 """Levels of conformance: ``configs/conformance/NAME.yaml``, and the must-pass list ``NAME.txt`` beside it.
 
-A level says in prose what a device shows by passing it, which cases show that, and what a device may lack without
-failing it. Its list names the cases one by one, so that a citation of name and hash means the same cases everywhere.
+A level states in prose what a device proves by passing it, which cases prove it, and what a device may lack without
+failing the level. Its list names each case, so that a citation of name and hash means the same cases everywhere.
 ``harness conformance --update-lists`` writes the lists.
 """
 
@@ -23,7 +23,8 @@ from harness.gating.profiles import Capability, Pattern, Text
 
 FOLDER = "conformance"
 
-#: What only some devices have. A case that mentions one of these says nothing about an accelerator in general.
+#: Capabilities of some kinds of device only. A case that mentions one of these proves nothing about accelerators in
+#: general.
 _OF_ONE_KIND = frozenset(
     {*OF_GPUS, "device", "cuda", "cudnn", "cublas", "nccl", "driver", "cuda_driver", "nvml", "rocm", "cuda_toolkit"}
 ) - {"accelerator", "accelerator_graphs"}
@@ -32,9 +33,10 @@ _OF_ONE_KIND = frozenset(
 class Level(StrictModel):
     """The definition of a level.
 
-    `description`: what a device shows by passing it, in prose. `cases` and `exclude`: patterns of case ids. `marked`:
-    only cases that require an accelerator; otherwise also those that run on any device. `needs`: the capabilities
-    without which the level does not apply to a device. `may_lack`: those that single cases may need.
+    `description`: what a device proves by passing the level, in prose. `cases` and `exclude`: patterns of case ids.
+    `marked`: only cases that require an accelerator; otherwise also those that run on any device. `needs`: the
+    capabilities without which the level does not apply to a device. `may_lack`: capabilities that single cases may
+    need.
     """
 
     description: Text
@@ -77,7 +79,7 @@ def load_levels(configs: Path, names: Iterable[str] = ()) -> list[ListedLevel]:
     Raise ConfigError, and MustPassError for a list that is missing or damaged.
     """
     files = {path.stem: path for path in sorted((configs / FOLDER).glob("*.yaml"))}
-    wanted = sorted(set(names)) or list(files)  # a statement is proven in this order
+    wanted = sorted(set(names)) or list(files)  # statements are made in this order
     for name in wanted:
         if name not in files:
             raise ConfigError(f"there is no level {name!r}: expected one of {', '.join(files) or 'none'}")
@@ -109,7 +111,7 @@ def _load(path: Path) -> Loaded[Level]:
 
 
 def _mentioned(conditions: object) -> Iterator[str]:
-    """Yield all names in the arguments of a mark, also inside ``any``, ``all`` and ``not``."""
+    """Yield all names in the arguments of a mark, including those inside ``any``, ``all`` and ``not``."""
     if isinstance(conditions, Mapping):
         for name, value in conditions.items():
             yield str(name)

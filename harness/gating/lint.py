@@ -66,7 +66,7 @@ def declared_conditions(declared: Mapping[str, Any]) -> tuple[Condition, ...]:
     backend = BACKENDS.get(str(declared.get("device")))
     implied: dict[str, Any] = {}
     if backend is not None:
-        # a condition cannot say that a text is absent
+        # no condition can express that a text is absent
         absent = [name for name in OF_GPUS if VOCABULARY[name].kind is not ValueKind.TEXT] if backend.no_gpu else []
         implied = {**dict.fromkeys(absent, False), **backend.implied}
     return requirements.parse_requirements({**implied, **declared})
@@ -82,7 +82,7 @@ def lint_waivers(
     """Return all remarks on the waivers, in the order of the waivers.
 
     `catalog` maps case ids to marks. `hardware` maps each declared kind of machine to the conditions that it meets.
-    None skips the checks that need it. `requirements` must be able to parse all marks and conditions.
+    None for either skips the checks that need it. `requirements` must be able to parse all marks and conditions.
     """
     matched = [_matched(waiver, catalog) for waiver in waivers]
     remarks = [
@@ -103,7 +103,7 @@ def lint_waivers(
 
 
 def _alone(waiver: Waiver, today: date) -> Iterator[Remark]:
-    """Yield remarks that need only the entry."""
+    """Yield remarks that need only the entry itself."""
     if waiver.expired(today):
         text = f"expired on {waiver.expires}: renew or remove it (owner: {waiver.owner})"
         yield Remark(waiver.source, "expired", text)
@@ -153,7 +153,7 @@ def _where(
 def _shared(
     first: Waiver, second: Waiver, of_first: Mapping[str, Marks] | None, of_second: Mapping[str, Marks] | None
 ) -> str:
-    """Return the cases that both waivers can apply to on one machine, in words; "" if there is none."""
+    """Return a text with the cases that both waivers can apply to on one machine; "" if there is none."""
     if of_first is None or of_second is None:
         both = first.case == second.case and _possible([first.when, second.when])
         return repr(second.case) if both else ""
@@ -171,14 +171,14 @@ def _possible(written: Iterable[Mapping[str, Any]], declared: Sequence[Condition
         return True
     try:
         conditions = [_without_cpu(requirement) for requirement in requirements.parse_requirements({"all": mappings})]
-    except RequirementError:  # each one parses alone; together no number of devices meets them
+    except RequirementError:  # each one can be parsed alone, but no number of devices meets them together
         return False
     # The second check declares the conditions themselves, so that ``not`` sees the others on the same capability.
     return implication(conditions, declared).can_hold and implication(conditions, conditions).can_hold
 
 
 def _without_cpu(condition: Condition) -> Condition:
-    """Return the condition without ``device: cpu``, which holds everywhere but, when declared, means the CPU only."""
+    """Return the condition without ``device: cpu``. It holds everywhere, but when declared, it means only the CPU."""
     if not isinstance(condition, Requirement) or condition.capability != "device":
         return condition
     return replace(condition, clauses=tuple(clause for clause in condition.clauses if clause.value != "cpu"))

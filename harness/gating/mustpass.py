@@ -71,7 +71,7 @@ def write_must_pass(path: Path, ids: Iterable[str], description: str = "") -> Mu
 
 
 def must_pass_bytes(must_pass: MustPass) -> bytes:
-    """Return the contents of the file of a list."""
+    """Return the contents of a list's file."""
     header = [HEADING, f"{_DESCRIPTION}{must_pass.description}".rstrip(), f"# cases: {len(must_pass.ids)}"]
     return "\n".join([*header, f"# {must_pass.hash}", *must_pass.ids, ""]).encode("utf-8", "backslashreplace")
 

@@ -26,7 +26,7 @@ def literal_prefix(pattern: str) -> str:
 
 
 def may_begin(start: str, beginnings: Collection[str]) -> bool:
-    """Return whether an id may begin both with `start` and as one of `beginnings` says."""
+    """Return whether an id that begins with `start` may also begin with one of `beginnings`."""
     return any(beginning.startswith(start) or start.startswith(beginning) for beginning in beginnings)
 
 
@@ -48,7 +48,7 @@ def _covers(argument: str, pattern: str) -> bool:
     if not separator:
         return prefix.startswith((f"{path}/", f"{path}::"))
     node = f"{path}::{inside}"
-    # A class or function name is followed by its members (``::``) or its parameters (``[``). Anything else continues a
+    # A class or function name is followed by its members (``::``) or its parameters (``[``). Any other text continues a
     # longer name.
     return pattern == node or prefix.startswith((f"{node}::", f"{node}["))
 

@@ -23,10 +23,10 @@ class Policy:
 
     `promised` are the conditions, as in ``requires``, that the hardware file `hardware` promises; `floors` are those of
     that file, by figure, and `without_types` the types that its device lacks. `gates` are the capabilities that a case
-    may be gated for; None means any. `skips`: a case may skip itself. `suites`, `cases` (patterns) and `exclude`
-    (patterns) select cases; None means all. `repeat` and `retries` are numbers of runs. `extended`: cases with the mark
-    ``extended`` are selected too. `operators`: only cases about these operators are selected; None means all.
-    `until_fail` stops repeating at the first red run. `verify` is 0 or the number of loops of ``--verify``.
+    may be gated for; None means any. `skips`: whether a case may skip itself. `suites`, `cases` (patterns) and
+    `exclude` (patterns) select cases; None means all. `repeat` and `retries` are numbers of runs. `extended`: whether
+    cases with the mark ``extended`` are selected too. `operators`: only cases about these operators are selected; None
+    means all. `until_fail` stops repeating at the first red run. `verify` is 0 or the number of loops of ``--verify``.
     """
 
     profile: str = ""
@@ -110,7 +110,7 @@ def rule_on_gate(policy: Policy, conditions: Iterable[Condition], capabilities: 
     """Return the ruling on a case with unmet `conditions`. None if the case may be gated.
 
     A case may be gated if the hardware does not promise at least one unmet condition, and either the profile allows
-    gating for it, or the condition asks for less than the machine has.
+    gating for it, or the condition requires less than the machine has.
     """
     promised = requirements.parse_requirements(policy.promised)
     objection: Ruling | None = None
@@ -162,8 +162,8 @@ def rule_on_verdict(
 def rule_on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
     """Return the ruling of ``--verify`` on a case that ran several times in one process and in fresh processes.
 
-    All attempts must have passed, or have the same outcome that is not red. No attempt may be near the time limit of
-    the case, `limit` seconds.
+    All attempts must have passed, or must have the same outcome that is not red. No attempt may be near the time limit
+    of the case, `limit` seconds.
     """
     source = "--verify"
     attempts = (*together, *afresh)

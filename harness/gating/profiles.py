@@ -1,4 +1,7 @@
-"""Profiles: what must run and how. The files are in ``configs/profiles/``; ``docs/profiles.md`` describes every key."""
+"""Profiles: the cases that must run, and the settings.
+
+The files are in ``configs/profiles/``; ``docs/profiles.md`` describes every key.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 
 
 class Profile(StrictModel):
-    """The selection of cases and the settings of a run. None: the setting comes from the ini file or its default."""
+    """The selection of cases and the settings of a run.
+
+    For None, the setting comes from the ini file or its default.
+    """
 
     description: Text
     device: DeviceKind | None = None

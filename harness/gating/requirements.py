@@ -68,8 +68,8 @@ Condition = Requirement | AnyOf | Not
 class Unmet:
     """Why a case is gated: the capability, the condition as written, and the value found (or why it is absent).
 
-    `names` are the capabilities that caused it. An unmet ``any`` or ``not`` can have several; its `capability` is then
-    ``any`` or ``not``.
+    `names` are the capabilities that caused the gate. An unmet ``any`` or ``not`` can have several; `capability` is
+    then ``any`` or ``not``.
     """
 
     capability: str
@@ -124,8 +124,8 @@ def first_unmet(conditions: Iterable[Condition], capabilities: Capabilities) -> 
 def devices_wanted(conditions: Iterable[Condition], *, per_rank: bool = True) -> int:
     """Return the number of devices of a case: the smallest that meets its condition on ``devices``; 1 without one.
 
-    `per_rank`: a case gets as many for its condition on ``ranks``, since each rank has a device of its own. On the CPU
-    all ranks have the same.
+    `per_rank`: a condition on ``ranks`` counts as well, since each rank has its own device. On the CPU all ranks have
+    the same device.
     """
     counting = GIVEN if per_rank else (DEVICES,)
     counts = [
@@ -144,8 +144,9 @@ def wants_ranks(conditions: Iterable[Condition]) -> bool:
 
 
 def memory_wanted(conditions: Iterable[Condition]) -> int:
-    """Return the device memory, in bytes, that a case declares by ``memory`` or ``free_memory``: the largest lower
-    bound.
+    """Return the device memory, in bytes, that a case declares by ``memory`` or ``free_memory``.
+
+    This is the largest lower bound.
     """
     bounds = [
         clause.value
@@ -158,7 +159,7 @@ def memory_wanted(conditions: Iterable[Condition]) -> int:
 
 
 def disguised_device(conditions: Iterable[Condition], capabilities: Capabilities) -> Unmet | None:
-    """Return the device condition that holds only because torch takes the device for another kind; None without one.
+    """Return the device condition that holds only because torch regards the device as another kind; None without one.
 
     ``device: cuda`` holds on a simulated GPU. This is enough for a case, but not for the claim of a whole run.
     """
@@ -193,9 +194,9 @@ def _unmet(condition: Condition, capabilities: Capabilities) -> Unmet | None:
 
 
 def asks_for_less(condition: Condition, capabilities: Capabilities) -> bool:
-    """Return whether an unmet condition asks for less than the machine has, such as a machine without NVML.
+    """Return whether an unmet condition requires less than the machine has, such as the absence of NVML.
 
-    A machine with more would not meet it either, so a case that is gated for it shows no gap in what was tested.
+    A better machine would not meet the condition either, so a case that is gated for it is no gap in the test coverage.
     """
     match condition:
         case Requirement(name, _, clauses):
@@ -207,7 +208,7 @@ def asks_for_less(condition: Condition, capabilities: Capabilities) -> bool:
 
 
 def _asks_for_less_than(condition: Condition, capabilities: Capabilities) -> bool:
-    """Return whether a condition is unmet, and asks for less than the machine has."""
+    """Return whether a condition is unmet, and requires less than the machine has."""
     return first_unmet([condition], capabilities) is not None and asks_for_less(condition, capabilities)
 
 
@@ -283,9 +284,7 @@ def _requirement(name: str, condition: object) -> Requirement:
 
 
 def _merged(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return one requirement per capability, in the order of the vocabulary, then the other conditions without
-    duplicates.
-    """
+    """Return one requirement per capability, in the order of the vocabulary, then the other conditions, each once."""
     by_name: dict[str, Requirement] = {}
     others: dict[Condition, None] = {}
     for new in conditions:

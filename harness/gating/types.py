@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.core.errors import HarnessError
 from harness.gating.requirements import Mark, Unmet
 
-#: What reports call such a gate, where others have the name of a capability.
+#: The name of such a gate in reports, in the place of a capability.
 TYPES = "types"
-#: The variable with the types that the device of an executor lacks, separated by commas. Cases that go through several
-#: types leave these out.
+#: The variable with the types that the device of an executor lacks, separated by commas. Cases that loop over several
+#: types skip these.
 VARIABLE = "HARNESS_WITHOUT_TYPES"
 #: The names of torch.dtype in torch 2.11 to 2.15, without quantized ones and packed bits.
 KNOWN = (
@@ -26,9 +26,9 @@ KNOWN = (
 
 
 def parameter_types(item: object) -> tuple[str, ...]:
-    """Return the names of the types among the parameters of a pytest item: each ``torch.dtype``, each name of one.
+    """Return the names of the types among the parameters of a pytest item: each ``torch.dtype``, and each name of one.
 
-    A stand-in for an item that another process has collected has them as an attribute.
+    A stand-in for an item that another process has collected has these names as an attribute.
     """
     described: tuple[str, ...] | None = getattr(item, "parameter_types", None)
     if described is not None:
@@ -54,7 +54,7 @@ def types_needed(parameters: Iterable[str], marks: Iterable[Mark]) -> list[str]:
 
 
 def first_lacking(needed: Iterable[str], without: Sequence[str], hardware: str) -> Unmet | None:
-    """Return why a case that needs these types is gated on hardware that lacks some; None if it lacks none of them."""
+    """Return why a case that needs these types is gated on hardware that lacks some. None if the hardware has all."""
     name = next((name for name in needed if name in without), None)
     if name is None:
         return None

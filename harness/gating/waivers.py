@@ -36,9 +36,9 @@ EXPECTABLE = (
 class Waiver:
     """One entry of a waiver file.
 
-    `case` is a pattern for case ids. `when` has conditions as in ``requires``, already parsed once without error; if
-    it is empty, the waiver holds everywhere. `link` is "" if none is given; the run reports that as a fault. `expires`
-    is the last day on which the waiver holds. `source` is its file and line: ``configs/waivers/a.yaml:12``.
+    `case` is a pattern for case ids. `when` has conditions as in ``requires``, already parsed once without error; if it
+    is empty, the waiver holds everywhere. `link` is "" if none is given, which the run reports as a fault. `expires` is
+    the last day on which the waiver holds. `source` is its file and line: ``configs/waivers/a.yaml:12``.
     """
 
     case: str
@@ -87,8 +87,9 @@ class WaiverError(HarnessError):
 
 
 def waiver_from_mark(mark: Mark, case_id: str, source: str) -> Waiver:
-    """Return the waiver for ``@pytest.mark.leaks(reason, link=..., kind="leaked")``. It never expires. Raise
-    WaiverError.
+    """Return the waiver for ``@pytest.mark.leaks(reason, link=..., kind="leaked")``. The waiver never expires.
+
+    Raise WaiverError.
     """
     words = {"kind": Outcome.LEAKED.value, "link": "", **dict(zip(("reason",), mark.args, strict=False)), **mark.kwargs}
     if len(mark.args) > 1 or set(words) - {"reason", "kind", "link"} or not str(words.get("reason", "")).strip():
@@ -137,8 +138,9 @@ def _rule_of_several(settled: Outcome, message: str, waivers: Sequence[Waiver]) 
 
 
 def _rule_of_one(settled: Outcome, message: str, waiver: Waiver) -> tuple[Outcome, str]:
-    """Return outcome and text. There is one branch per kind of outcome. A red outcome stays unless the waiver expects
-    it.
+    """Return outcome and text, with one branch per kind of outcome.
+
+    A red outcome stays unless the waiver expects it.
     """
     if settled is Outcome.WAIVED:
         return Outcome.FAILED, f"marked xfail and waived in {waiver.source}: keep one"
@@ -200,7 +202,7 @@ def idle_waivers(
     """Return faults for the waivers that match none of `case_ids`: all collected cases, including deselected ones.
 
     `arguments` are the collection arguments of the run (see `pattern_reaches`), `unread` the beginnings of ids that the
-    run has not collected. A waiver for cases outside the arguments, or that may be unread, is not a fault.
+    run has not collected. A waiver for cases outside the arguments, or for cases that may be unread, is not a fault.
     """
     return [
         WaiverFault("waiver_matches_nothing", f"{waiver} matches no case of this run: correct its pattern or remove it")

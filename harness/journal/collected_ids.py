@@ -12,7 +12,7 @@ from harness.journal.reader import STRING
 _KEY = re.compile(rb"[{,](" + STRING + rb"):")
 _ITEM = re.compile(rb"[\[,](" + STRING + rb")")
 _SCALAR = re.compile(STRING + rb"|-?[0-9][0-9.eE+-]*|true|false|null")
-#: The fields of a ``collected`` line that hold a list of ids, or of how ids begin.
+#: The fields of a ``collected`` line that hold a list of ids, or of the beginnings of ids.
 _ID_LISTS = (b"ids", b"deselected", b"selected", b"unread")
 
 
@@ -94,7 +94,7 @@ class CollectedIds:
 
 
 class IdsDigest:
-    """Digest of ids that are added one at a time. Its text equals `digest_of_ids`; `count` is their number."""
+    """The digest of ids that are added one at a time. Its text equals `digest_of_ids`; `count` is their number."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -31,7 +31,7 @@ SCHEMA = 1
 _DISTRIBUTIONS = ("torch", "triton", "numpy", "pytest", "pytest-xdist", "nvidia-ml-py", "junitparser", "pydantic")
 _GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a slow network file system
 
-# Never record the whole environment: it holds secrets. The variables below change what cases measure.
+# Do not record the whole environment: it contains secrets. The variables below change the results of cases.
 _RECORDED = re.compile(
     r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT|SIMCUDA)_.*|OMP_NUM_THREADS"
 )

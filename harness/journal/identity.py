@@ -1,4 +1,4 @@
-"""The facts that must be equal where results of several runs, or of several parts of one run, are combined."""
+"""The facts that must be equal if results of several runs, or of several parts of one run, are combined."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class FactDifference:
 
     @property
     def text(self) -> str:
-        """For example ``torch was '2.12.0' and is '2.13.0'``."""
+        """The difference as text, for example ``torch was '2.12.0' and is '2.13.0'``."""
         return f"{self.name} was {_quoted(self.first)} and is {_quoted(self.second)}"
 
     @property
     def against(self) -> str:
-        """For example ``torch is '2.13.0', that of most is '2.12.0'``."""
+        """The difference to most runs as text, for example ``torch is '2.13.0', that of most is '2.12.0'``."""
         return f"{self.name} is {_quoted(self.second)}, that of most is {_quoted(self.first)}"
 
 

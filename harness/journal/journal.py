@@ -24,7 +24,7 @@ FILE_NAME = "journal.ndjson"
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _encode_any = json.JSONEncoder(ensure_ascii=True, default=repr, separators=(",", ":")).encode
-#: How every journal begins, because `append` writes the kind first.
+#: The first bytes of every journal, because `append` writes the kind first.
 FIRST_BYTES = b'{"event":"'
 
 

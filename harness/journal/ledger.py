@@ -43,7 +43,7 @@ _NAMED = 10
 class ListResult:
     """The result of a must-pass list: its name, the hash and number of its ids, and the ids that did not pass.
 
-    `where`: the device, if a result on it says nothing about a GPU; otherwise empty.
+    `where`: the device, if its results prove nothing about a GPU; otherwise empty.
     """
 
     name: str
@@ -204,7 +204,10 @@ class Ledger(Summary):
 
     @classmethod
     def from_journal(cls, contents: JournalContents) -> Self:
-        """Like `from_events`. Unreadable lines are a finding, because their contents are unknown."""
+        """Return the results of a journal, as `from_events` does.
+
+        Unreadable lines are a finding, because their contents are unknown.
+        """
         damaged, unknown = contents.damaged, contents.unknown
         oddities = Oddities(len(damaged), len(unknown), 0, damaged[:_NAMED], unknown[:_NAMED])
         return cls._decided(contents.events, oddities)
@@ -405,7 +408,10 @@ class RunTally:
         return verdict
 
     def count(self, case: str, outcome: Outcome, *, ran: bool, collected: bool, retries: int = 0) -> None:
-        """Count the verdict on a case. `ran`: its own code ran to it. `retries`: attempts beyond those that count."""
+        """Count the verdict on a case. `ran`: the case's own code ran to its verdict.
+
+        `retries`: attempts beyond those that count.
+        """
         self._counts[outcome] += 1
         self._ran += ran
         self._retries += retries
@@ -468,7 +474,10 @@ class RunTally:
             yield self._finding("not_collected", message, self._unlisted)
 
     def _list_results(self) -> tuple[ListResult, ...]:
-        """Return the result of each must-pass list; None for a shard: only all shards together can satisfy a list."""
+        """Return the result of each must-pass list.
+
+        Empty for a shard, since only all shards together can satisfy a list.
+        """
         run = self.runs[-1] if self.runs else None
         if run is not None and run.shard:
             return ()

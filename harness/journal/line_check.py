@@ -1,4 +1,4 @@
-"""Check a line of the journal before it is written: will readers accept it?
+"""Checks whether readers will accept a line of the journal, before it is written.
 
 Readers drop an invalid line with all its contents, for example a verdict. Therefore a value that the models of
 `harness.journal.events` refuse is left out of its line, and the line names the field.
@@ -27,8 +27,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_plain_event(event: Mapping[str, Any]) -> bool:
-    """Return whether a line has only values that the harness itself produces. Such lines need no model and no import of
-    it.
+    """Return whether a line has only values that the harness itself produces. Such lines need no validation by a model.
 
     The check cannot detect a mistake in the harness: a name that the model does not have, or a text instead of a
     number.

@@ -1,4 +1,4 @@
-"""Merge the shards of a run into one run. Pure functions over the journals of the shards decide."""
+"""Merge the shards of a run into one run. The decisions are pure functions over the journals of the shards."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def part_of(name: str, contents: JournalContents) -> Part:
 
 
 def merge_problems(parts: Sequence[Part]) -> list[str]:
-    """Return why these shards are not one run, one line per reason. Empty if they are one run.
+    """Return why these shards are not the shards of one run, one line per reason. Empty if they are.
 
     Reasons are missing or duplicate shards and cases, and shards that ran something else.
     """
     problems = [*_twice(parts), *_other_counts(parts)]
     if problems:
-        return problems  # further problems would only repeat it
+        return problems  # further problems would only follow from these
     return [*_missing_shards(parts), *_unlike(parts), *_unlisted(parts), *_wrong_cases(parts)]
 
 
@@ -145,7 +145,7 @@ def _missing_shards(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _unlike(parts: Sequence[Part]) -> Iterator[str]:
-    """Yield the shards that differ from most of them."""
+    """Yield problems with shards that differ from most of them."""
     every = [(part, facts) for part in parts for facts in part.facts]
     usual = {
         name: Counter(facts.get(name, "") for _, facts in every).most_common(1)[0][0]

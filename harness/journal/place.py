@@ -14,7 +14,7 @@ from harness.journal.verdicts import Verdict
 
 
 class Place(NamedTuple):
-    """The place of a case. An empty `devices` means that the case ran on none in a run with several devices.
+    """The place of a case. If `devices` is empty, the case used none of several devices of the run.
 
     `shard`: the text of the shard that ran it; empty unless the run was merged.
     """
@@ -38,8 +38,9 @@ class Places:
         self._recorded = facts or {}
 
     def of(self, verdict: Verdict) -> Place:
-        """Return the place of a case: of its deciding attempt, otherwise of its latest one, otherwise the planned
-        place.
+        """Return the place of a case.
+
+        It is that of the deciding attempt, else of the latest attempt, else the planned place.
         """
         if self._shards:
             text = f"{shard_index(verdict.case, self._count)}/{self._count}" if self._count else ""
@@ -54,7 +55,7 @@ class Places:
         return Place(verdict.suite, where.host, verdict.devices or only, shard)
 
     def _run_of(self, verdict: Verdict) -> RunStarted | None:
-        """Return the part of the run that the case belongs to: a resumed run may continue on another host."""
+        """Return the part of the run that the case belongs to. A resumed run may continue on another host."""
         if len(self._runs) < 2:
             return self._runs[0] if self._runs else None
         attempt = verdict.decided or next(reversed(verdict.finishes), None)
@@ -80,9 +81,7 @@ class Places:
         return {name: str(value) for name, value in facts.items() if value and value != "none"}
 
     def device(self, place: Place) -> str:
-        """Return what the devices of a place are: the label if they are not GPUs, otherwise their names, as far as
-        known.
-        """
+        """Return a text for the devices of a place: their label if they are not GPUs, else the known names."""
         rows = {str(row.get("uuid")): str(row.get("name")) for row in environment.devices_of(self._environment(place))}
         return labels(place.devices) or ", ".join(dict.fromkeys(rows.get(uuid, uuid) for uuid in place.devices))
 

@@ -1,4 +1,4 @@
-"""Read journals: `JournalFile` has the lines of a file of any size, and `line_parser` makes events of them.
+"""Read journals: `JournalFile` has the lines of a file of any size, and `line_parser` turns them into events.
 
 All readers of a run use both. `stream_journal` keeps nothing, `read_run_journal` keeps all events.
 """
@@ -120,7 +120,7 @@ class JournalFile:
             if not block:
                 return  # the file became shorter
             whole = block.rfind(b"\n") + 1
-            if not whole:  # a line longer than a block, or the last one; it is copied only once
+            if not whole:  # a line that is longer than a block, or the last line; it is copied only once
                 end = self._end_of_line(at + len(block))
                 size = end - at if most is None else min(end - at, most + 1)
                 yield Line(number, at, self._read(at, size))
@@ -264,7 +264,7 @@ def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]
 
 
 def _refuse_newer(path: Path, number: int, line: bytes) -> None:
-    """Report a newer schema first: a `run` line may fail to validate only because it is newer."""
+    """Raise JournalError for a newer schema. Check this first: a `run` line may be invalid only because it is newer."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

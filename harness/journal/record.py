@@ -25,8 +25,9 @@ _HASH, _SHOWN = 19, 200
 
 @dataclass(frozen=True, slots=True)
 class CaseRecord:
-    """One case in one run. `durations`: seconds of each attempt that counts and ran. `figures`: the texts of the speeds
-    that it recorded, by name, one per attempt.
+    """One case in one run. `durations`: seconds of each attempt that counts and ran.
+
+    `figures`: the speeds that the case recorded, as texts, by name, one per attempt.
     """
 
     outcome: Outcome
@@ -77,7 +78,10 @@ class RunRecord:
 
 
 def read_run_record(run_dir: Path) -> RunRecord:
-    """Read a run directory. Raise JournalError without a journal of a run, EnvironmentFileError if that is broken."""
+    """Read a run directory.
+
+    Raise JournalError without a journal of a run, EnvironmentFileError for a broken environment file.
+    """
     contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     ledger = Ledger.from_journal(contents)
     notes = [f"{len(contents.damaged)} unreadable lines of its journal were ignored"] if contents.damaged else []

@@ -1,7 +1,7 @@
-"""The results of a run of any size: the journal is indexed in a temporary database, and cases are decided one at a
-time.
+"""The results of a run of any size.
 
-Memory does not grow with the number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
+The journal is indexed in a temporary database, and cases are decided one at a time. Memory does not grow with the
+number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
 `harness.journal.ledger.RunTally`.
 """
 
@@ -107,7 +107,7 @@ class StoredRun:
         return tuple(self._tally.shards)
 
     def ids(self) -> Iterator[str]:
-        """The ids of all cases, including cases without a readable line."""
+        """Yield the ids of all cases, including cases without a readable line."""
         with _writing():
             for (case,) in self._database.execute("SELECT id FROM cases"):
                 yield case

@@ -21,8 +21,8 @@ class Verdict:
 
     `finishes`: all ended attempts in order. `decided`: the attempt that gave the outcome, or to which a rule of the run
     was applied; None for `lost` and `not_run`. `message`: one line, "" for a plain pass. `devices`: the devices of the
-    deciding attempt, otherwise of the latest one. `collected`: False for a case that has events but is in no collected
-    list. `second_devices`: the results of a red case on other devices; they do not change the verdict.
+    deciding attempt, else of the latest one. `collected`: False for a case that has events but is in no collected list.
+    `second_devices`: the results of a red case on other devices; they do not change the verdict.
     """
 
     case: str
@@ -54,7 +54,7 @@ class Verdict:
 
     @property
     def reproduce(self) -> str | None:
-        """The command of the latest attempt that has one: the deciding attempt, otherwise the last red one."""
+        """The command of the latest attempt that has one: the deciding attempt, else the last red one."""
         return next((finish.reproduce for finish in reversed(self.finishes) if finish.reproduce), None)
 
     @property
@@ -98,8 +98,9 @@ class CaseEvents:
         same.append(event)
 
     def _is_there(self, event: Start | Finish | Levels) -> bool:
-        """Return whether an equal event was added. A key is looked up first, since a case may have thousands of
-        attempts.
+        """Return whether an equal event was added before.
+
+        The key is looked up first: a case may have thousands of attempts.
         """
         every: list[Any] = [] if self._keys else [*self.starts, *self.finishes, *self.levels, *self._before]
         self._keys.update((earlier.event, earlier.t, earlier.attempt) for earlier in every)
@@ -133,7 +134,7 @@ def decide_verdict(
 ) -> Verdict:
     """Return the verdict on a case.
 
-    `stopped`: the signal that stopped the run. `ended`: return how an executor ended, by its name. `second_devices`:
+    `stopped`: the signal that stopped the run. `ended`: returns how an executor ended, by its name. `second_devices`:
     the results of the case on other devices.
     """
     starts, finishes = events.starts, events.finishes

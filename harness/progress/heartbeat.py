@@ -24,7 +24,7 @@ class Heartbeat:
         self._beat = beat
         self._clock = clock
         self._stopped = stopped or threading.Event()
-        self._lock = threading.RLock()  # reentrant: pytest may show a report while it shows another
+        self._lock = threading.RLock()  # reentrant: pytest may show a report during another one
         self._printed = clock()
         # A daemon thread, so that an aborted run does not wait for it.
         self._thread = threading.Thread(target=self.run, name="harness-heartbeat", daemon=True)
@@ -40,20 +40,23 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def printing(self) -> Generator[None]:
-        """A context in which the caller prints. The thread prints no line in it, nor for `interval` seconds after."""
+        """Let the caller print in this context.
+
+        The thread prints nothing in it, and for `interval` seconds after it.
+        """
         with self._lock:
             yield
             self._printed = self._clock()
 
     def run(self) -> None:
-        """Loop of the thread. It ends at `stop`."""
+        """Run the thread until `stop`."""
         while not self._stopped.wait(max(0.0, self._due())):
             with self._lock:
                 if self._due() > 0:
                     continue
                 try:
                     self._beat()
-                except OSError:  # the reader of the output is gone or the disk is full; the main thread handles it
+                except OSError:  # the reader of the output is gone or the disk is full; the main thread handles this
                     return
                 self._printed = self._clock()
 

@@ -17,7 +17,7 @@ INTERVAL = 0.25
 #: Minimum columns and lines of a window for changing lines.
 _LEAST = (30, 8)
 _ERASE_LINE = "\r\x1b[2K"
-# Control sequences that print nothing, such as the progress in the title bar: rich would drop them.
+# Control sequences that print nothing, such as the progress in the title bar. rich would drop them.
 _ORDER = re.compile(r"\x1b\].*?(?:\x07|\x1b\\)", re.DOTALL)
 
 
@@ -33,11 +33,11 @@ def is_live_terminal(stream: TextIO) -> bool:
 
 
 class LiveScreen:
-    """Stands for `stream`, a terminal, and passes output on. Between `start` and `stop`, lines show below the output.
+    """Replaces `stream`, a terminal, and passes output on. Between `start` and `stop`, it shows lines below the output.
 
-    Output in this time appears line by line, above the shown lines. An unfinished line, such as pytest's dots, is the
-    first of them. `draw` makes the lines for a window of the given height. A thread calls it, and ends if `draw` raises
-    OSError. Another error of `draw` also ends the thread, and `stop` prints it.
+    Output in this time appears line by line, above the shown lines. An incomplete line, such as pytest's dots, is the
+    first of the shown lines. `draw` makes the lines for a window of the given height. A thread calls it, and ends if
+    `draw` raises OSError. Another error of `draw` also ends the thread, and `stop` prints it.
     """
 
     def __init__(self, stream: TextIO, draw: Callable[[int], RenderableType], *, interval: float = INTERVAL) -> None:
@@ -130,7 +130,7 @@ def _console(stream: TextIO) -> Any:
     from rich.console import Console
 
     class VisibleCursor(Console):
-        """Leaves the cursor visible: a killed run could not show it again."""
+        """Keeps the cursor visible, because a killed run could not show it again."""
 
         def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002
             return False

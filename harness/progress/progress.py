@@ -20,8 +20,9 @@ ENOUGH = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The activity of a worker. `what`: ``runs CASE`` or ``is ACTIVITY``. `devices`: empty if no case runs. `since`:
-    seconds since 1970.
+    """The activity of a worker. `what`: ``runs CASE`` or ``is ACTIVITY``. `devices`: empty if no case runs.
+
+    `since`: seconds since 1970.
     """
 
     worker: str
@@ -35,10 +36,11 @@ class Snapshot:
     """The progress of a run.
 
     - `total`: the number of cases; None during collection. `done`, `red`: cases with a verdict, with a red one.
-    - `summary`: these numbers and the remaining time, in words. `elapsed`: seconds since the run or its part began.
-    - `doing`: activities of busy workers, longest first. `idle`: other workers. `stopped`: by a signal, with pids.
+    - `summary`: these numbers and the remaining time, as text. `elapsed`: seconds since the run or its part began.
+    - `doing`: activities of busy workers, longest first. `idle`: other workers. `stopped`: workers that a signal
+      stopped, with pids.
     - `last_red`: the case that became red last, with its outcome; empty if there is none.
-    - `running`: workers whose processes run, with pids; none if the controller is the only worker.
+    - `running`: workers with a live process, with pids; none if the controller is the only worker.
     """
 
     now: float
@@ -65,13 +67,13 @@ class Snapshot:
 
 
 def doing_text(doing: Doing) -> str:
-    """Return for example ``gw0 runs suites/a.py::test_b on GPU-1``."""
+    """Return the activity as text, for example ``gw0 runs suites/a.py::test_b on GPU-1``."""
     on = f" on {', '.join(doing.devices)}" if doing.devices else ""
     return f"{doing.worker} {doing.what}{on}"
 
 
 def ending_text(running: Mapping[str, int]) -> str:
-    """Return what a run waits for whose cases are all done: its workers, with their process ids."""
+    """Return the text for a run that waits for its workers to end after all cases, with their process ids."""
     return f"waiting for {', '.join(f'{worker} (process {pid})' for worker, pid in sorted(running.items()))} to end"
 
 
@@ -153,7 +155,7 @@ class Progress:
         self._before = sum(any(attempt.final for attempt in attempts) for attempts in self._attempts.values())
 
     def forget(self, worker: str) -> None:
-        """Drop a worker that has ended. Its case may have no event for the end."""
+        """Drop a worker that has ended. There may be no event for the end of its case."""
         self._running.pop(worker, None)
         self._activities.pop(worker, None)
         self.pids.pop(worker, None)
@@ -167,7 +169,7 @@ class Progress:
         started = now if self._started is None else self._started
         doing = self._doing()
         busy = {entry.worker for entry in doing}
-        again = [start.case for start in self._running.values() if start.case in self._outcomes]  # these are not done
+        again = [start.case for start in self._running.values() if start.case in self._outcomes]  # not done yet
         counts = self._counts - Counter(self._word(self._outcomes[case]) for case in {*again})
         done = counts.total()
         return Snapshot(
@@ -200,7 +202,7 @@ class Progress:
         return RED if red else outcome.value
 
     def _estimate(self, now: float, done: int, left: int) -> str:
-        """Return the remaining time, from the pace so far. Empty if too few cases are done."""
+        """Return the remaining time as text, from the pace so far. Empty if too few cases are done."""
         done -= self._before
         if self._first_case is None or done < ENOUGH * (done + left):
             return ""

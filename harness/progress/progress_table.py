@@ -1,4 +1,4 @@
-"""The live table of a run: a `Snapshot` as rich draws it, fitted to the window."""
+"""The live table of a run: a `Snapshot` that rich draws, fitted to the window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.progress.progress import Doing, Snapshot, stopped_texts
 #: The maximum share of the window's height for the table, and the minimum and maximum number of workers in it.
 _SHARE = 0.4
 _LEAST, _MOST = 1, 32
-#: Below this number of columns the devices are left out; and the columns of a bar.
+#: Below this number of columns, the devices are left out. The second number is the columns of a bar.
 _WIDE = 60
 _BAR = 40
 
@@ -92,7 +92,7 @@ def _short(doing: Doing) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    """Return the end of a text that is too long: the end of a case id is the most informative part."""
+    """Return the end of a long text: the end of a case id is the most informative part."""
     while cell_len(text) > width and len(text) > 1:
         text = "…" + text[2 if text.startswith("…") else 1 :]
     return text
@@ -103,7 +103,7 @@ def _line(text: str, style: str) -> Text:
 
 
 def _natural(worker: str) -> tuple[str, int]:
-    """Sort ``gw10`` after ``gw9``."""
+    """Return a key that sorts ``gw10`` after ``gw9``."""
     match = re.fullmatch(r"(.*?)(\d*)", worker)
     assert match is not None
     return match[1], int(match[2] or 0)

@@ -29,7 +29,7 @@ def chosen_signs(wanted: str | float, *, movable: bool, here: bool) -> tuple[boo
     """Return whether a table is shown, and otherwise the seconds of silence before a line; 0 for never.
 
     `wanted`: the option ``--progress``. `movable`: printed lines can be changed, as on a terminal. `here`: cases run in
-    the process that prints. Some of them do not expect another thread there, so nothing is shown by default.
+    the process that prints. Some cases do not expect another thread there, so the default is to show nothing.
     """
     if not isinstance(wanted, str):
         return False, wanted
@@ -44,7 +44,7 @@ class SignsOfLife:
     """Shows the progress of a run, between `start` and `stop`. `snapshot` returns it, or raises OSError."""
 
     def __init__(self, wanted: str | float, snapshot: Callable[[], Snapshot], *, here: bool) -> None:
-        """Create it before pytest makes its terminal reporter: from now on a screen stands for standard output."""
+        """Create this before pytest makes its terminal reporter, since a screen now replaces standard output."""
         live, self._seconds = chosen_signs(wanted, movable=live_screen.is_live_terminal(sys.stdout), here=here)
         self._snapshot = snapshot
         self._heartbeat: Heartbeat | None = None
@@ -66,7 +66,7 @@ class SignsOfLife:
             self._heartbeat.start()
 
     def printing(self) -> AbstractContextManager[None]:
-        """A context in which pytest prints."""
+        """Return a context in which pytest prints."""
         return contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.printing()
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ class SignsOfLife:
 
 
 class _Line:
-    """Prints a line of the harness. It first ends an unfinished line, such as dots or "collecting ..."."""
+    """Prints a line of the harness. It first ends an incomplete line, such as dots or "collecting ..."."""
 
     def __init__(self, config: pytest.Config, reporter: pytest.TerminalReporter) -> None:
         self._config = config

@@ -1,9 +1,9 @@
-"""The reports that xdist's workers send to the controller: a case that has passed is one text in one message.
+"""The reports that xdist's workers send to the controller: a passed case is one text in one message.
 
-execnet packs and unpacks each value by itself, in Python, and wakes two threads for each message. A report has some
-thirty values. A case has three reports, and two more messages are about its begin and its end. A worker therefore sends
-the three reports of a case that has passed with the last of them, and the controller makes five calls from it again.
-Both use pytest's own hooks for serialisation.
+execnet packs and unpacks each value separately, in Python, and wakes two threads for each message. A report has some
+thirty values. A case has three reports, and two more messages for its begin and its end. Therefore a worker sends the
+three reports of a passed case as one message, and the controller makes five calls from it. Both use pytest's own hooks
+for serialisation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _as_text = json.JSONEncoder(separators=(",", ":")).encode
 _from_text = json.JSONDecoder().decode
 #: The key of compact reports.
 _KEY = "harness_reports"
-#: The attribute of a report that has the reports of the same case before it.
+#: The attribute of a report that has the earlier reports of the same case.
 _BEFORE = "harness_before"
-#: The hooks that are called for each case, and for which xdist's worker sends a message each.
+#: The hooks that are called for each case, for each of which xdist's worker sends a message.
 _HOOKS = ("pytest_runtest_logstart", "pytest_runtest_logreport", "pytest_runtest_logfinish")
 REPORT_BUNDLER = pytest.StashKey["ReportBundler"]()
 
@@ -35,10 +35,10 @@ class ReportBundler:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        #: The hooks of all plugins except the sender. None if they differ from case to case.
+        #: The hooks of all plugins except the sender. None if they differ between cases.
         self._hooks: Sequence[Callable[..., object]] | None = None
         self._is_known = False
-        #: The reports of the case in hand, while the last of them is sent.
+        #: The reports of the current case, while the last of them is sent.
         self._sent: Sequence[pytest.TestReport] = ()
 
     def log(self, item: pytest.Item, shown: Sequence[pytest.TestReport]) -> bool:
@@ -61,11 +61,14 @@ class ReportBundler:
         return True
 
     def sent_with(self, report: pytest.CollectReport | pytest.TestReport) -> Sequence[pytest.TestReport]:
-        """Return the reports that the controller is sent with this one: all of its case, or none but this one."""
+        """Return the reports that are sent to the controller with this one.
+
+        They are all reports of its case, or only this one.
+        """
         return self._sent if self._sent and self._sent[-1] is report else ()
 
     def _of_others(self) -> Sequence[Callable[..., object]] | None:
-        """Return the hooks. A hook of a conftest may only be called for cases of its folder."""
+        """Return the hooks of the other plugins. A hook of a conftest may only be called for cases of its folder."""
         sender = _compat.xdist_sender(self._config)
         plugins = [
             implementation.plugin
@@ -79,7 +82,7 @@ class ReportBundler:
 
 
 class CompactReportsPlugin:
-    """A plugin for an xdist worker. Not for other processes: a plugin there may write such data to a file."""
+    """A plugin for an xdist worker only: in other processes, a plugin may write such data to a file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._bundling = config.stash[REPORT_BUNDLER] = ReportBundler(config)
@@ -115,7 +118,7 @@ class ExpandReportsPlugin:
 def compact_report(
     report: pytest.CollectReport | pytest.TestReport, whole: Sequence[pytest.TestReport] = ()
 ) -> dict[str, str] | None:
-    """Return a plain pass as one text, or the `whole` case if it is the last report of that case.
+    """Return a plain pass as one text. For the last report of a case, return the `whole` case.
 
     None for other reports.
     """
@@ -126,7 +129,7 @@ def compact_report(
 
 
 def expand_report(data: dict[str, Any]) -> pytest.TestReport | None:
-    """Return the last of the reports that `compact_report` made `data` of, with what xdist has added.
+    """Return the last of the reports in `data`, which `compact_report` made, with xdist's additions.
 
     None for other data.
     """

@@ -1,4 +1,4 @@
-"""Exit statuses with which an executor reports what it can no longer send as a message."""
+"""Exit statuses with which an executor reports a failure that it can no longer send as a message."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A page of memory that an executor shares with its supervisor: which phases of the running case have passed.
+"""A page of memory that an executor shares with its supervisor: the passed phases of the running case.
 
-Most phases pass with nothing else to report. Writing that to this page takes no system call, and like the
-file of facts the page survives a crash of the executor. All other reports are facts. The supervisor can also
-write to the page that no further case may begin.
+Most phases pass with nothing else to report. A write to this page takes no system call, and the page survives a crash
+of the executor, as does the file of facts. All other reports are facts. On the page, the supervisor can also forbid
+that a further case begins.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from harness.core import linux
 from harness.protocol.wire import Message, ProtocolError
 
 PHASES = ("setup", "call", "teardown")
-#: The most phases of one case on the page. A plugin that repeats phases may report more: those are facts.
+#: The most phases of one case on the page. If a plugin repeats phases, further ones become facts.
 MOST_PHASES = 8
 
-# Native sizes: the head is then written in one step, so that a crash leaves an old head or a new one.
+# Native sizes, so that the head is written in one step: after a crash it is the old or the new one.
 _HEAD = struct.Struct("Q")
 _ENTRY = struct.Struct("qdddqqqq")
 _HOLD = MOST_PHASES * _ENTRY.size + _HEAD.size
@@ -29,8 +29,10 @@ _COUNT_BITS = 8
 
 
 class PassedPhase(NamedTuple):
-    """A phase that has passed: its name as a place in `PHASES`, its times as in pytest's report, the sizes of standard
-    output and standard error at its end, and the most memory of host and device that the case had in use until then.
+    """A phase that has passed.
+
+    It has the phase's position in `PHASES`, its times as in pytest's report, the sizes of standard output and standard
+    error at its end, and the peak memory of host and device in the case so far.
     """
 
     when: int
@@ -44,7 +46,7 @@ class PassedPhase(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The same as a fact."""
+        """The phase as a fact."""
         return {
             "op": "pass",
             "when": PHASES[self.when],
@@ -57,14 +59,14 @@ class PassedPhase(NamedTuple):
 
 
 class PhasePage:
-    """The page: an executor and its supervisor each map the same file."""
+    """The page. An executor and its supervisor each map the same file."""
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is not needed afterwards. Raise OSError."""
         self._shared = linux.SharedMapping(descriptor, _SIZE)
         self._memory = self._shared.bytes
         self._number = 0
-        #: The phases that this process has written of its case.
+        #: The phases of the current case that this process has written.
         self.written: list[PassedPhase] = []
 
     @staticmethod
@@ -113,7 +115,7 @@ class PhasePage:
 
     @property
     def is_clear(self) -> bool:
-        """Whether nothing was written since it was made or cleared."""
+        """Whether nothing was written since the page was made or cleared."""
         return _HEAD.unpack_from(self._memory) == (0,)
 
     def clear(self) -> None:
@@ -137,7 +139,7 @@ def parse_passed_phase(values: object) -> PassedPhase:
 
 
 def merge_phases_and_facts(phases: Sequence[PassedPhase], facts: Sequence[Message]) -> list[Message]:
-    """Return all reports of a case, in order: the phases of the page, and facts, each ``after`` so many phases.
+    """Return all reports of a case, in order: the phases of the page, and facts, each ``after`` a number of phases.
 
     Raise ProtocolError.
     """

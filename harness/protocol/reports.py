@@ -17,15 +17,15 @@ from harness.protocol.wire import Message, ProtocolError, decode_message, encode
 Report = pytest.TestReport
 Location = tuple[str, int | None, str]
 
-#: The attributes of a plain report. A report with more was changed by a plugin, and is sent whole.
+#: The attributes of a plain report. A report with more attributes was changed by a plugin, and is sent in full.
 _PLAIN = vars(Report("", ("", None, ""), {}, "passed", None, "call")).keys()
 _WARNING_MODULES = {"builtins": builtins, "pytest": pytest}
-#: The most seconds of a duration, and of a moment since 1970, that the journal takes.
+#: The most seconds of a duration, and of a moment since 1970, that the journal accepts.
 _MOST_SECONDS, _LAST_MOMENT = 1e9, 2.5e11
 
 
 class PhaseTimes(NamedTuple):
-    """How long a phase has taken, when it began, and when it ended: seconds, by the clocks of `harness.core.clock`."""
+    """The times of a phase: its duration, begin and end in seconds, by the clocks of `harness.core.clock`."""
 
     duration: float
     start: float
@@ -38,8 +38,8 @@ def pack_report(
     """Return a report as a message that `unpack_reports` takes.
 
     A plain pass carries only facts that the receiver lacks. `location` is that of the case, which the receiver knows.
-    `when` and `times` are what the sender knows of the phase: they are sent instead of values that no report can have,
-    which a hook of a plugin may have put there. Raise whatever a hook raises.
+    `when` and `times` are the sender's own values for the phase. They replace impossible values, which a hook of a
+    plugin may have set. Exceptions of hooks are passed on.
     """
     phase_now = report.when if type(report.when) is str and report.when in PHASES else when or "call"
     taken = phase_times_of(report, times)._asdict()
@@ -58,13 +58,13 @@ def pack_report(
     data |= {"when": phase_now, "outcome": outcome_of_phase(report), **taken}
     data |= {"sections": _sections(report.sections), "user_properties": _pairs(report.user_properties)}
     if not _is_readable(config, data):
-        # A plugin has added a value that pytest cannot deserialise. Keep the representation as text.
+        # A plugin has added a value that pytest cannot deserialise. Keep its representation as text.
         data["longrepr"] = None if report.longrepr is None else safe_str(report.longrepr)
     return {"op": "report", "data": data}
 
 
 def phase_times_of(report: Report, times: PhaseTimes | None) -> PhaseTimes:
-    """Return the times that a report has, each if it is possible. The others are those given."""
+    """Return the times in a report. Impossible ones are replaced by the given ones."""
     given = times or PhaseTimes(0.0, 0.0, 0.0)
     return PhaseTimes(
         _possible(report.duration, given.duration, _MOST_SECONDS),
@@ -78,12 +78,12 @@ def _possible(value: object, instead: float, most: float) -> float:
 
 
 def outcome_of_phase(report: Report) -> str:
-    """Return pytest's word for the outcome of a report, or of what a plugin has put there."""
+    """Return pytest's word for the outcome of a report, or the value that a plugin has set instead."""
     return report.outcome if type(report.outcome) is str else safe_str(report.outcome)
 
 
 def _pairs(entries: object) -> list[list[Any]]:
-    """Return pairs of a name and a value, of what should be such pairs."""
+    """Return pairs of a name and a value, from entries that should be such pairs."""
     plain_entries = to_plain_json(entries)
     if not isinstance(plain_entries, list):
         return [] if not plain_entries else [["", plain_entries]]
@@ -92,12 +92,12 @@ def _pairs(entries: object) -> list[list[Any]]:
 
 
 def _sections(entries: object) -> list[list[str]]:
-    """Return pairs of texts, of what should be such pairs."""
+    """Return pairs of texts, from entries that should be such pairs."""
     return [[name, value if isinstance(value, str) else safe_str(value)] for name, value in _pairs(entries)]
 
 
 def _is_readable(config: pytest.Config, data: dict[str, Any]) -> bool:
-    """Return whether pytest can make a report from the data. Only an attempt shows that."""
+    """Return whether pytest can make a report from the data, which only an attempt shows."""
     try:
         copy = decode_message(encode_message({"op": "report", "data": data}), "this process")["data"]
         report = config.hook.pytest_report_from_serializable(config=config, data=copy)
@@ -141,13 +141,13 @@ def _unpacked(item: pytest.Item, keywords: dict[str, Any], message: Message) -> 
 
 
 def is_default_pass(report: Report, location: object) -> bool:
-    """Return whether a report says of a phase of the case at `location` only that it has passed, and when."""
+    """Return whether a report contains only that a phase of the case at `location` has passed, and when."""
     is_known_phase = report.location is location and type(report.when) is str and report.when in PHASES
     return is_known_phase and is_plain_pass(report) and not report.sections and not report.user_properties
 
 
 def is_plain_pass(report: Report) -> bool:
-    """Return whether a report says that a phase has passed, and has nothing that a plugin added."""
+    """Return whether a report contains only that a phase has passed, without additions of a plugin."""
     has_passed = type(report.outcome) is str and report.outcome == "passed"
     return has_passed and type(report) is Report and report.longrepr is None and report.__dict__.keys() <= _PLAIN
 
@@ -239,16 +239,16 @@ def detach_outcome(report: Report) -> None:
 
 
 def attach_xml_attributes(report: Report, attributes: Mapping[str, str]) -> None:
-    """Note on a report what its case has given ``record_xml_attribute``."""
+    """Attach the attributes that a case recorded by ``record_xml_attribute`` to its report."""
     report.harness_xml_attributes = dict(attributes)  # type: ignore[attr-defined]
 
 
 def xml_attributes_of(report: Report) -> Mapping[str, str]:
-    """Return what the case of a report has given ``record_xml_attribute``."""
+    """Return the attributes that the case of a report recorded by ``record_xml_attribute``."""
     attributes: object = getattr(report, "harness_xml_attributes", None)
     return attributes if isinstance(attributes, dict) else {}
 
 
 def attach_replayed(report: Report) -> None:
-    """Note on a report that its case did not run now: it had its verdict before the run was resumed."""
+    """Mark a report as that of a case that did not run now, because it had its verdict before the run was resumed."""
     report.harness_replayed = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Changes of pytest's session that code in an executor made, where the session is a copy."""
+"""Changes to pytest's session by code in an executor, where the session is a copy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SESSION_ENDS = ("shouldfail", "shouldstop")
 
 @dataclass(frozen=True, slots=True)
 class SessionNews:
-    """What pytest's own session must take over.
+    """Changes that pytest's own session must adopt.
 
-    `ends`: reasons to fail or to stop, by the attribute of the session. `failed`: what was added to
-    ``session.testsfailed``, negative if it was made smaller. `properties`: of ``record_testsuite_property``.
+    `ends`: reasons to fail or to stop, by the attribute of the session. `failed`: the change of
+    ``session.testsfailed``, which may be negative. `properties`: those of ``record_testsuite_property``.
     """
 
     ends: Mapping[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class SessionNews:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """These news as a part of a message of an executor; empty if there are none."""
+        """The news as a part of a message of an executor; empty if there are none."""
         news = {"ends": dict(self.ends), "failed": self.failed, "properties": list(self.properties)}
         return {"session": news} if self else {}
 

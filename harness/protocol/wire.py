@@ -1,6 +1,6 @@
 """The wire format between supervisor, zygote and executor: one JSON object per line over a Unix stream socket.
 
-JSON and not pickle, because the sender runs a test, and the test may have written to any of its descriptors.
+The format is JSON and not pickle, because the sender runs a test that may have written to any of its descriptors.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Channel:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self._fds += struct.unpack(f"{len(content) // _INT}i", content[: len(content) // _INT * _INT])
         if flags & socket.MSG_CTRUNC:
-            self._fds_lost = True  # their messages are unknown, so none of them can be used
+            self._fds_lost = True  # their messages are unknown, so none of the descriptors can be used
             self._close_fds()
         return data
 
@@ -93,7 +93,9 @@ class Channel:
         return decode_message(line, self.peer)
 
     def take_fds(self, count: int) -> list[int]:
-        """Return the first `count` received descriptors that were not taken yet. Raise ProtocolError if fewer exist.
+        """Return the first `count` received descriptors that were not taken yet.
+
+        Raise ProtocolError if there are fewer.
 
         Raise OSError if the kernel could not pass them, because this process had too many open files.
         """
@@ -133,10 +135,10 @@ def decode_message(line: bytes, peer: str) -> Message:
 
 
 def decode_messages(lines: Sequence[bytes], peer: str) -> list[Message]:
-    """Return the messages in some lines: as `decode_message` does for each, but in one step. Raise ProtocolError."""
+    """Return the messages in several lines, as `decode_message` does for each, but in one step. Raise ProtocolError."""
     data = b",".join(lines)
     if len(lines) > 1 and not _MAYBE_SURROGATE.search(data):
-        with contextlib.suppress(ValueError, RecursionError):  # `decode_message` says which line is wrong
+        with contextlib.suppress(ValueError, RecursionError):  # `decode_message` reports which line is wrong
             messages = _decode(f"[{data.decode()}]")
             if len(messages) == len(lines) and all(_is_message(message) for message in messages):
                 return cast("list[Message]", messages)

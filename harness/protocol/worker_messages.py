@@ -1,4 +1,4 @@
-"""What the controller sends to an xdist worker at its start, and what the worker sends at its end.
+"""The messages that the controller sends to an xdist worker at its start, and those that the worker sends at its end.
 
 xdist transports both as dictionaries: ``workerinput`` and ``workeroutput``.
 """
@@ -32,37 +32,40 @@ def send_write_failure(config: pytest.Config, problem: str) -> None:
 
 
 def send_failed(config: pytest.Config, count: int) -> None:
-    """Report what code in an executor has added to ``session.testsfailed``. Does nothing outside an xdist worker."""
+    """Report the failures that code in an executor added to ``session.testsfailed``.
+
+    Does nothing outside an xdist worker.
+    """
     output: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if output is not None:
         output[_FAILED] = output.get(_FAILED, 0) + count
 
 
 def send_usage_error(config: pytest.Config, error: pytest.UsageError) -> None:
-    """Report why this worker cannot collect what the arguments ask for: xdist drops the error of a worker."""
+    """Report why this worker cannot collect the arguments, since xdist drops the error of a worker."""
     config.workeroutput[_USAGE] = [str(argument) for argument in error.args]  # type: ignore[attr-defined]
 
 
 def late_reports_of(node: Any) -> Iterator[pytest.TestReport]:
-    """The late reports of an xdist worker that has ended."""
+    """Yield the late reports of an xdist worker that has ended."""
     for data in getattr(node, "workeroutput", {}).get(_LATE, ()):
         report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
-        report.node = node  # as xdist does, for reports that name their worker
+        report.node = node  # as xdist does, for plugins that read the worker from a report
         yield report
 
 
 def write_failure_of(node: Any) -> str | None:
-    """Return what an xdist worker could not write, or None."""
+    """Return the text about a file that an xdist worker could not write, or None."""
     problem: str | None = getattr(node, "workeroutput", {}).get(_FAILURE)
     return problem
 
 
 def failed_of(node: Any) -> int:
-    """Return what code in the executors of an xdist worker has added to ``session.testsfailed``."""
+    """Return the number of failures that code in the executors of an xdist worker added to ``session.testsfailed``."""
     count: int = getattr(node, "workeroutput", {}).get(_FAILED, 0)
     return count
 
 
 def usage_error_of(node: Any) -> tuple[str, ...]:
-    """Return the lines that say which arguments an xdist worker could not collect; empty if it could."""
+    """Return the lines about arguments that an xdist worker could not collect; empty if there are none."""
     return tuple(getattr(node, "workeroutput", {}).get(_USAGE, ()))

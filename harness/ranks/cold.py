@@ -1,6 +1,6 @@
 """A rank as a fresh interpreter: ``python -m harness.ranks.cold ORDER``.
 
-For a process that must not be forked, because it uses a device. `order` is written by `harness.ranks.crew`.
+This is for a process that must not be forked, because it uses a device. `harness.ranks.crew` writes the order.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from harness.ranks.rank import Rank, run_rank
 
 
 def write_order(path: Path, rank: Rank, module: str, name: str, arguments: bytes, loading: str) -> None:
-    """Write what the interpreter is to do. `loading`: code that makes a third-party device usable."""
+    """Write the instructions for the interpreter. `loading`: code that makes a third-party device usable."""
     order = {"rank": rank, "module": module, "name": name, "arguments": arguments, "loading": loading}
     path.write_bytes(pickle.dumps({**order, "parent": os.getpid(), "torch": "torch" in sys.modules}))
 
 
 def main(path: str) -> NoReturn:
-    """Do as ordered."""
+    """Execute the order at `path`."""
     order: Mapping[str, Any] = pickle.loads(Path(path).read_bytes())
-    if order["torch"]:  # before the rank begins, which seeds what is imported
+    if order["torch"]:  # before the rank begins, because the rank seeds imported libraries
         importlib.import_module("torch")
     exec(order["loading"], {})
     body = getattr(importlib.import_module(order["module"]), order["name"])

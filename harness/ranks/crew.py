@@ -1,6 +1,6 @@
-"""Starts the ranks of a case, awaits their end, and leaves nothing running. Effects only; `judgement` decides.
+"""Starts the ranks of a case, waits for their end, and leaves nothing running. Effects only; `judgement` decides.
 
-Each rank leads a process group of its own, so that what it has left running is known to be its own.
+Each rank leads its own process group, so that leftover processes can be attributed to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from harness.ranks.rank import STACKS_SIGNAL, Rank, RankFiles, pickled, read_rep
 
 #: Seconds that the other ranks have to end after one has broken.
 GRACE = 5.0
-#: Seconds in which a rank writes its stacks, and in which a killed rank ends. With a GPU the latter takes longest.
+#: Seconds in which a rank must write its stacks, and in which a killed rank must end. The latter takes longest with a
+#: GPU.
 _STACKS_PATIENCE = 2.0
 _KILL_PATIENCE = 10.0
 _STEP = 0.02
@@ -44,7 +45,7 @@ class _Process:
 class Crew:
     """The ranks of one call. Use it as a context: at its end no rank runs.
 
-    `deaths`: the status with which ranks are expected to die, by rank.
+    `deaths`: by rank, the status with which it is expected to die.
     """
 
     folder: Path
@@ -55,7 +56,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the ranks that still run, and forget all."""
+        """Kill the ranks that still run, and forget all ranks."""
         self._kill([process for process in self._processes if process.ended is None])
         for process in self._processes:
             os.close(process.pidfd)
@@ -66,7 +67,9 @@ class Crew:
     def start(
         self, ranks: Sequence[Rank], body: Callable[..., Any], arguments: Sequence[object], *, loading: str | None
     ) -> None:
-        """Start all ranks: as forks of this process, or with `loading` as fresh interpreters that execute this first.
+        """Start all ranks as forks of this process.
+
+        With `loading`, start them as fresh interpreters that first execute this code.
 
         Raise ValueError if a body or its arguments cannot be sent, OSError if a process cannot be started.
         """
@@ -85,7 +88,9 @@ class Crew:
             self._processes.append(_Process(rank, files, pid, os.pidfd_open(pid)))
 
     def wait(self, deadline: float, leftovers: Callable[[int], str | None]) -> list[RankEnd]:
-        """Wait until all ranks have ended. After `deadline`, or `GRACE` seconds after one has broken, cut the others.
+        """Wait until all ranks have ended.
+
+        After `deadline`, or `GRACE` seconds after one has broken, cut the others short.
 
         `leftovers` describes a process that a rank has left; None if it may stay.
         """
@@ -114,7 +119,7 @@ class Crew:
                     deadline = min(deadline, clock.monotonic() + GRACE)
 
     def _note(self, process: _Process, cut: str = "", state: str = "") -> None:
-        """Note the end of a process, which stays a zombie: its number cannot be another's."""
+        """Record the end of a process. It stays a zombie, so that its number cannot be reused."""
         at = clock.monotonic()
         result = os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT)
         assert result is not None
@@ -135,7 +140,7 @@ class Crew:
         )
 
     def _cut(self, processes: Sequence[_Process], cut: str) -> None:
-        """Have the ranks write their stacks, then kill them."""
+        """Make the ranks write their stacks, then kill them."""
         before = _stack_sizes(processes)
         for process in processes:
             signal.pidfd_send_signal(process.pidfd, STACKS_SIGNAL)
@@ -168,7 +173,10 @@ class Crew:
             time.sleep(_STEP)
 
     def _left(self, leftovers: Callable[[int], str | None]) -> dict[int, tuple[str, ...]]:
-        """Kill what runs in the groups of the ranks, which all have ended. Return descriptions by rank."""
+        """Kill the remaining processes in the groups of the ranks, all of which have ended.
+
+        Return descriptions by rank.
+        """
         groups = {process.pid: process.rank.number for process in self._processes}
         left: dict[int, tuple[str, ...]] = {}
         for pid, group in _groups_of_processes():
@@ -193,7 +201,8 @@ def _is_broken(process: _Process) -> bool:
 def _fork(rank: Rank, body: Callable[..., Any], arguments: bytes) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
-        # Python warns since 3.12 if the process has threads. Threads of Python prevent a fork (`RankSettings.unsafe`).
+        # Since Python 3.12, a fork warns if the process has threads. Python threads prevent a fork
+        # (`RankSettings.unsafe`).
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -206,7 +215,7 @@ def _fork(rank: Rank, body: Callable[..., Any], arguments: bytes) -> int:
 
 
 def _spawn(files: RankFiles) -> int:
-    """Start an interpreter for a rank. It is reaped here, so its `Popen` is not kept."""
+    """Start an interpreter for a rank. It is reaped by this module, so its `Popen` is not kept."""
     output = os.open(files.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -221,7 +230,7 @@ def _spawn(files: RankFiles) -> int:
         )
     finally:
         os.close(output)
-    child.returncode = 0  # so that its destructor neither waits nor warns
+    child.returncode = 0  # otherwise its destructor would wait or warn
     return child.pid
 
 
@@ -230,7 +239,7 @@ def _stack_sizes(processes: Sequence[_Process]) -> dict[int, int]:
 
 
 def _state(pid: int) -> str:
-    """Return what the kernel says about a rank that has written no stacks."""
+    """Return the kernel's state of a rank that has written no stacks."""
     letter, _ = linux.describe_process(pid) or ("X", "")
     if letter in "Tt":
         return "it is stopped by a signal"
@@ -243,7 +252,7 @@ def _has_ended(process: _Process) -> bool:
 
 
 def _reap(pid: int) -> bool:
-    """Reap a child that was killed or has ended. Return whether there is none any more."""
+    """Reap a child that was killed or has ended. Return whether it no longer exists."""
     give_up = clock.monotonic() + _KILL_PATIENCE
     while clock.monotonic() < give_up:
         try:

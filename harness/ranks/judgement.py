@@ -1,4 +1,4 @@
-"""Decides which rank broke first, and what a report says about it. Pure functions over plain values."""
+"""Decides which rank broke first, and makes the report about it. Pure functions over plain values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from enum import StrEnum
 from harness.core.text import format_exit_code, single_line, truncate_middle
 from harness.ranks.rank import RankReport
 
-#: Seconds. A rank that dies closes its connections a moment before the parent sees its end. An exception of another
-#: rank that is no older than this counts as a consequence.
+#: Seconds. A dying rank closes its connections a moment before the parent sees its end. An exception of another rank
+#: that is at most this much older counts as a consequence.
 SLACK = 0.5
 #: Characters kept of the output and of the stacks of one rank.
 _OUTPUT_LIMIT = 4 << 10
@@ -19,12 +19,12 @@ _STACKS_LIMIT = 12 << 10
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
 #: The file of the first frame below a body.
 _MACHINERY = "/harness/ranks/rank.py"
-#: Where the stack of a rank that waits for other ranks ends.
+#: The stack of a rank that waits for other ranks ends in one of these folders.
 _WAITING = ("/torch/distributed/",)
 
 
 class How(StrEnum):
-    """How a rank broke, in order of what counts as the cause."""
+    """The way in which a rank broke, the likeliest cause first."""
 
     DIED = "died"
     SURVIVED = "survived"
@@ -39,8 +39,8 @@ class RankEnd:
 
     `status`: as ``os.waitstatus_to_exitcode`` returns it. `at`: when its parent saw the end, on the monotonic clock.
     `wanted`: the status with which it was expected to die, None for a rank that is expected to report. `cut`: why the
-    parent has killed it: at the time limit, or since another rank had broken before. `state`: for a rank that was cut,
-    what the kernel said about it. `left`: processes that it has left running.
+    parent killed it: at the time limit, or because another rank had broken before. `state`: for a rank that was cut
+    short, its state from the kernel. `left`: processes that it has left running.
     """
 
     number: int
@@ -57,7 +57,7 @@ class RankEnd:
 
     @property
     def how(self) -> How | None:
-        """How it broke; None if it ended as expected."""
+        """How the rank broke; None if it ended as expected."""
         if self.cut:
             return How.HUNG if self.cut == LIMIT else How.STOPPED
         if self.report is None:
@@ -68,12 +68,12 @@ class RankEnd:
 
     @property
     def was_cut(self) -> bool:
-        """Whether its parent has killed it."""
+        """Whether the parent killed the rank."""
         return bool(self.cut)
 
     @property
     def moment(self) -> float:
-        """When it broke."""
+        """When the rank broke."""
         return self.report.at if self.report is not None else self.at
 
 
@@ -95,7 +95,7 @@ class Breakage:
 
 
 def breakage(ends: Sequence[RankEnd], limit: float) -> Breakage | None:
-    """Return what broke; None if all ranks ended as expected. `limit`: the seconds that they had."""
+    """Return the breakage; None if all ranks ended as expected. `limit`: the time limit of the ranks in seconds."""
     broken = [end for end in ends if end.how is not None]
     if not broken:
         return None
@@ -110,7 +110,7 @@ def breakage(ends: Sequence[RankEnd], limit: float) -> Breakage | None:
 
 
 def _first(broken: Sequence[RankEnd]) -> RankEnd:
-    """Return the rank that broke first: a death, unless another rank had raised well before it."""
+    """Return the rank that broke first. A death comes first, unless another rank raised well before it."""
     deaths = [end for end in broken if end.how is How.DIED]
     raised = [end for end in broken if end.how in (How.RAISED, How.SURVIVED)]
     death = min(deaths, key=lambda end: end.moment, default=None)
@@ -119,7 +119,7 @@ def _first(broken: Sequence[RankEnd]) -> RankEnd:
         return death if error is None or error.moment > death.moment - SLACK else error
     if error is not None:
         return error
-    # All hang. A rank that does not wait for others keeps them waiting.
+    # All ranks hang. A rank that does not wait for others is the cause.
     return next((end for end in broken if not _waits(end)), broken[0])
 
 
@@ -148,7 +148,7 @@ def _at(end: RankEnd) -> str:
 
 
 def _consequences(others: Sequence[RankEnd]) -> list[str]:
-    """Return one text for all other broken ranks of a kind."""
+    """Return one text per kind of breakage for all other broken ranks."""
     texts = []
     groups: tuple[tuple[Callable[[RankEnd], bool], str], ...] = (
         (lambda end: end.how is How.DIED, "died too"),
@@ -193,7 +193,7 @@ def _without_machinery(stacks: str) -> str:
 
 
 def _frames(stacks: str) -> list[re.Match[str]]:
-    """Return the frames of the thread that took the signal, the innermost first. faulthandler calls it current."""
+    """Return the frames of the thread that got the signal, innermost first. faulthandler calls this thread current."""
     _, _, current = stacks.rpartition("Current thread")
     frames = []
     for line in current.splitlines()[1:]:
@@ -205,12 +205,12 @@ def _frames(stacks: str) -> list[re.Match[str]]:
 
 
 def _waits(end: RankEnd) -> bool:
-    """Whether a rank that was cut waits in torch.distributed: for other ranks."""
+    """Return whether a rank that was cut short waits for other ranks, in torch.distributed."""
     return any(part in frame["file"] for frame in _frames(end.stacks)[:3] for part in _WAITING)
 
 
 def _place(stacks: str) -> str:
-    """Return where a rank is, ``test_x.py:12 in body``; behind it the function of a library in which it waits."""
+    """Return where a rank is, ``test_x.py:12 in body``, followed by the library function in which it waits."""
     frames = _frames(stacks)
     if not frames:
         return ""

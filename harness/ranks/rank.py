@@ -1,7 +1,9 @@
-"""A rank: one of the processes of a case that needs several. What its body gets, and what the process does around it.
+"""A rank: one of the processes of a case that needs several.
 
-The process writes two files into the ranks' common folder beside its output: its report, complete or absent, and its
-stacks, when it crashes or is asked for them.
+This module has the argument of its body, and the code around the body.
+
+Beside its output, the process writes two files into the ranks' common folder: its report, complete or absent, and its
+stacks, on a crash or on request.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from harness.protocol.exit_status import WATCHDOG_SIGNAL
 if TYPE_CHECKING:
     import torch
 
-#: Makes a rank write the stacks of all its threads, and go on.
+#: The signal that makes a rank write the stacks of all its threads and continue.
 STACKS_SIGNAL = WATCHDOG_SIGNAL
 #: The exit status of a rank whose report says that its body has raised.
 EXIT_RAISED = 1
@@ -39,10 +41,10 @@ _TRACEBACK_LIMIT = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What the body of a rank gets as its first argument.
+    """The first argument of the body of a rank.
 
-    `number` is in [0, `world`). `device_name`: its own device. `folder` is a folder that all ranks share, and that no
-    other case has. `seed`: the generators of each rank are seeded with it.
+    `number` is in [0, `world`). `device_name`: the rank's own device. `folder`: a folder that all ranks of this case
+    share, and no other case. `seed`: the seed of each rank's generators.
     """
 
     number: int
@@ -61,7 +63,7 @@ class Rank:
     def rendezvous(self, name: str = "rendezvous") -> str:
         """Return an ``init_method`` for `torch.distributed.init_process_group`: a file of the shared folder.
 
-        Each process group needs a file of its own.
+        Each process group needs its own file.
         """
         return f"file://{self.folder}/{name}"
 
@@ -88,15 +90,15 @@ class RankFiles:
 
     @property
     def order(self) -> Path:
-        """For a rank that is a fresh interpreter: what it is to do."""
+        """The order for a rank that is a fresh interpreter."""
         return self.folder / f"rank-{self.number}.order"
 
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """How the body of a rank ended, written by the rank. `at` is on the machine's monotonic clock.
+    """The end of the body of a rank, written by the rank. `at` is on the machine's monotonic clock.
 
-    `value`: what the body returned. `error`: an exception in one line, or the reason of a skip.
+    `value`: the body's return value. `error`: an exception in one line, or the reason of a skip.
     """
 
     how: Literal["returned", "raised", "skipped"]
@@ -107,10 +109,10 @@ class RankReport:
 
 
 def run_rank(rank: Rank, body: Callable[..., Any], arguments: bytes, parent: int) -> NoReturn:
-    """Run the body in this process, which is used for nothing else, and exit.
+    """Run the body in this process, which has no other use, and exit.
 
-    `arguments`: the further arguments, pickled. `parent`: the process with whose end this one is killed. The exit skips
-    the finalisation of the interpreter, in which torch may abort while threads of a process group still run.
+    `arguments`: the further arguments, pickled. `parent`: the kernel kills this process when that one ends. The exit
+    skips the finalisation of the interpreter, in which torch may abort while threads of a process group still run.
     """
     files = RankFiles(rank.folder, rank.number)
     status = 70
@@ -131,7 +133,10 @@ def run_rank(rank: Rank, body: Callable[..., Any], arguments: bytes, parent: int
 
 
 def write_report(path: Path, report: RankReport) -> None:
-    """Write a report so that it is complete or absent. A value that cannot be pickled makes it a failure."""
+    """Write a report so that it is complete or absent.
+
+    A value that cannot be pickled turns the report into a failure.
+    """
     try:
         data = pickle.dumps(report)
     except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
@@ -174,7 +179,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _prepare(files: RankFiles) -> IO[str]:
-    """Give the process its own streams, stacks and signals, and no core file. Return the file of stacks."""
+    """Give the process its own streams, stacks and signals, and disable core files. Return the file of stacks."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -183,7 +188,7 @@ def _prepare(files: RankFiles) -> IO[str]:
         os.dup2(output, number)
     os.close(output)
     linux.line_buffer_c_stdio()
-    # Those of the parent may have text that it writes itself.
+    # The parent's streams may have buffered text, which the parent itself writes.
     sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), _writer(1), _writer(2)  # noqa: SIM115
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -199,16 +204,16 @@ def _writer(descriptor: int) -> IO[str]:
 
 
 def _introduce(rank: Rank) -> None:
-    """Set what libraries read: torchrun's variables, the interface of gloo, the number of threads, the seeds."""
+    """Set the inputs of libraries: torchrun's variables, the interface of gloo, the number of threads, the seeds."""
     for name, value in (("RANK", rank.number), ("LOCAL_RANK", rank.number), ("WORLD_SIZE", rank.world)):
         os.environ[name] = str(value)
-    # Ranks of one host talk over the loopback interface: the name of the host may have no address.
+    # Ranks of one host use the loopback interface, since the name of the host may have no address.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     random.seed(rank.seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(rank.seed & 0xFFFFFFFF)
     if torch := sys.modules.get("torch"):
-        # As torch's DataLoader does in a fork, which loses the pool of GNU OpenMP: one thread does without it.
+        # As in a fork by torch's DataLoader, which loses the pool of GNU OpenMP: one thread needs no pool.
         torch.set_num_threads(1)
         torch.manual_seed(rank.seed)
 
@@ -223,7 +228,10 @@ def _flush() -> None:
 
 
 def pickled(body: Callable[..., Any], arguments: Sequence[object]) -> bytes:
-    """Return the arguments of a body, pickled. Raise ValueError if another process could not have body or arguments."""
+    """Return the arguments of a body, pickled.
+
+    Raise ValueError if body or arguments cannot be sent to another process.
+    """
     module, name = getattr(body, "__module__", ""), getattr(body, "__qualname__", "")
     if getattr(sys.modules.get(module), name, None) is not body:
         raise ValueError(f"the body of ranks is {safe_repr(body)}: expected a function of a module, not an inner one")

@@ -15,23 +15,24 @@ from harness.ranks.crew import Crew
 from harness.ranks.judgement import breakage
 from harness.ranks.rank import Rank
 
-#: The parts of the case's time that the report of hung ranks needs, in seconds: at least, and of the whole limit.
+#: The time that the report of hung ranks needs, taken from that of the case: the least seconds, and the share of the
+#: limit.
 _RESERVE, _RESERVED_PART = 2.0, 0.05
 
 
 class RanksError(AssertionError):
-    """A rank has broken. The text begins with a line that names it, followed by what is known of each rank."""
+    """A rank has broken. The text begins with a line that names the rank, followed by the details of each rank."""
 
 
 @dataclass(frozen=True)
 class RankSettings:
-    """What the ranks of a case depend on.
+    """The settings of the ranks of a case.
 
     `device`: the name of the device of a rank, by its number. `devices`: the number of devices of the case, None if any
-    number of ranks can have one. `deadline`: when the time of the case is over, on the monotonic clock; None for no
-    limit. `limit`: the seconds that the case has.
-    `unsafe`: says why this process must not be forked; empty if it may be. `loading`: code with which a fresh
-    interpreter can use the devices. `leftovers`: see `Crew.wait`. `note`: takes an outcome that is not `failed`, and a
+    number of ranks can have one. `deadline`: the end of the case's time on the monotonic clock; None for no limit.
+    `limit`: the time limit of the case in seconds.
+    `unsafe`: returns why this process must not be forked; empty if it may be. `loading`: code with which a fresh
+    interpreter can use the devices. `leftovers`: see `Crew.wait`. `note`: takes an outcome other than `failed`, and a
     line, for the verdict on the case; returns whether there will be one.
     """
 
@@ -48,7 +49,7 @@ class RankSettings:
 
 @dataclass
 class Ranks:
-    """Runs functions in several processes at once. The files of a failed call stay in `folder`."""
+    """Runs functions in several processes at the same time. The files of a failed call stay in `folder`."""
 
     settings: RankSettings
     folder: Path
@@ -65,12 +66,12 @@ class Ranks:
         limit: float | None = None,
         deaths: Mapping[int, int] | None = None,
     ) -> list[Any]:
-        """Call ``body(rank, *arguments)`` in `world` processes at once. Return what each returned, by rank.
+        """Call ``body(rank, *arguments)`` in `world` processes at the same time. Return the results, by rank.
 
-        `body` is a function of a module, and its arguments and results can be pickled. `rank` is a
+        `body` is a function of a module, and its arguments and results must be picklable. `rank` is a
         `harness.ranks.rank.Rank`. `deaths`: the ranks that are expected to die, and the status of each as
         ``os.waitstatus_to_exitcode`` returns it; their result is None. `limit`: seconds after which ranks that still
-        run are broken, at most until shortly before the case's own limit.
+        run count as broken, at most until shortly before the case's own limit.
 
         Raise RanksError, which names the rank that broke first, if one raises, dies, or does not end. Raise pytest's
         skip if one skips and none breaks. No rank runs afterwards.
@@ -106,7 +107,7 @@ class Ranks:
         return [end.report.value if end.report is not None else None for end in ends]
 
     def _deadline(self, limit: float | None) -> tuple[float, float]:
-        """Return when ranks have to have ended, and the seconds until then."""
+        """Return the time by which the ranks must have ended, and the seconds until then."""
         now, settings = clock.monotonic(), self.settings
         seconds = float("inf") if limit is None else limit
         if settings.deadline is not None:

@@ -20,7 +20,7 @@ from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
 
-#: GitHub accepts 1 MiB for all summaries of a step together. Some of it is left for other commands.
+#: GitHub accepts 1 MiB for all summaries of a step together. This leaves some of it for other commands.
 MOST_BYTES = 1_000_000
 #: Maximum number of red cases in memory; the summary shows as many of them as fit.
 _KEPT = 500
@@ -36,7 +36,7 @@ _LEAST_FINDINGS = 3
 #: A row of the table of suites: suite, host and device.
 _Row = tuple[str, str, str]
 
-# Characters that do not show, or that change the order of others: controls, bidirectional marks, zero width.
+# Characters that are invisible, or that change the order of others: controls, bidirectional marks, zero width.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
@@ -138,7 +138,7 @@ def job_summary(results: Results, facts: Mapping[str, Any] | None) -> bytes:
     The summary begins and ends with an empty line, so that it can follow other text.
     """
     contents = _SummaryContents.of(results, facts)
-    room = MOST_BYTES - 200  # for the last line
+    room = MOST_BYTES - 200  # leaves room for the last line
     parts = []
     for part in _parts(results.summary, contents):
         data = part.encode("utf-8")
@@ -298,7 +298,7 @@ def _relative(file: str, rootdir: str) -> str:
 def workflow_commands(results: Results) -> Iterator[str]:
     """Yield workflow commands that mark the lines where cases failed: as many as GitHub shows, the most severe first.
 
-    Some places are reserved for findings, because one finding may explain all red cases.
+    Some annotations are reserved for findings, because one finding may explain all red cases.
     """
     contents = _SummaryContents.of(results, None)
     findings = results.summary.findings

@@ -90,7 +90,7 @@ def serialise_junit(
 ) -> tuple[bytes, int]:
     """Return the report as bytes, and the limit on single texts that it needed, in characters. See `JunitDocument`.
 
-    `known`: the facts of environment.json.
+    `facts`: the facts of environment.json.
     """
     with JunitDocument(results, facts, flavour=flavour, most_bytes=most_bytes) as document:
         return b"".join(document.chunks()), document.text_limit
@@ -127,7 +127,7 @@ class JunitDocument:
     they alone exceed `most_bytes`, the document is larger, and its captured texts are cut until all of them together
     have at most `most_bytes`.
 
-    `known`: the facts of environment.json. `flavour`: a name; by default the run's flavour. `text_limit`: maximum
+    `facts`: the facts of environment.json. `flavour`: a name; by default the run's flavour. `text_limit`: maximum
     characters of each captured text.
     """
 

@@ -44,7 +44,7 @@ _TAGS = {
 
 
 def tag_of(outcome: Outcome, *, fail_on_flaky: bool) -> str:
-    """Return the tag of a case with this outcome; empty for a case that readers shall count as passed."""
+    """Return the tag of a case with this outcome; empty for a case that readers must count as passed."""
     return "failure" if fail_on_flaky and outcome is Outcome.FLAKY else _TAGS.get(outcome, "")
 
 
@@ -65,8 +65,8 @@ def xml(element: Any) -> bytes:
 class CaseWriter:
     """Writes cases in a flavour, with at most `limit` characters of each captured text and traceback.
 
-    `costs`: if there is such a list, the bytes that texts need with each of LIMITS are added to it. `imported`: another
-    tool ran the cases, so an attempt has no worker and no seed.
+    `costs`: if given, the bytes that texts need with each of LIMITS are added to this list. `imported`: another tool
+    ran the cases, so an attempt has no worker and no seed.
     """
 
     flavour: Flavour
@@ -76,7 +76,7 @@ class CaseWriter:
     imported: bool = False
 
     def case(self, verdict: Verdict, levels: Sequence[Levels], tag: str, seconds: float) -> bytes:
-        """Return the element of a case, on a line of its own. `tag`: the tag of its result, see `tag_of`."""
+        """Return the element of a case, on its own line. `tag`: the tag of its result, see `tag_of`."""
         classname, name = self.names.of(verdict.case)
         case = _Case(name, classname, seconds)
         if self.flavour.whole_ids:
@@ -132,7 +132,7 @@ class CaseWriter:
         self, verdict: Verdict, attempt: Finish, levels: Sequence[Levels], earlier: Sequence[Finish]
     ) -> list[Any]:
         """Return the output of an attempt, followed by lines of the harness."""
-        # Output, not a property: the strict schema allows no properties of a case.
+        # Output, not a property, because the strict schema allows no properties of a case.
         more = self._told(earlier)
         for grown in repeated(verdict.case, levels) if levels else ():
             more += [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown.grows else []
@@ -162,7 +162,7 @@ class CaseWriter:
 
 
 def finding_case(finding: Finding, number: int) -> bytes:
-    """Return a finding as a case of its own."""
+    """Return a finding as a separate case."""
     case = _Case(escape_invalid_xml(f"finding {number}: {single_line(finding.kind)}"), "harness.findings", 0.0)
     error = Error(escape_invalid_xml(single_line(finding.message) or finding.kind), "finding")
     case.append(_with_text(error, escape_invalid_xml(truncate_middle(finding_text(finding), MOST_TEXT))))

@@ -1,4 +1,4 @@
-"""The flavours of a JUnit report: what its reader accepts and shows."""
+"""The flavours of a JUnit report, according to its reader."""
 
 from __future__ import annotations
 
@@ -34,5 +34,8 @@ DEFAULT = FLAVOURS["default"]
 
 
 def named(name: object) -> Flavour:
-    """Return the flavour that a run recorded as its setting. The run's version may know other flavours, or none."""
+    """Return the flavour that a run recorded as its setting.
+
+    Another version of the harness may have other flavours, or none.
+    """
     return FLAVOURS.get(name, DEFAULT) if isinstance(name, str) else DEFAULT

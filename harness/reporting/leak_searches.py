@@ -1,5 +1,6 @@
-"""Report lines for processes that grew over many cases. Proven leaks have a verdict or a finding; these lines only
-inform.
+"""Report lines for processes that grew over many cases.
+
+Proven leaks have a verdict or a finding; these lines only inform.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ def unproven_leaks(searches: Sequence[Batch]) -> list[str]:
 
 
 def leak_search_cost(searches: Sequence[Batch]) -> str:
-    """Return the number and the duration of the searches, for the line with the cost of isolation; empty without a
-    search.
+    """Return the number and the duration of the searches, for the line with the cost of isolation.
+
+    Empty if there was none.
     """
     made = [search for search in searches if search.trials]
     return f", {format_count(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""

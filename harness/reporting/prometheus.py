@@ -30,7 +30,7 @@ class Metric:
 
     @property
     def lines(self) -> Iterator[str]:
-        """Return the metric in the text format. A metric without values has no lines."""
+        """The metric in the text format. A metric without values has no lines."""
         if not self.values:
             return
         yield f"# HELP {self.name} {self.help}"
@@ -41,8 +41,9 @@ class Metric:
 
 
 def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> bytes:
-    """Return all metrics of a run. `facts`: the facts of environment.json. Their number does not grow with the number
-    of cases.
+    """Return all metrics of a run. `facts`: the facts of environment.json.
+
+    The number of metrics does not grow with the number of cases.
     """
     places = Places(results.runs, results.shards, facts)
     cases: Counter[Labels] = Counter()
@@ -109,7 +110,7 @@ def _of_place(place: Place, places: Places) -> Labels:
 
 
 def _labels(**texts: str) -> Labels:
-    """Return labels as they are shown. Labels with equal texts after the cut are one series."""
+    """Return labels as they are shown. Labels that are equal after the cut are one series."""
     return tuple((name, escape_invalid_xml(value).replace("\r", "\\r")[:_MOST_LABEL]) for name, value in texts.items())
 
 

@@ -20,7 +20,7 @@ SHOWN = 50
 SHOWN_GROWN = 3
 #: Maximum number of growing cases in the summary, each with a plot.
 PLOTTED = 10
-#: How the lines of red cases and of findings begin.
+#: The beginnings of lines of red cases and of findings.
 RED_WORDS = ("FINDING ", *(f"{outcome.upper()} " for outcome in Outcome if outcome.is_red))
 
 
@@ -83,7 +83,7 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
 
 
 def _other_words(counts: Mapping[Outcome, int]) -> list[str]:
-    """Return how pytest's last line names the outcomes that pytest does not know."""
+    """Return the words of pytest's last line for outcomes that pytest does not know."""
     own = (Outcome.FAILED, Outcome.ERROR, Outcome.NOT_RUN)
     failed = [f"{number} {outcome}" for outcome, number in counts.items() if outcome.is_red and outcome not in own]
     waived = [f"{counts[Outcome.WAIVED]} waived as xfailed"] if Outcome.WAIVED in counts else []
@@ -129,7 +129,10 @@ def _grown(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
 
 
 def repetition_lines(ledger: Ledger, *, blocks: bool) -> list[str]:
-    """Return lines on the memory of each repeated case that did not grow. `terminal_summary` has those that grew."""
+    """Return lines on the memory of each repeated case that did not grow.
+
+    `terminal_summary` has the cases that grew.
+    """
     repeated = repetitions(ledger)
     if not repeated:
         return [

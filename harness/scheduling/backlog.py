@@ -1,13 +1,13 @@
 """Decide which cases a worker gets next: pure decisions over plain values. Cases are positions in the list of a run.
 
 A case is wide if it takes more than its worker's slot: several devices, or a device alone that several workers share.
-If each worker could begin one at any time, devices would wait for each other again and again. Therefore a few workers,
-the leaders, run all wide cases, one at a time. The other workers on these devices, the lenders, get no case until no
-wide one is left.
+If each worker could begin a wide case at any time, workers would wait for each other's devices again and again.
+Therefore a few workers, the leaders, run all wide cases, one at a time. The other workers on these devices, the
+lenders, get no case until no wide case is left.
 
-A case is apart if it runs in a process of its own. The process of the cases around it ends before it, and after it
-another one loads and initialises what they use, which takes seconds on a GPU. Therefore a worker gets cases that are
-apart one after the other.
+A case is apart if it runs in its own process. The process of the previous cases ends before it, and a new process for
+the next cases must load and initialise the same things again, which takes seconds on a GPU. Therefore a worker gets
+cases that are apart one after the other.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import statistics
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-#: A case is long if it takes more than this share of each worker's work, and more than most cases. Only long cases
-#: leave their place. The others stay with the cases of their file, whose fixtures they share. The rest at the end is
-#: short. A smaller share makes errors in the estimates matter less: with 64 workers and without history a run of
-#: `suites/` took up to 1.22 times the minimum with 1/32, and 1.08 with 1/128 (in the model).
+#: A case is long if it takes more than this share of each worker's work, and more than most cases. Only long cases are
+#: moved. The others stay with the cases of their file, whose fixtures they share. The remaining cases at the end of a
+#: run are short. A smaller share makes errors in the estimates matter less: with 64 workers and without history a run
+#: of `suites/` took up to 1.22 times the minimum with 1/32, and 1.08 with 1/128 (in the model).
 LONG = 1 / 128
 #: The share of the remaining work per worker that one worker gets at a time. Less towards the end.
 SHARE = 1 / 4
@@ -29,7 +29,7 @@ _LEAST = 2
 #: A long case that is apart may wait behind another one while it takes less than this share of the remaining work per
 #: worker: the workers have enough to do until then.
 _EARLY = 1 / 8
-#: A long case of the same kind as the one before it is preferred if it takes at least this part of the longest one.
+#: A long case of the same kind as the previous one is preferred if it takes at least this part of the longest one.
 _NEARLY = 1 / 2
 
 
@@ -38,7 +38,7 @@ WIDE = 1 / 2
 
 
 class Backlog:
-    """The cases that no worker has yet. Long cases are handed out first, the longest before all others.
+    """The cases that no worker has yet. Long cases are handed out before all others, the longest first.
 
     Workers are identified by their position among the live ones, from 0.
     """
@@ -54,14 +54,14 @@ class Backlog:
         """`seconds`: the estimate per case. `widths`: the number of devices of a wide case, 0 for others.
 
         `devices`: how many devices the workers use; None for one per worker. The worker at position N uses device N
-        modulo `devices`. `apart`: the cases that run in a process of their own.
+        modulo `devices`. `apart`: the cases that run in their own process.
         """
         self._seconds = seconds
         self._apart = frozenset(apart)
         self._devices = workers if devices is None else max(1, min(devices, workers))
         wide = [position for position, width in enumerate(widths) if width] if workers > 1 else []
         self._is_wide = frozenset(wide)
-        #: The wide cases that leaders have and have not finished.
+        #: The wide cases that leaders have but have not finished.
         self._given: set[int] = set()
         self._wide = deque(sorted(wide, key=lambda position: (-widths[position], -seconds[position], position)))
         most = min(self._devices, max((widths[position] for position in wide), default=1))
@@ -76,7 +76,7 @@ class Backlog:
         self._is_long = [second > limit for second in seconds]
         narrow = [position for position in range(len(seconds)) if position not in self._is_wide]
         by_length = sorted(narrow, key=lambda position: (-seconds[position], position))
-        #: Without and with the cases that are apart: the longest first.
+        #: The long cases, longest first: without and with those that are apart.
         self._long = tuple(
             deque(case for case in by_length if self._is_long[case] and (case in self._apart) is apart_ones)
             for apart_ones in (False, True)
@@ -90,7 +90,7 @@ class Backlog:
         return len(self._wide) + sum(map(len, self._long)) + len(self._short)
 
     def finish(self, position: int) -> bool:
-        """Record that a worker has finished a case. Return whether workers without cases may get some now."""
+        """Record that a worker has finished a case. Return whether idle workers may get cases now."""
         was_given = position in self._given
         self._given.discard(position)
         return was_given
@@ -122,14 +122,14 @@ class Backlog:
         return self._seconds[position]
 
     def waiting(self, queue: Sequence[int]) -> float:
-        """Return the expected seconds of the cases behind the first one of a queue."""
+        """Return the expected seconds of the cases after the first one of a queue."""
         return sum(self._seconds[position] for position in queue[1:])
 
     def more(self, place: int, queue: Sequence[int], workers: int, waits: float | None = None) -> list[int]:
         """Return further cases for a worker with this `queue`, whose first case runs. Empty while it has enough.
 
-        A long case is followed by a short one, because another worker may be free earlier for the next long one.
-        `waits`: the result of `waiting` for the queue, if known: it is slow for many cases.
+        A short case follows a long one, because another worker may be free earlier for the next long case. `waits`: the
+        result of `waiting` for the queue, if known. The computation is slow for many cases.
         """
         if self._lends(place):
             return []
@@ -140,7 +140,7 @@ class Backlog:
         return wide + self._more_narrow(have, waits, 0.0 if leads else SHARE * self._left / max(workers, 1))
 
     def _more_narrow(self, queue: Sequence[int], waits: float, goal: float) -> list[int]:
-        """Return cases for one device, until this many seconds wait behind the first case."""
+        """Return cases for one device, until the cases after the first one take this many seconds."""
         if len(queue) >= _LEAST and (any(self._long) or waits >= goal / 2):
             return []
         have = list(queue)
@@ -154,10 +154,10 @@ class Backlog:
         return place < self._grouped and place % self._group == 0
 
     def _lends(self, place: int) -> bool:
-        """Return whether a worker gets no case.
+        """Return whether a worker lends its device, so that it gets no case.
 
         A case takes the devices after its worker's device, so the lenders of a leader are the workers on its device and
-        on the following ones. The last wide cases run before they get one.
+        on the following ones. The lenders get cases again once each leader has only its last wide case.
         """
         if place % self._devices >= self._grouped or self._leads(place):
             return False
@@ -171,7 +171,7 @@ class Backlog:
         return positions
 
     def _next(self, before: int | None) -> int:
-        """Take a case to run behind the case `before`."""
+        """Take a case that follows the case `before`."""
         behind_long = before is not None and self._is_long[before]
         is_apart = before in self._apart
         alike, others = self._long[is_apart], self._long[not is_apart]
@@ -200,8 +200,7 @@ def longest_short(seconds: Sequence[float], workers: int) -> float:
 
 
 def _leaders(seconds: Sequence[float], shares: Sequence[float], wide: frozenset[int], workers: int, most: int) -> int:
-    """Return the number of workers that run wide cases: few enough that the cases are done in the first part of the
-    run.
+    """Return the number of workers that run wide cases: as few as can finish these cases in the first part of the run.
 
     `shares`: how many workers each case occupies. `most`: the maximum number of leaders.
     """

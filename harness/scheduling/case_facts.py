@@ -1,4 +1,7 @@
-"""Facts about cases for the controller, which has no items. The first worker that has collected writes them."""
+"""Facts about cases for the controller, which has no items.
+
+The first worker that finishes its collection writes them.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ _FILE = "case-facts.json"
 
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
-    """Facts about cases, by id. `limits`: seconds, for each case with a time limit of its own. `devices`: the number of
-    devices, for each case that takes several, or that takes one alone where several cases may share it. `apart`: the
-    cases that run in a process of their own. `gated`: why a case cannot run on this node, for a session of a cluster
-    run.
+    """Facts about cases, by id.
+
+    - `limits`: seconds, for each case with its own time limit.
+    - `devices`: the number of devices, for each case that takes several, or that takes one alone although several cases
+      may share it.
+    - `apart`: the cases that run in their own process.
+    - `gated`: why a case cannot run on this node, for a session of a cluster run.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Decide which claims get their devices. A pure decision over plain values.
 
-A claim asks for one or more devices for the life of one executor. It gets all of them at once or waits, so claims
+A claim requests one or more devices for the life of one executor. It gets all of them together or waits, so claims
 cannot deadlock. Claims are served in the order of arrival. A later claim may go first, but only on devices for which no
-earlier claim waits; no claim waits for ever, as long as each lease ends.
+earlier claim waits. No claim waits forever if each lease ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_OF_MEMORY = Fraction(1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim to `count` devices by UUID: `own`, and some of `others`, which are in order of preference.
+    """A claim to `count` devices by UUID: `own`, and some of `others`, in order of preference.
 
     `share`: the part of each device, above 0 and up to 1; 1 means exclusive use. `memory`: bytes of each device; 0 if
     the case declares none.
@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The devices that a claim got, its own one first, with the share and memory of each of them."""
+    """The devices that a claim got, its own one first, with the claimed share and memory of each."""
 
     devices: tuple[str, ...]
     share: Fraction = ALONE
@@ -81,7 +81,7 @@ def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mappin
     for position, claim in enumerate(waiting):
         free = {device for device in (claim.own, *claim.others) if _fits(claim, loads.get(device), memory.get(device))}
         free -= reserved
-        # Free devices come first, so a waiting claim reserves the devices that it could already have.
+        # Free devices come first, so a waiting claim reserves devices that are available already.
         others = sorted(claim.others, key=lambda device: device not in free)
         devices = (claim.own, *others[: claim.count - 1])
         if free.issuperset(devices):

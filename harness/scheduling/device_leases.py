@@ -1,9 +1,9 @@
 """Leases of devices between all processes of a host that use one board: a folder.
 
 The board is a file with all leases and all waiting claims. It is read and replaced under a lock. A worker that has or
-wants a lease holds a lock on a file of its own while it lives. When it dies in any way, the kernel releases this lock,
-and the next worker that waits removes its claims. A lease is also bound to the processes that use the devices: it lasts
-until they are dead, even if its worker died first.
+wants a lease holds a lock on its own file while it lives. When the worker dies in any way, the kernel releases this
+lock, and the next worker that waits removes the claims of the dead one. A lease is also bound to the processes that use
+the devices: it lasts until they are dead, even if its worker died first.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from harness.scheduling.lease_board import BoardEntry, LeaseBoard, Process
 
 #: The environment variable with the folder of the board. All runs that share devices must use the same one.
 VARIABLE = "HARNESS_LEASE_DIR"
-#: Seconds that one worker may hold a device before a waiting worker gives up. A healthy worker never holds one so long:
-#: it ends its lease after each case if another worker waits.
+#: Seconds that one worker may hold a device before a waiting worker gives up. A healthy worker never holds a device
+#: that long: it ends its lease after each case if another worker waits.
 LIMIT = 3600.0
 #: Seconds of waiting before the first message. Each further message comes when the wait has doubled.
 FIRST_WORD = 30.0
-#: Maximum seconds of one wait; then dead processes and a request to stop the run are checked.
+#: Maximum seconds of one wait, between two checks for dead processes and for a request to stop the run.
 _LONGEST_WAIT = 1.0
 _BOARD = "board.json"
 _MODE = 0o660  # for users of the same group
@@ -52,8 +52,8 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
 class LeaseWait:
     """A wait for a device: when to check its holder, when to send a message, and when to give up. Times in seconds.
 
-    The wait ends once one holder has kept the device for `limit` seconds of it. While holders change, the wait has no
-    limit.
+    The worker gives up if one holder keeps the device for `limit` seconds of the wait. While holders change, the wait
+    has no limit.
     """
 
     def __init__(self, now: float, holder: str, *, limit: float, first_word: float) -> None:
@@ -91,8 +91,7 @@ class DeviceLeases:
         first_word: float = FIRST_WORD,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`folder`: the folder of the board; None for devices that each process has for itself: no worker waits for
-        them.
+        """`folder`: the folder of the board; None for devices that need no leases, because each process has its own.
 
         `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `tell` is called with a line about
         a wait of at least `first_word` seconds.
@@ -118,11 +117,13 @@ class DeviceLeases:
         waiting: Callable[[str], AbstractContextManager[object]] = nullcontext,
         interrupt: Callable[[], object] = lambda: None,
     ) -> tuple[str, ...]:
-        """Wait for a lease that meets the claim, and return its devices. A lease that does not meet it ends first.
+        """Wait for a lease that meets the claim, and return its devices.
+
+        A current lease that does not meet the claim ends first.
 
         `waiting` makes the context of a wait for a device; it is not used if the devices are free. `interrupt` is
         called each second of a wait, and may raise. Raise NoDeviceError if one worker has held a device for `limit`
-        seconds of the wait, BoardError and WriteError. After an error nothing is held.
+        seconds of the wait, BoardError and WriteError. After an error no device is held.
         """
         if not self._shared:
             return (claim.own, *claim.others[: claim.count - 1])
@@ -154,7 +155,7 @@ class DeviceLeases:
             change.board = change.board.updated(mine)
 
     def give_back(self) -> None:
-        """End the lease. If a process that uses the devices is alive, they become free at its end."""
+        """End the lease. If a process that uses the devices is alive, the devices become free at its end."""
         mine, self._entry = self._entry, None
         if mine is None:
             return
@@ -200,7 +201,8 @@ class DeviceLeases:
         prepare_board(self._folder)
         with convert_to_write_error(f"into {str(self._folder)!r}"):
             os.mkfifo(self._file("pipe"))
-            # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
+            # Opened for writing too, because a pipe without a writer is at end of file, so that poll would always
+            # return.
             self._pipe = os.open(self._file("pipe"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             self._alive = os.open(self._file("alive"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
             fcntl.flock(self._alive, fcntl.LOCK_EX)
@@ -208,7 +210,7 @@ class DeviceLeases:
             os.fchmod(self._alive, _MODE)
 
     def _apply(self, claim: Claim) -> None:
-        """Put a claim on the board. It is granted at once if the devices are free."""
+        """Put a claim on the board. The claim is granted immediately if the devices are free."""
         with self._changing() as change:
             board = change.board
             who = f"worker {self._worker} (process {os.getpid()})"
@@ -273,14 +275,15 @@ class DeviceLeases:
         return awaited[0], ""
 
     def _is_over(self, entry: BoardEntry) -> bool:
-        """Return whether no process uses or wants the devices of this entry any more."""
+        """Return whether no process uses or wants the devices of this entry any longer."""
         if entry.holder == self._holder and not entry.ended:
             return False
         return not entry.in_use and (entry.ended or not self._lives(entry.holder))
 
     def _lives(self, holder: str) -> bool:
-        """Return whether the worker with these files lives and holds the lock on one of them; remove files of a dead
-        one.
+        """Return whether the worker with these files lives, so that it locks one of them.
+
+        Remove the files of a dead worker.
         """
         try:
             descriptor = os.open(self._file("alive", holder), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -297,7 +300,7 @@ class DeviceLeases:
 
     @contextlib.contextmanager
     def _changing(self) -> Generator[_Change]:
-        """A context in which no other process changes the board. Workers that get a lease in it are woken up.
+        """Read, change and write the board while no other process does. Wake up workers that get a lease by the change.
 
         Raise BoardError, WriteError.
         """

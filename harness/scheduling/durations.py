@@ -1,4 +1,4 @@
-"""The durations that a run knows, and those that it keeps for the next run: histories on disk."""
+"""The durations of cases that a run knows, and those that it keeps for the next run, in history files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Durations:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], base: Path, configs: Path, inventory: Inventory) -> Durations:
-        """Return the history from ``--history``, else from the file beside the run directories. `base`: the working
-        folder.
+        """Return the history from ``--history``, else from the file beside the run directories.
+
+        `base`: the working folder.
 
         The folder `configs` has estimates for all other cases; see `slow_files`. Only a run in ``results/`` keeps its
         durations. Raise pytest.UsageError.
@@ -67,7 +68,10 @@ class Durations:
         return repr(",".join(map(str, self.given)))
 
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
-        """Return the expected seconds of each case, see `DurationHistory.expected`. Note a history of other cases."""
+        """Return the expected seconds of each case, see `DurationHistory.expected`.
+
+        Add a note if the history is of other cases.
+        """
         seconds = self.history.seconds
         if self.given and ids and not any(case in seconds for case in ids):
             self.remarks.append(

@@ -60,8 +60,9 @@ class EarlierRun:
         return cls(ids, f"{format_count(len(ids), 'case')} of {run_dir} that {_are(ids)} {', '.join(words)}")
 
     def gone(self, cases: Container[str], arguments: Sequence[str]) -> str:
-        """Return a sentence if cases do not exist any more; else empty. `cases`: all collected cases, even deselected
-        ones.
+        """Return a sentence if cases no longer exist; else an empty text.
+
+        `cases`: all collected cases, even deselected ones.
 
         Cases outside the `arguments` of this run are ignored.
         """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _FOLDER = "handed-out"
-#: Follows the last case.
+#: The entry after the last case.
 _END = -1
 
 
@@ -38,7 +38,7 @@ class HandedOut:
             with (self._folder / worker).open("ab") as file:
                 file.write(array("q", positions).tobytes())
         except OSError:
-            # Its cases begin in turn from here on. A file with a gap would have another order than the worker's.
+            # From here on, its cases do not begin early. A file with a gap would have another order than the worker's.
             self._broken.add(worker)
 
 
@@ -49,12 +49,12 @@ class HandedOutList:
         self._path = folder / _FOLDER / worker
         self._descriptor = -1
         self._rest = b""
-        #: Whether the worker gets no more cases than these.
+        #: Whether the worker gets no further cases.
         self.ended = False
         self.positions: list[int] = []
 
     def refresh(self) -> None:
-        """Read new entries. The list stays empty if cases are handed out in another way."""
+        """Read new entries. The list stays empty if another scheduler hands out cases."""
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

@@ -70,12 +70,12 @@ class DurationHistory:
         return cls(_read(path).get(device, {}))
 
     def keep(self, path: Path, device: str) -> None:
-        """Add these durations to a file. Several runs may do so at once.
+        """Add these durations to a file. Several runs may do so at the same time.
 
         Raise DurationHistoryError if the file is not a history, WriteError if it cannot be written.
         """
         with contextlib.ExitStack() as held:
-            # Without file locks, the later of two runs that end at once wins.
+            # Without file locks, the later of two runs that end at the same time wins.
             with convert_to_write_error(f"beside {str(path)!r}"), contextlib.suppress(NotImplementedError):
                 held.enter_context(FileLock(path.with_name(f".{path.name}.lock")))
             self._keep(path, device)
@@ -96,10 +96,10 @@ class DurationHistory:
     def expected(self, ids: Sequence[str], limits: Mapping[str, float], limit: float) -> list[float]:
         """Return the expected seconds of each case. `limits`: the time limits of cases that have their own.
 
-        The estimate is the earlier duration of the case, but at least the average of its file: which case compiles the
-        shared code differs between runs. A case without history gets the estimate of similar ones: other parameters of
-        the same test, else the same file. Otherwise `slow` has the estimate, or it is guessed from the time limit of
-        the case, compared with the usual `limit`.
+        The estimate is the earlier duration of the case, but at least the average of its file, because a different case
+        compiles the shared code in each run. A case without history gets the estimate of similar ones: other parameters
+        of the same test, else the same file. Otherwise the estimate comes from `slow`, or from the time limit of the
+        case, compared with the usual `limit`.
         """
         by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
         estimates = {case: max(seconds, by_file[_file(case)]) for case, seconds in self.seconds.items()}
@@ -107,7 +107,7 @@ class DurationHistory:
         if self.slow is not None:
             by_file = {**self.slow.files, **by_file}
             unknown = self.slow.other
-        # Somebody may have run the few slow cases of a history by name.
+        # A user may have run the few slow cases of a history by name.
         is_representative = self.slow is None or 2 * len(estimates.keys() & set(ids)) > len(ids)
         usual = statistics.median(self.seconds.values()) if self.seconds and is_representative else unknown
 

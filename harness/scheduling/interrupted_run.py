@@ -30,9 +30,7 @@ class InterruptedRun:
         except OSError as error:
             raise ResumeError(f"cannot write into {str(run_dir)!r}: {error.strerror}") from None
         try:
-            contents = reader.read_run_journal(
-                run_dir / journal.FILE_NAME
-            )  # again: another run may have written in the meantime
+            contents = reader.read_run_journal(run_dir / journal.FILE_NAME)  # again: another run may have written since
             self.resumption: Resumption = resumption_of(contents, forced=force)
         except BaseException:
             self._lock.release()
@@ -66,7 +64,7 @@ class InterruptedRun:
 
     @property
     def text(self) -> str:
-        """What is left of the run, for people."""
+        """The remaining work of the run, for people."""
         total, finished, running = len(self.resumption.ids), len(self.resumption.finished), len(self._in_flight)
         flight = f", {running} of them in flight when it was interrupted" if running else ""
         replayed = f"{finished} of {format_count(total, 'case')} have their verdict and are replayed"

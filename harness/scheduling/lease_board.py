@@ -30,7 +30,7 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Return whether it is alive. A process in another pid namespace cannot be seen and counts as dead."""
+        """Whether the process is alive. A process in another pid namespace cannot be seen and counts as dead."""
         return self.namespace == linux.pid_namespace() and linux.process_start_time(self.pid) == self.started
 
 
@@ -39,7 +39,7 @@ class BoardEntry:
     """A claim on the board; a lease once it has been granted.
 
     `turn`: unique number of the entry. `holder`: the name of its worker's files. `who`: its worker, as a text for
-    people. `processes`: the processes that use the devices. `ended`: the worker has given the lease back; it lasts
+    people. `processes`: the processes that use the devices. `ended`: the worker has given the lease back, which lasts
     until its processes are dead.
     """
 

@@ -22,7 +22,10 @@ class LeaseBook:
         self._holders: dict[str, str] = {}
 
     def take(self, worker: str) -> str:
-        """Return the device that `worker` holds from now on. A worker that already holds one gets the same again."""
+        """Return the device that `worker` holds from now on.
+
+        A worker that already holds a device gets the same one again.
+        """
         if worker not in self._holders:
             held = list(self._holders.values())
             self._holders[worker] = min(self._devices, key=held.count)

@@ -1,4 +1,4 @@
-"""Hand the cases from a `RemoteQueue` to xdist's workers. The agent decides which cases come."""
+"""Hand the cases from a `RemoteQueue` to xdist's workers. The agent decides which cases it sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: A worker needs to know its next case before it begins one.
 LEAST = 2
-#: A worker has cases for about this many seconds, but no more than this many cases.
+#: A worker gets cases for about this many seconds, but no more than this many cases.
 AHEAD_SECONDS, MOST = 1.0, 64
 
 
@@ -32,7 +32,7 @@ def depth(mean_seconds: float) -> int:
 class PullScheduling(WorkerScheduling):
     """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`).
 
-    xdist calls it in the main thread and the queue in another one, so a lock guards each method.
+    xdist calls the methods in the main thread, and the queue in another thread, so a lock guards each method.
     """
 
     def __init__(
@@ -47,8 +47,10 @@ class PullScheduling(WorkerScheduling):
         stop: Callable[[str, float], None],
         failed: Callable[[], bool],
     ) -> None:
-        """`describe`: returns the facts about these cases for the head. `widths`: the number of devices of each case
-        that takes more than a worker's slot; 0 for all others. `device_of`: the device of a worker, by its name.
+        """`describe`: returns the facts about cases for the head.
+
+        `widths`: the number of devices of each case that takes more than a worker's slot; 0 for all others.
+        `device_of`: the device of a worker, by its name.
 
         `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
         """
@@ -79,7 +81,7 @@ class PullScheduling(WorkerScheduling):
             return bool(self._waiting) or any(self._queues.values())
 
     def schedule(self) -> None:
-        """Begin, once all workers have collected. Later: give cases to a worker that has joined since."""
+        """Begin, once all workers have collected. Later, give cases to a worker that has joined since."""
         with self._lock:
             if self._ids is None:
                 collected = self._collected()
@@ -136,7 +138,7 @@ class PullScheduling(WorkerScheduling):
 
     @property
     def _waiting(self) -> int:
-        """Return the number of cases that no worker has."""
+        """The number of cases that no worker has."""
         return len(self._buffer) + len(self._wide)
 
     def _buffer_of(self, case: int) -> deque[GivenCase]:
@@ -145,7 +147,7 @@ class PullScheduling(WorkerScheduling):
     def _fill(self) -> None:
         """Give workers the cases that they need.
 
-        A worker that gets no more cases must be notified: otherwise its last case waits for ever.
+        A worker that gets no more cases must be notified, otherwise its last case waits forever.
         """
         ready = [node for node in self._queues if node in self._collections and not node.shutting_down]
         deep = depth(self._mean)

@@ -1,4 +1,6 @@
-"""Which files and folders may have cases that a run selects. Pure functions over paths, so that others need no import.
+"""Tells which files and folders may have cases that a run selects, so that others need not be imported.
+
+Pure functions over paths.
 
 Paths are those in case ids: with ``/``, relative to the root folder.
 """
@@ -15,7 +17,7 @@ from harness.gating.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a profile and ``--only`` may select; more rather than less.
+    """The files and folders that a profile and ``--only`` may select. In doubt, a file belongs to them.
 
     `beginnings`: how the ids of the cases begin that the profile's patterns match, or None for any case. `suites`: the
     profile's suites. `files`: the files of the cases of ``--only``, or None for any file.
@@ -27,7 +29,7 @@ class Reach:
 
     @classmethod
     def of(cls, policy: Policy, only: Collection[str] | None) -> Reach:
-        """`only`: the ids that may be selected; None for all."""
+        """Return the reach of a policy. `only`: the ids that may be selected; None for all."""
         everything = policy.suites is None and policy.cases is None
         return cls(
             None if everything else tuple(dict.fromkeys(map(literal_prefix, policy.cases or ()))),

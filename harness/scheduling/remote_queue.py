@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from harness.core import linux
 
-#: The agent sets this variable for its pytest alone: the descriptor, and the name of the node.
+#: The variable that the agent sets, only for its pytest: the descriptor, and the name of the node.
 VARIABLE = "HARNESS_NODE_SESSION"
 _BLOCK = 1 << 16
 
@@ -38,7 +38,7 @@ class Receiver(Protocol):
         """Accept new cases."""
 
     def end(self) -> None:
-        """No more cases will come."""
+        """Note that no more cases will come."""
 
     def stop(self, reason: str, grace: float) -> None:
         """Give running cases `grace` seconds to end, and begin no other case."""
@@ -57,7 +57,7 @@ class RemoteQueue:
     def of_this_process(cls) -> RemoteQueue | None:
         """Return the queue of the session that this process was started for; None for an ordinary session.
 
-        Child processes do not inherit it. This process ends with the agent.
+        Child processes do not inherit the descriptor. This process ends with the agent.
         """
         value = os.environ.pop(VARIABLE, "")
         if not value:
@@ -75,7 +75,7 @@ class RemoteQueue:
             self._socket.sendall(line)
 
     def listen(self, receiver: Receiver) -> None:
-        """Call `receiver` with all messages of the agent from now on."""
+        """From now on, call `receiver` with all messages of the agent."""
         threading.Thread(target=self._listen, args=(receiver,), name="remote-queue", daemon=True).start()
 
     def close(self) -> None:

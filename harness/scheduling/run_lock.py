@@ -23,12 +23,12 @@ class RunLock:
         """Take the lock. Raise RunLockedError if another process has it, OSError if the folder is not writable."""
         self._lock = FileLock(run_dir / _FILE, thread_local=False)
         try:
-            # Without file locks, runs work as before, but cannot detect that two share a folder.
+            # Without file locks, runs work, but cannot detect that two of them share a folder.
             with contextlib.suppress(NotImplementedError):
                 self._lock.acquire(blocking=False)
         except Timeout:
             raise RunLockedError("another run writes to it now: wait for its end, or stop it") from None
 
     def release(self) -> None:
-        """Release the lock. The file stays: after its removal, it could be locked twice."""
+        """Release the lock. The file stays, because a file that is removed and created again could be locked twice."""
         self._lock.release()

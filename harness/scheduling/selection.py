@@ -37,15 +37,15 @@ class Selection:
 
     @classmethod
     def of(cls, policy: Policy, seed: int, shard: str, only: frozenset[str] | None = None) -> Selection:
-        """Like the constructor, with the shard as text; empty for all parts."""
+        """Return the selection with the shard as text; an empty text is all parts."""
         return cls(policy, seed, Shard.parse(shard) if shard else None, only)
 
     def choose(self, ids: Sequence[str], left_out: Container[int] = (), apart: Container[int] = ()) -> Chosen:
-        """Select from the collected cases. The shard comes last, so that all shards agree on the whole.
+        """Select from the collected cases. The shard is applied last, so that all shards agree on the whole.
 
         `left_out`: positions of cases that their marks leave out, unless `only` has them. `apart`: positions of cases
-        that leave the process of the others. In a random order they come last, since each between two others would end
-        an executor that has loaded what the next cases need.
+        that run in their own process. In a random order they come last, since each of them between two others would end
+        an executor that has already loaded libraries for the next cases.
         """
         candidates = order.selected_positions(self.policy, ids)
         if self.only is None:

@@ -32,7 +32,10 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class SlowFiles(StrictModel):
-    """`files`: the seconds of a case of each slow test file. `other`: the seconds of a case of any other file."""
+    """The estimates for test files. `files`: the seconds of a case of each slow file.
+
+    `other`: the seconds of a case of any other file.
+    """
 
     other: Positive
     files: dict[Annotated[str, Field(min_length=1)], Positive] = Field(default_factory=dict)
@@ -45,11 +48,13 @@ def load_slow_files(configs: Path) -> SlowFiles | None:
 
 
 def measured_slow_files(runs: Sequence[Mapping[str, float]]) -> SlowFiles:
-    """Return the slow files of several runs, from the seconds of each case in each run. There must be at least one
-    case.
+    """Return the slow files of several runs, from the seconds of each case in each run.
 
-    The first case that compiles shared code pays for all, and is a different case in each order. The figure of a file
-    is therefore the mean of its longest and its average case, and the longest time in any run counts for each case.
+    There must be at least one case.
+
+    The first case that compiles shared code takes the time for all, and is a different case in each order. Therefore
+    the figure of a file is the mean of its longest and its average case, and the longest time in any run counts for
+    each case.
     """
     longest: dict[str, float] = {}
     for run in runs:

@@ -27,7 +27,7 @@ class StoppedError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """A request to stop. `reason`: for example ``stopped by SIGTERM``. Running cases may go on until `deadline`.
+    """A request to stop. `reason`: for example ``stopped by SIGTERM``. Running cases may continue until `deadline`.
 
     `deadline` is a time of `harness.core.clock.monotonic`. `grace`: seconds from the request to the deadline.
     """
@@ -43,14 +43,14 @@ class StopRequest:
 
     @property
     def text(self) -> str:
-        """Text with the reason why a case was stopped."""
+        """The reason why a case was stopped, as text."""
         return f"{self.reason} after {self.grace:g} s of grace" if self.grace else f"{self.reason}, without grace"
 
 
 def send_stop(folder: Path, stop: StopRequest) -> None:
     """Send the request to every supervisor that has or will have a pipe in `folder`.
 
-    Raise OSError if it cannot be stored for later supervisors; the existing ones have then received it.
+    Raise OSError if the request cannot be stored for later supervisors. The existing ones have then received it.
     """
     line = json.dumps(asdict(stop)).encode() + b"\n"
     reached = _write_all(line, {*folder.glob(f"*{_PIPE}")})
@@ -83,7 +83,7 @@ class StopListener:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}{_PIPE}"
         os.mkfifo(path)
-        # Opened for writing too: a pipe without a writer is at end of file, so poll would always return.
+        # Opened for writing too, because a pipe without a writer is at end of file, so that poll would always return.
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._rest = b""
         self._stop: StopRequest | None = None

@@ -64,8 +64,8 @@ def finals_needed(run: RunStarted) -> Needed:
 def is_finished(verdict: Verdict, needed: Needed) -> bool:
     """Return whether a case has its verdict.
 
-    A case that was stopped, not run or lost by the harness has none: a worker may live on for a moment after its zygote
-    and its executor have been killed with the run.
+    A case that was stopped, not run or lost by the harness has no verdict. The loss may be recorded: a worker may live
+    for a moment after its zygote and its executor have been killed with the run.
     """
     finals = [finish for finish in verdict.finishes if finish.final]
     if not finals or finals[-1].outcome in _NO_VERDICT:
@@ -97,7 +97,7 @@ def _numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def reopened_lines(contents: JournalContents, resumption: Resumption) -> list[dict[str, Any]]:
-    """Return a journal line for each case that runs again although it has ended: this end no longer counts."""
+    """Return a journal line for each case that has ended but runs again: its end no longer counts."""
     ended = {
         event.case: None
         for event in contents.events
@@ -109,7 +109,7 @@ def reopened_lines(contents: JournalContents, resumption: Resumption) -> list[di
 def in_flight(contents: JournalContents, resumption: Resumption) -> frozenset[str]:
     """Return the unfinished cases that ran when the run was interrupted: their last attempt has not ended, or was lost.
 
-    A worker that lives on for a moment may have written the loss itself.
+    A worker that lived for a moment longer may have written the loss itself.
     """
     last: dict[str, Start | Finish] = {}
     for event in contents.events:

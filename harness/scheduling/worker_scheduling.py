@@ -1,4 +1,4 @@
-"""What both schedulers of xdist's protocol share: the workers, what each has collected, and the cases that each has."""
+"""The common part of both schedulers of xdist's protocol: the workers, their collections, and their cases."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class WorkerScheduling:
     """A part of a scheduler of xdist's protocol (`xdist.scheduler.Scheduling`).
 
-    Cases are positions in the list that all workers have collected. `_lock` guards the queues where several threads
-    use a scheduler.
+    Cases are positions in the list that all workers have collected. `_lock` guards the queues if several threads use a
+    scheduler.
     """
 
     def __init__(self, config: pytest.Config, handed_out: HandedOut) -> None:
@@ -47,14 +47,14 @@ class WorkerScheduling:
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
         if self._ids is not None and list(collection) != self._ids:
-            return  # the replacement of a dead worker found other cases: it gets none
+            return  # the replacement of a dead worker has collected other cases, so it gets none
         self._collections[node] = list(collection)
 
     def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
         raise NotImplementedError("this scheduler takes no case back from a worker that lives")
 
     def _collected(self) -> list[str] | None:
-        """What all workers have collected. None if they differ; the difference is then an error of the collection."""
+        """Return what all workers have collected. None if they differ, which is then an error of the collection."""
         (first, wanted), *others = self._collections.items()
         differences = [
             (node, report_collection_diff(wanted, ids, first.gateway.id, node.gateway.id)) for node, ids in others
@@ -67,6 +67,6 @@ class WorkerScheduling:
 
 
 def number(node: WorkerController) -> tuple[int, str]:
-    """The key that sorts workers by their numbers."""
+    """Return the key that sorts workers by their numbers."""
     name = node.gateway.id
     return len(name), name

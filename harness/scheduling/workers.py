@@ -12,8 +12,8 @@ WORKER_MEMORY = 1 << 30
 def worker_count(gpus: int, cores: int, memory: int, *, software: int = 0, slots: int = 1) -> int:
     """Return one worker per slot of a GPU; more than one per GPU only if `memory` (bytes) allows 1 GiB each.
 
-    Without a GPU, one per core, limited by `memory` in the same way; at least one. On software devices, one per device,
-    but at most one per core, because they compute on the cores.
+    Without a GPU, return one per core, limited by `memory` in the same way; at least one. On software devices, return
+    one per device, but at most one per core, because they compute on the cores.
     """
     if gpus:
         return max(gpus, min(gpus * slots, memory // WORKER_MEMORY))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LongestFirstScheduling(WorkerScheduling):
-    """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`). The controller's main thread alone uses it."""
+    """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`). Only the controller's main thread uses it."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class LongestFirstScheduling(WorkerScheduling):
         self._widths = widths
         self._apart = apart
         self._devices = devices
-        #: Expected seconds of the cases behind the first one of each queue. Adding them up anew per case would be
+        #: Expected seconds of the cases after the first one of each queue. Adding them up again per case would be
         #: quadratic.
         self._waiting: dict[WorkerController, float] = {}
         self._backlog = Backlog((), 1)
 
     @property
     def tests_finished(self) -> bool:
-        """Whether no worker waits for more: each has at most the case that it runs."""
+        """Whether no worker waits for more cases: each has at most the case that it runs."""
         if not self.collection_is_completed or self._backlog:
             return False
         return all(len(queue) < 2 for queue in self._queues.values())
@@ -54,7 +54,7 @@ class LongestFirstScheduling(WorkerScheduling):
         return bool(self._backlog) or any(self._queues.values())
 
     def schedule(self) -> None:
-        """Begin, once all workers have collected. Later: give cases to a worker that has joined since."""
+        """Begin, once all workers have collected. Later, give cases to a worker that has joined since."""
         if self._ids is None:
             self._ids = self._collected()
             if self._ids is None:
@@ -99,7 +99,10 @@ class LongestFirstScheduling(WorkerScheduling):
         self._fill_all()
 
     def _by_number(self) -> list[WorkerController]:
-        """Return the workers in the order of their numbers, in which they got their devices. They join in any order."""
+        """Return the workers in the order of their numbers, which is the order of their devices.
+
+        They join in any order.
+        """
         return sorted(self._queues, key=number)
 
     def _fill_all(self) -> None:
@@ -109,7 +112,7 @@ class LongestFirstScheduling(WorkerScheduling):
     def _fill(self, node: WorkerController) -> None:
         """Give a worker the cases that it needs.
 
-        A worker that gets no more cases must be notified: otherwise its last case waits for ever.
+        A worker that gets no more cases must be notified, otherwise its last case waits forever.
         """
         if node.shutting_down or node not in self._collections:
             return
@@ -125,11 +128,11 @@ class LongestFirstScheduling(WorkerScheduling):
             self._queues[node].extend(positions)
             self._waiting[node] = self._backlog.waiting(self._queues[node])
             self._handed_out.tell(node.gateway.id, positions)
-            with contextlib.suppress(OSError):  # its end is in xdist's queue, and brings the cases back
+            with contextlib.suppress(OSError):  # xdist reports its end, and its cases come back
                 node.send_runtest_some(list(positions))
 
     def _remove(self, node: WorkerController, position: int) -> None:
-        """Remove the first case of a worker's queue. The next one no longer waits."""
+        """Remove the first case of a worker's queue. The next case no longer waits."""
         queue = self._queues[node]
         place = queue.index(position)
         del queue[place]

@@ -1,4 +1,4 @@
-"""Prints the settings with which ``CMakeLists.txt`` builds by hand all that this machine can build.
+"""Prints the settings with which ``CMakeLists.txt`` builds everything that this machine can build, by hand.
 
 ``CMakeLists.txt`` calls ``python -m harness.sim.settings`` itself, unless the harness builds.
 """
@@ -20,7 +20,7 @@ _CUDA_TESTS = ("simcuda/csrc/runtime/tests", "simcuda/csrc/cupti/tests", "simcud
 
 
 def cmake_settings() -> Iterator[str]:
-    """The settings, as lines of CMake. Raise BuildError if nothing can be built here."""
+    """Yield the settings as lines of CMake. Raise BuildError if nothing can be built here."""
     tools = toolchain.find_torch_toolchain()
     parts = [*softdevice.PARTS, *_TESTS]
     try:

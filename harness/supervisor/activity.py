@@ -1,4 +1,4 @@
-"""Records what a worker does between attempts at cases, which explains a long silence."""
+"""Record what a worker does between attempts at cases, to explain a long silence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Activities:
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Generator[Callable[[str], None]]:
-        """Record in the journal that `what` begins, and at the end of the context that it has ended.
+        """Record the begin and the end of `what` in the journal, at the begin and the end of the context.
 
         `what` must read well after "is": ``"examining device GPU-1"``. The context's value is a function that records
         a new description of the same activity.

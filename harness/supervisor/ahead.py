@@ -1,4 +1,4 @@
-"""Which cases pytest asks for next: so that they can begin while the last ones are reported."""
+"""The cases that pytest will ask for next, so that they can begin while earlier ones are reported."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ from harness.scheduling.handed_out import HandedOutList
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A case that pytest asks for later, and the one after it, which decides what the first one tears down."""
+    """A case that pytest will ask for later, and the item after it.
+
+    The next item decides which fixtures the case tears down.
+    """
 
     item: pytest.Item
     nextitem: pytest.Item | None
 
 
 class Upcoming(Protocol):
-    """Returns up to `count` cases that pytest asks for next, without the first `behind`."""
+    """Returns up to `count` cases that pytest will ask for next, without the first `behind`."""
 
     def __call__(self, behind: int, count: int) -> Sequence[Ahead]: ...
 
 
 class RunOrder:
-    """The order in which pytest asks for the items of a session: that of its list, or what the controller hands out."""
+    """The order in which pytest asks for the items of a session.
+
+    It is the order of its list, or, on an xdist worker, the order in which the controller hands items out.
+    """
 
     def __init__(self, is_case: Callable[[pytest.Item], bool], handed_out: HandedOutList | None = None) -> None:
         """`handed_out`: for an xdist worker, the positions of its items in the list."""
         self._is_case = is_case
         self._handed_out = handed_out
         self._items: list[pytest.Item] = []
-        #: The place behind the item that pytest has asked for.
+        #: The position after the item that pytest has asked for.
         self._position = 0
         self._is_known = False
 
     def at(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Pytest asks for `item`. What follows is known unless pytest does not go by the order."""
+        """Note that pytest asks for `item`. The items after it are unknown if `nextitem` contradicts the order."""
         self._refresh(item.session, 2)
         items = self._items
         if self._position >= len(items) or items[self._position] is not item:
@@ -47,7 +53,10 @@ class RunOrder:
         self._is_known = self._position < len(items) and nextitem is not None and items[self._position] is nextitem
 
     def ahead(self, behind: int, count: int) -> list[Ahead]:
-        """Up to `count` cases that pytest asks for next, without the first `behind`. It ends before what is no case."""
+        """Return up to `count` cases that pytest will ask for next, without the first `behind`.
+
+        Stop at an item that is no case.
+        """
         upcoming: list[Ahead] = []
         if not self._is_known:
             return upcoming
@@ -64,8 +73,9 @@ class RunOrder:
 
     @property
     def starves(self) -> bool:
-        """Whether the next case waits for another one to be handed out: pytest begins a case once it knows what
-        follows it.
+        """Whether the next case cannot begin because the controller has not handed out the item after it.
+
+        Pytest begins a case once it knows the next item.
         """
         if self._handed_out is None or not self._items:
             return False
@@ -74,11 +84,11 @@ class RunOrder:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether nothing comes behind the last known item."""
+        """Whether the last known item is the last one of the session."""
         return self._handed_out is None or self._handed_out.ended
 
     def _refresh(self, session: pytest.Session, wanted: int) -> None:
-        """Look for items that were handed out since, unless so many are known."""
+        """Look for newly handed out items, unless `wanted` items from the current position on are known."""
         if self._handed_out is None:
             self._items = session.items
         elif not self._handed_out.ended and self._position + wanted > len(self._items):

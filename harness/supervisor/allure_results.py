@@ -1,6 +1,7 @@
-"""allure-pytest writes a result when a test ends, in the executor. Here it would write an empty one for each test.
+"""Results of allure-pytest for outcomes that only a supervisor knows, such as a crash, a leak or a gate.
 
-What only a supervisor knows, such as a crash, a leak or a gate, is written here.
+allure-pytest itself writes a result when a test ends, in the executor. In a worker it would write an empty one for each
+test.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LISTENER = "allure_listener"
 
 
 def take_over(manager: pytest.PytestPluginManager) -> None:
-    """Write allure's results in its place, if it writes any."""
+    """If allure-pytest is active in this process, write its results in its place."""
     if manager.has_plugin(_LISTENER):
         manager.unregister(name=_LISTENER)
         manager.register(AllureResults(), "harness-allure")

@@ -34,8 +34,8 @@ OUTPUT_LIMIT = 64 << 10
 class CaseRequest:
     """A request to an executor. `following` is the case that it runs next; fixtures shared with it are kept.
 
-    `leave`: the executor must exit afterwards, and the exit is part of this attempt. `light`: it takes the short exit.
-    `levels`: it must report what its process uses afterwards.
+    `leave`: the executor must exit afterwards, and the exit is part of this attempt. `light`: the exit is the short
+    one. `levels`: the executor must then report what its process uses.
     """
 
     item: pytest.Item
@@ -65,9 +65,9 @@ class Attempt:
 
     `alone`: its process had run no other case before. `suspicions`: growth by meter that showed again when the case ran
     a second time in the same process. `spent`: that second run broke the process. `levels`: by meter, what the process
-    used after the first run, if requested. `struck`: how often each injected fault was triggered. `ended`: the time of
-    the end of the case, if it was one of several of one request. `reproduce`: the shell line that shows the same, if
-    it is not the one for a single run of the case.
+    used after the first run, if requested. `struck`: how often each injected fault was triggered. `ended`: when the
+    case ended, if its request had several cases. `reproduce`: the shell command that reproduces the outcome, if it is
+    not the command for a single run of the case.
     """
 
     number: int
@@ -106,13 +106,13 @@ class Attempt:
         aborted = seen.interruption or seen.hook_error is not None
         harmed = seen.problems or seen.poison or aborted or seen.unknown or self.spent or leaky
         cut = seen.late or seen.stopped or seen.lost_by_harness
-        # Torch has state on a GPU that no check reads: after a failed capture, its generators refuse to work.
+        # After a failed capture, torch's generators refuse to work: state on a GPU that no check reads.
         doubtful = self.outcome.is_red and any(is_hardware(uuid) for uuid in self.devices)
         return seen.done and seen.exit_status is None and not harmed and not cut and not doubtful
 
 
 def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
-    """Run one case in `handle`. Every failure is part of the result. The executor is killed if necessary."""
+    """Run one case in `handle`. The result describes any failure. The executor is killed if necessary."""
     return RunningAttempt(handle, request, number).result()
 
 
@@ -130,7 +130,7 @@ class RunningAttempt:
         self._listener.ask()
 
     def result(self) -> Attempt:
-        """Wait for the end of the case. Every failure is part of the result. The executor is killed if necessary."""
+        """Wait for the end of the case. The result describes any failure. The executor is killed if necessary."""
         evidence = self._listener.run()
         duration = clock.monotonic() - self._begun
         return attempt_of(self._listener, self.number, evidence, alone=self._alone, duration=duration)
@@ -145,7 +145,7 @@ def attempt_of(
     duration: float,
     ended: float | None = None,
 ) -> Attempt:
-    """Return an attempt, with what its executor has printed and reported."""
+    """Return an attempt with the output and the reports of its executor."""
     handle = listener.handle
     out, err = handle.outputs.out, handle.outputs.err
     end = listener.end or (out.size(), err.size())
@@ -229,16 +229,19 @@ class Listener:
         return self.evidence_of(lambda: self.handle.receive(self.deadline))
 
     def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> Evidence:
-        """The case has passed in these phases, with these further facts, and another one has begun after it.
+        """Return the evidence of a case that has passed in these phases, with these further facts.
 
-        `silent`: it has written nothing. Raises ProtocolError.
+        Another case has begun since. `silent`: the case has written nothing. Raises ProtocolError.
         """
         self.over = self.followed = True
         self._take_reports(facts, passed, silent=silent)
         return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
 
     def evidence_of(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
-        """Take the end of the case that `receive` returns, with all that follows from it."""
+        """Return the evidence of the case, whose end `receive` returns.
+
+        Before that, do everything that this end requires: a second run, or the exit or kill of the executor.
+        """
         try:
             self._converse(receive)
         except ZygoteError as error:
@@ -268,7 +271,10 @@ class Listener:
         )
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
-        """Raise ZygoteError."""
+        """Receive the executor's messages until the case, and with `leave` the executor, has ended.
+
+        Raises ZygoteError.
+        """
         handle, request = self.handle, self.request
         try:
             answer = receive()
@@ -319,7 +325,7 @@ class Listener:
         """Store the executor's message about the end of the case. Raises ProtocolError."""
         if message["op"] == "done":
             self.over = True
-            if len(message) == 1:  # nothing to say of the case, as of most
+            if len(message) == 1:  # nothing to report, the common case
                 return
             self.poison = str(message.get("poison", ""))
             self.interruption = str(message.get("interruption", ""))
@@ -337,12 +343,12 @@ class Listener:
             raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
 
     def _take_all_reports(self) -> None:
-        """Take what the executor has written down of its last case. Raises ProtocolError."""
+        """Take the reports and facts that the executor has written about its last case. Raises ProtocolError."""
         handle = self.handle
         self._take_reports(handle.new_facts(), handle.outputs.phases.read(len(handle.cases)))
 
     def _take_reports(self, lines: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> None:
-        """Take the reports and warnings in the facts, and the phases that have passed. Raises ProtocolError."""
+        """Take the reports and warnings among the facts, and the passed phases. Raises ProtocolError."""
         facts = decode_messages(lines, f"executor {self.handle.name}") if lines else []
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
         others = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
@@ -397,7 +403,7 @@ def _amounts(grown: Mapping[str, int]) -> dict[str, int]:
 
 
 def marks_in(message: Message) -> tuple[int, int]:
-    """Return the sizes of standard output and error that a fact has. Raises ProtocolError."""
+    """Return the sizes of standard output and error in a fact. Raises ProtocolError."""
     match message.get("out"):
         case [int(out), int(err)]:
             return out, err
@@ -406,7 +412,7 @@ def marks_in(message: Message) -> tuple[int, int]:
 
 
 def phases_in(message: Message) -> list[PassedPhase]:
-    """Return the phases that have passed of the case before, which the begin of a case has. Raises ProtocolError."""
+    """Return the passed phases of the previous case, from the message that a case has begun. Raises ProtocolError."""
     match message.get("passed", []):
         case list(entries):
             return [phase_page.parse_passed_phase(entry) for entry in entries]
@@ -415,7 +421,7 @@ def phases_in(message: Message) -> list[PassedPhase]:
 
 
 def _larger(before: tuple[int, int], sizes: object) -> tuple[int, int]:
-    """Return the larger of each size. Raises ProtocolError."""
+    """Return the maximum of `before` and `sizes`, host and device separately. Raises ProtocolError."""
     match sizes:
         case None:
             return before

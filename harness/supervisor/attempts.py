@@ -39,9 +39,9 @@ class Attempts:
         tell_session: Callable[[SessionNews], None],
         levels: bool,
     ) -> None:
-        """`bind` makes the binding of an executor. `tell_session` gives pytest's session the news.
+        """`bind` makes the binding of an executor. `tell_session` applies news to pytest's session.
 
-        `levels`: the meters are read after each attempt.
+        `levels`: read the meters after each attempt.
         """
         self._slot = slot
         self._pool = pool
@@ -101,7 +101,7 @@ class Attempts:
             self._slot.prepare(handle.binding)
         attempt = self.end_of(history, running)
         if not attempt.evidence.is_plain_pass or attempt.suspicions:
-            self._slot.drop_spare()  # the next case begins with nothing that was there beside this one
+            self._slot.drop_spare()  # it was alive during this attempt, which may have harmed it
         return attempt
 
     def end_of(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:
@@ -125,7 +125,10 @@ class Attempts:
         self._red.add(executor)
 
     def _end_unfit(self, handle: ExecutorHandle, attempt: Attempt) -> None:
-        """End an executor that must not run another case. Ask it first, so that it can tear down its fixtures."""
+        """End an executor that must not run another case.
+
+        Where possible, request its exit, so that it tears down its fixtures.
+        """
         seen = attempt.evidence
         reason = "unfit"
         if seen.stopped:

@@ -1,7 +1,8 @@
-"""Several cases that an executor runs one after the other, at one request.
+"""Several cases that an executor runs one after the other, for one request.
 
-Two processes that wake each other for each case lose more time than a short case takes. So an executor goes on by
-itself while all is well, and notes in its file of facts when a case begins. Each attempt is what it would be alone.
+Two processes that wake each other for each case lose more time than a short case takes. Therefore an executor continues
+by itself while cases pass, and records in its file of facts when a case begins. Each attempt has the same result as in
+a request of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from harness.zygote.client import ZygoteError
 
 #: The most cases of one request.
 MOST = 128
-#: Seconds after which the supervisor looks which cases have ended, if it has heard nothing; later less and less often.
-#: The executor tells it sooner, unless a case takes so long.
+#: Seconds without a message after which the supervisor looks which cases have ended. The interval grows while a case
+#: runs. The executor sends a message earlier, unless a case takes that long.
 LOOK = 0.05
 _BEGUN = b'{"op":"begun"'
 
@@ -41,14 +42,15 @@ class _Place:
 
 
 class Burst:
-    """Attempts at several cases. The first has begun; another one begins only once the one before has passed."""
+    """Attempts at several cases. The first has begun; each other one begins only after the previous one has passed."""
 
     def __init__(self, handle: ExecutorHandle, requests: Sequence[CaseRequest], numbers: Sequence[int]) -> None:
-        """`numbers`: that of each attempt."""
+        """`numbers`: the number of each attempt."""
         self.handle = handle
         self._requests = requests
         self._numbers = numbers
-        #: For a case that has passed in silence, a function makes its attempt later: the executor need not wait.
+        #: For a case that has passed in silence, a function that makes its attempt later: the executor need not wait
+        #: for it.
         self._attempts: list[Attempt | Callable[[], Attempt]] = []
         #: When each case began, as far as is known.
         self._begins = [clock.now()]
@@ -64,27 +66,27 @@ class Burst:
 
     @property
     def ran(self) -> int:
-        """How many of the cases have begun, as far as is known."""
+        """The number of cases that have begun, as far as is known."""
         return len(self._begins)
 
     @property
     def over(self) -> bool:
-        """Whether no other case begins."""
+        """Whether no other case will begin."""
         return self._answer is not None or self._error is not None
 
     @property
     def last(self) -> Attempt | None:
-        """The attempt at the last case, if it has ended and the executor has nothing to say of it."""
+        """The attempt at the last case, if it has ended and the executor has nothing to report about it."""
         if self._answer != {"op": "done"}:
             return None
         return self.result(self.ran - 1)
 
     def begun_at(self, place: int) -> float:
-        """When a case began."""
+        """Return when a case began, in seconds since 1970."""
         return self._begins[place]
 
     def result(self, place: int) -> Attempt:
-        """Wait for the end of a case that has begun. Every failure is part of the result, see `RunningAttempt`."""
+        """Wait for the end of a case that has begun. The result describes any failure, see `RunningAttempt`."""
         while len(self._attempts) <= place:
             self._take_ended()
             if len(self._attempts) > place:
@@ -99,7 +101,7 @@ class Burst:
         return attempt
 
     def _look(self) -> None:
-        """Wait for a message, or for the time to look for cases that have begun."""
+        """Wait for a message, or until it is time to look for cases that have begun."""
         deadline, now = self._listener.deadline, clock.monotonic()
         until = min(deadline, now + max(LOOK, now - self._since))
         try:
@@ -112,7 +114,7 @@ class Burst:
         self._over = clock.now()
 
     def _receive(self) -> Message | NoMessage:
-        """Raise ZygoteError, StoppedError."""
+        """Return the message at the end of the request, or why none came. Raises ZygoteError, StoppedError."""
         if self._error is not None:
             raise self._error
         if self._answer is None:
@@ -121,7 +123,7 @@ class Burst:
         return self._answer
 
     def _take_ended(self) -> None:
-        """Take the attempts that have ended: each at whose end another case began."""
+        """Take the attempts that have ended: another case began after each of them."""
         lines = self.handle.new_facts()
         first = 0
         for place, line in enumerate(lines):
@@ -135,7 +137,7 @@ class Burst:
                     self._add(self._listener.plain(facts, passed), begun)
                 else:
                     self._attempts.append(partial(_silent_attempt, self._listener, passed, self._place(begun)))
-            except ProtocolError:  # the case has written to the file; what follows is not to be trusted
+            except ProtocolError:  # the case has written to the file, so what follows cannot be trusted
                 self._answer = NoMessage.GARBLED
                 self._listener = self._listen(self._requests[self.ran - 1], again=True)
                 return
@@ -152,7 +154,7 @@ class Burst:
         self._add(evidence, self._over or clock.now())
 
     def _place(self, ended: float) -> _Place:
-        """The place of the next attempt, which has ended."""
+        """Return the place of the next attempt, which has ended."""
         begun = self._begins[-1]
         return _Place(self._numbers[len(self._attempts)], self._alone, max(0.0, ended - begun), ended)
 
@@ -167,7 +169,7 @@ class Burst:
         return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
 
     def _begin(self, message: Message) -> float:
-        """Return when the next case began. A case may have changed the clock: then a time between those known.
+        """Return when the next case began; if a case has changed the clock, a time between the last begin and now.
 
         Raises ProtocolError.
         """
@@ -182,13 +184,13 @@ def _attempt(listener: Listener, evidence: Evidence, place: _Place) -> Attempt:
 
 
 def _silent_attempt(listener: Listener, passed: Sequence[PassedPhase], place: _Place) -> Attempt:
-    """An attempt that has passed in silence. Its output is not looked for: the files may be emptied by now."""
+    """Return an attempt that has passed in silence. Its output is not read: the files may have been emptied since."""
     return _attempt(listener, listener.plain([], passed, silent=True), place)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A case whose first attempt the executor was asked for before pytest has asked for the case."""
+    """A case whose first attempt the executor was asked for before pytest asked for the case."""
 
     history: CaseHistory
     burst: Burst
@@ -201,7 +203,7 @@ class Begun:
 
     @property
     def at(self) -> float:
-        """When it began."""
+        """When the case began, in seconds since 1970."""
         return self.burst.begun_at(self.place)
 
     def result(self) -> Attempt:

@@ -28,12 +28,12 @@ class RecordAll(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A collected item, with every decision that is made about it before it runs. `limit` in seconds.
+    """A collected item, with the decisions that are made before it runs. `limit` in seconds.
 
-    `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict then.
+    `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict before that.
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
-    `share` and `memory`: what it needs of each of its `devices`, see `harness.scheduling.claims.Claim`. `own_process`:
-    no other case may use its process before or after it.
+    `share` and `memory`: its needs on each of its `devices`, see `harness.scheduling.claims.Claim`. `own_process`: no
+    other case may use its process before or after it.
     """
 
     item: pytest.Item
@@ -123,20 +123,20 @@ def tracebacks(reports: Sequence[pytest.TestReport]) -> str:
 
 
 def may_follow(following: Case, case: Case) -> bool:
-    """Whether a case will run in the executor of the one before, if that is still usable."""
+    """Return whether `following` will run in the executor of `case`, if that is still usable."""
     served = (following.devices, following.share) == (case.devices, case.share) and following.memory <= case.memory
     return following.unmet is None and served and not following.finished and not needs_own_process(following)
 
 
 def needs_own_process(case: Case) -> bool:
-    """Whether the case asks for a process of its own, or a waiver expects it to break its process."""
+    """Return whether the case asks for its own process, or a waiver expects it to break its process."""
     return case.own_process or _is_expected_to_break(case)
 
 
 def takes_short_exit(case: Case) -> bool:
-    """Whether the case asks for a process of its own, and the whole finalisation of that process need not be tried.
+    """Return whether the case asks for its own process, and that process need not be finalised as a whole.
 
-    A breakage that a waiver expects may show only there.
+    A break that a waiver expects may show only in the finalisation.
     """
     return case.own_process and not _is_expected_to_break(case)
 

@@ -26,11 +26,11 @@ class CaseHistory:
 
     @property
     def next_number(self) -> int:
-        """The number of the next attempt, from 1 on."""
+        """The number of the next attempt, from 1."""
         return self.case.before + self.earlier + len(self.attempts) + 1
 
     def add(self, attempt: Attempt, *, final: bool) -> None:
-        """Add a finished attempt. It is not `final` if it is the reason to run the case again."""
+        """Add a finished attempt. An attempt that makes the case run again is not `final`."""
         self.attempts.append(attempt)
         self.finals.append(final)
         self._results.append(attempt_result(attempt, final=final))
@@ -61,7 +61,7 @@ class CaseHistory:
         return max(reversed(counting), key=lambda attempt: attempt.outcome.severity)
 
     def counting(self) -> list[AttemptResult]:
-        """The attempts that count, in the form that rules need."""
+        """Return the attempts that count, in the form that rules need."""
         return [result for result in self._results if result.final]
 
     @property

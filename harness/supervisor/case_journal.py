@@ -30,7 +30,7 @@ class CaseJournal:
     def start(
         self, history: CaseHistory, handle: ExecutorHandle, *, alone: bool, at: float | None = None
     ) -> dict[str, Any]:
-        """Return the `start` line of the next attempt. `at`: when it began, if that was before now."""
+        """Return the `start` line of the next attempt. `at`: when it began, if earlier than now."""
         line = history.case.line(
             "start",
             attempt=history.next_number,
@@ -72,7 +72,7 @@ class CaseJournal:
         )
 
     def record_levels(self, history: CaseHistory, attempt: Attempt) -> None:
-        """Record what the meters read after a repetition, if they were read."""
+        """Record the values of the meters after a repetition, if they were read."""
         if attempt.levels:
             case, number = history.case.id, attempt.number
             self.record(lines.levels(case, attempt=number, executor=attempt.executor, values=attempt.levels))
@@ -108,7 +108,7 @@ class CaseJournal:
         self.record(lines.finding(kind, text, cases, reproduce=reproduce))
 
     def reproduce(self, history: CaseHistory) -> str:
-        """Return the shell command that reproduces what decided a case's outcome."""
+        """Return the shell command that reproduces the outcome of a case."""
         if history.decisive.reproduce:
             return history.decisive.reproduce
         case, environment = history.case, history.decisive.environment
@@ -125,7 +125,10 @@ class CaseJournal:
 
 
 def rule_options(history: CaseHistory, verify: int) -> list[str]:
-    """Return the options without which another rule, or none, would decide the outcome of this case."""
+    """Return the options that keep the rules for this case.
+
+    Without them, another rule or none would decide its outcome.
+    """
     files = dict.fromkeys(waiver.source.rpartition(":")[0] for waiver in history.case.waivers)
     # A waiver from a mark of the case has the test file as its source.
     options = [f"--waivers={file}" for file in files if not file.endswith(".py")]

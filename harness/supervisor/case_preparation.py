@@ -64,7 +64,7 @@ class CasePreparation:
 
     def _decide(self, item: pytest.Item, device: Device) -> Case:
         offered = self._offered(device)
-        marks = all_marks(item)  # once: each walk goes through all nodes above the item
+        marks = all_marks(item)  # once, since each call walks all nodes above the item
         wanted = requirements.requirements_from_marks(_named(marks, "requires"))
         case_id = item.stash[CASE_ID]
         unmet = requirements.first_unmet(wanted, offered)
@@ -103,7 +103,10 @@ class CasePreparation:
         return types.first_lacking(needed, without, self._policy.hardware)
 
     def whole_devices(self, item: pytest.Item) -> int:
-        """How many devices a case takes that takes several, or alone one that others share; 0 if its slot is enough."""
+        """Return how many whole devices a case takes; 0 if its slot on one device is enough.
+
+        The number is 1 for a case alone on a device that others share.
+        """
         try:
             wanted = requirements.requirements_from_marks(marks_of(item, "requires"))
             count = requirements.devices_wanted(wanted, per_rank=self._pool.device.backend.accelerator)
@@ -118,13 +121,14 @@ class CasePreparation:
     def _share(self, device: Device, memory: int, *, alone: bool) -> Fraction:
         """Return the share of a device for a case that declares `memory`, or that has the mark ``serial``.
 
-        The same for all cases where no process has a device to itself: else a case would end an executor for nothing.
+        For devices that are not hardware, the share is the same for all cases. Otherwise a claim to another share would
+        end an executor needlessly.
         """
         hardware = device.backend.hardware
         return claims.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)
 
     def _offered(self, device: Device) -> Capabilities:
-        """The capabilities of a device."""
+        """Return the capabilities of a device."""
         if device.uuid not in self._capabilities:
             cache = Path(self._context.temp_dir) / "capabilities"
             self._capabilities[device.uuid] = capabilities.detect_capabilities(self._inventory, device, cache)
@@ -132,7 +136,7 @@ class CasePreparation:
 
 
 def slots_per_device(wanted: int, workers: int, inventory: Inventory) -> int:
-    """The places on each device. A run with more workers than places has as many places as it has workers."""
+    """Return the number of places on each device: `wanted`, or more if the run has more workers than places."""
     return max(wanted, -(-workers // len(inventory.usable)))
 
 
@@ -141,9 +145,9 @@ def _named(marks: Iterable[pytest.Mark], name: str) -> list[pytest.Mark]:
 
 
 def _own_waivers(item: pytest.Item, case_id: str, marks: Sequence[pytest.Mark]) -> tuple[Waiver, ...]:
-    """The waivers in the case's own marks."""
+    """Return the waivers in the case's own marks."""
     if not marks:
-        return ()  # the location is expensive
+        return ()  # reading the location is expensive
     path, line, _ = item.location
     source = f"{path}:{(line or 0) + 1}"
     return tuple(waivers.waiver_from_mark(mark, case_id, source) for mark in marks)

@@ -21,8 +21,8 @@ _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", 
 def variables(run_dir: Path, outer: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of the caches: folders of the run, unless the environment `outer` sets them.
 
-    The default is the folder for temporary files or the user's home. An executor's temporary folder is removed, so
-    nothing would stay compiled. With the home folder, a run would depend on earlier runs.
+    By default the caches are in the folder for temporary files or in the user's home. An executor's temporary folder is
+    removed, so nothing would stay compiled. With the home folder, a run would depend on earlier runs.
     """
     return {name: outer.get(name) or str(run_dir / FOLDER / folder) for name, folder in _CACHES.items()}
 
@@ -30,13 +30,13 @@ def variables(run_dir: Path, outer: Mapping[str, str]) -> dict[str, str]:
 def share_default(temp: Path) -> None:
     """Make inductor's default folder in `temp`, an executor's folder for temporary files, a link to one beside `temp`.
 
-    Inductor keeps the headers that it precompiles in its default folder, wherever `TORCHINDUCTOR_CACHE_DIR` is
-    (`_HEADER_DIR` of torch/_inductor/codecache.py). These are 150 MB, and take five seconds. Without the link each
-    executor would compile them anew.
+    Inductor keeps precompiled headers in its default folder, whatever `TORCHINDUCTOR_CACHE_DIR` is (`_HEADER_DIR` of
+    torch/_inductor/codecache.py). The headers are 150 MB, and take five seconds. Without the link each executor would
+    compile them again.
 
-    A compiler that is killed leaves a part of a header. GCC marks a header as whole at its end, and ignores a part
-    (gcc/c-family/c-pch.cc), so later compilations succeed and take longer. Therefore the folder is the run's, and not
-    one that the user keeps.
+    A killed compiler leaves an incomplete header. GCC marks a header as complete when it is written, and ignores an
+    incomplete one (gcc/c-family/c-pch.cc), so later compilations succeed but take longer. Therefore the folder belongs
+    to the run, and the user does not keep it.
     """
     if name := _default_name():
         shared = temp.parent / FOLDER
@@ -53,7 +53,7 @@ def unshare_default(temp: Path) -> None:
 
 
 def is_shared_default(path: Path) -> bool:
-    """Whether this is the link that `share_default` has made."""
+    """Return whether `path` is the link that `share_default` has made."""
     return path.name == _default_name() and path.is_symlink()
 
 
@@ -69,9 +69,9 @@ def _default_name() -> str:
 def release_locks(run_dir: Path) -> None:
     """Remove stale locks of builds of C++ extensions in the run's own folder.
 
-    Torch's lock is a plain file. Other processes wait as long as the file exists: after a killed build, forever.
-    A build keeps the file open from its creation, and closes it a moment before it removes the file. So the check for
-    an open file is made twice.
+    Torch's lock is a plain file. Other processes wait while the file exists: after a killed build, forever. A build
+    keeps the file open from its creation, and closes it a moment before it removes the file. Therefore this checks
+    twice for an open file.
     """
     locks = _identities((run_dir / FOLDER / _EXTENSIONS).glob("**/lock"))
     for _ in range(2):
@@ -93,7 +93,7 @@ def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def _open_anywhere() -> set[tuple[int, int]]:
-    """Return device and inode of every file that is open in a process that we may inspect."""
+    """Return device and inode of every open file, of all processes that this one may inspect."""
     identities = set()
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where the kernel writes the core file of a process: core(5)."""
+"""The place to which the kernel writes the core file of a process: core(5)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SIGNALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CorePlace:
-    """Where a core file is: files that match `files`, or nowhere, for the reason `why`."""
+    """The place of a core file: files that match `files`, or no place, for the reason `why`."""
 
     files: str = ""
     why: str = ""
 
 
 def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -> CorePlace:
-    """Where the core file of a process is.
+    """Return the place of a process's core file.
 
     `pattern`: the kernel's core_pattern. `limit`: the process's limit for core files in bytes. `folder`: its working
     folder.
@@ -53,27 +53,27 @@ def place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -
 
 
 def newest(files: str, since: float) -> Path | None:
-    """The newest file that matches `files` and was written at `since` or later, in seconds since 1970."""
+    """Return the newest file that matches `files` and was written at `since` or later, in seconds since 1970."""
     candidates = []
     for name in glob.glob(files):
         path = Path(name)
         try:
             written = path.stat().st_mtime
         except OSError:
-            continue  # removed meanwhile
+            continue  # removed since
         if path.is_file() and written >= since:
             candidates.append((written, path))
     return max(candidates)[1] if candidates else None
 
 
 def of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
-    """The core file of a process that has ended, or None and the reason."""
+    """Return the core file of a process that has ended, or None and the reason."""
     try:
         pattern = PATTERN.read_text(errors="replace")
         uses_pid = USES_PID.read_text().strip() != "0"
     except OSError as error:
         return None, f"cannot read the kernel's core_pattern: {error.strerror}"
-    limit = resource.getrlimit(resource.RLIMIT_CORE)[0]  # executors have that of their supervisor
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[0]  # executors inherit the limit of their supervisor
     where = place(pattern, uses_pid=uses_pid, limit=limit, pid=pid, folder=folder)
     if where.why:
         return None, where.why
@@ -82,7 +82,7 @@ def of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
 
 
 def _value(specifier: str, pid: int) -> str:
-    """Return the glob pattern for ``%`` and this letter in a core file's name."""
+    """Return the glob pattern for ``%`` and this letter in the name of a core file."""
     if specifier in ("p", "P", "i", "I"):
         return str(pid) if specifier in ("p", "P") else "*"
     return "%" if specifier == "%" else "*" if specifier else ""

@@ -22,7 +22,7 @@ from harness.supervisor.executor_handle import Binding, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteError
 
-#: Seconds of one wait for another worker; then a request to stop the run is checked.
+#: Seconds of one wait for another worker, between two checks for a request to stop the run.
 _WAIT = 0.2
 
 
@@ -50,7 +50,9 @@ class DeviceMonitor:
         self._add_finding = add_finding
 
     def missing(self, count: int) -> str:
-        """Return why fewer than `count` healthy devices exist, or an empty string. Examines devices that are new here.
+        """Return why fewer than `count` healthy devices exist, or an empty string.
+
+        Examines devices that are new to this worker.
 
         Raises StoppedError.
         """
@@ -79,7 +81,10 @@ class DeviceMonitor:
             self._examine_one(device)
 
     def _examine_one(self, device: Device) -> None:
-        """Raise NoDeviceError."""
+        """Record what NVML reports about a new device, and examine it unless another worker found it healthy.
+
+        Raises NoDeviceError.
+        """
         for _, event in self._pool.new_events([device.uuid]):
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, "at the start", [])
@@ -99,7 +104,7 @@ class DeviceMonitor:
 
     @contextmanager
     def _first_turn(self, device: Device) -> Iterator[None]:
-        """Keep other workers of this run from examining a device at the start, so that they can use our result.
+        """Keep other workers of this run from examining a device at the start. They can use this worker's result.
 
         Raises StoppedError.
         """
@@ -153,8 +158,8 @@ class DeviceMonitor:
     def _examine(self, device: Device, moment: str, cases: Sequence[str]) -> str:
         """Check in a separate process whether a device computes correctly, and drain it if not. Returns the result.
 
-        A failure of the harness itself is no evidence about the device; the check is then made once more.
-        Raises NoDeviceError, ZygoteError.
+        A failure of the harness itself is no evidence about the device, so the check is then made a second time. Raises
+        NoDeviceError, ZygoteError.
         """
         with self._slot.activities.doing(f"examining device {device.uuid} {moment}"):
             return self._examine_now(device, moment, cases)

@@ -1,6 +1,7 @@
-"""The devices of one worker during a run: which one it uses, what NVML reports, and which are drained.
+"""The devices of one worker during a run: the one in use, events from NVML, and drained devices.
 
-No worker of the run gives a drained device further cases: the workers share this state through files in a folder.
+The workers of a run share this state through files in a folder, so none of them gives further cases to a drained
+device.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from harness.scheduling.claims import Claim
 from harness.supervisor.case import Case
 from harness.supervisor.executor_slot import Record
 
-#: Seconds after the end of a process in which the driver must have released its devices.
+#: Seconds within which the driver must release the devices of a process that has ended.
 RELEASE_LIMIT = 10.0
-_PAUSE = 0.02  # seconds between two questions; the driver sends no message
+_PAUSE = 0.02  # seconds between two queries, since the driver sends no message
 
 
 class DevicePool:
-    """Which devices this worker may use. `device` is the one that it uses now."""
+    """The devices that this worker may use. `device` is the one that it uses now."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class DevicePool:
         """`usable` are the devices of the run, including the leased one. With `examine`, GPUs are monitored.
 
         `nvml_limit`: the most seconds that NVML may take to report the state of a device. `release_limit`: the most
-        seconds that a driver may list a process which has ended.
+        seconds for which a driver may list a process that has ended.
         """
         self.device = leased
         self._usable = tuple(usable)
@@ -58,10 +59,11 @@ class DevicePool:
         self._monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
-        #: By number, the devices for a case. Without monitoring they never change.
+        #: By count, the devices for a case. Without monitoring they never change.
         self._combined: dict[int, tuple[Device, ...]] = {}
         self._release_limit = release_limit
-        #: By device, the processes that had ended before our first case there, and that the driver lists.
+        #: By device, the processes that had ended before this worker's first case there, and that the driver still
+        #: lists.
         self._left_before: dict[str, frozenset[int]] = {}
         watched = self._monitored and leased.backend.nvml
         self._watch = HealthWatch(self._usable, limit=nvml_limit) if watched else None
@@ -88,13 +90,16 @@ class DevicePool:
         return leases.devices_of_lease(self.device, count, self._combinable(count))
 
     def claim(self, case: Case) -> Claim:
-        """Return what a case needs: our device, and others that are healthy. Raises NoDeviceError with the reason."""
+        """Return what a case needs: this worker's device, and other healthy ones.
+
+        Raises NoDeviceError with the reason.
+        """
         usable = self._combinable(case.devices)
         own, *others = leases.devices_of_lease(self.device, len(usable), usable)
         return Claim(own.uuid, tuple(device.uuid for device in others), case.devices, case.share, case.memory)
 
     def _combinable(self, count: int) -> tuple[Device, ...]:
-        """Return the healthy devices that one process can use with this worker's, at least `count`.
+        """Return the healthy devices that one process can use together with this worker's device, at least `count`.
 
         Raises NoDeviceError.
         """
@@ -149,11 +154,11 @@ class DevicePool:
         return FileLock(self._file(device, ".turn"))
 
     def found_healthy(self, device: Device) -> bool:
-        """Whether an examination by a worker of this run has found a device healthy."""
+        """Return whether a worker of this run has examined a device and found it healthy."""
         return self._file(device, ".healthy").exists()
 
     def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
-        """Give this device no more cases, and make the run red. `cases` are those that may be the cause."""
+        """Give this device no more cases, and make the run red. `cases` are the possible causes."""
         self._folder.mkdir(parents=True, exist_ok=True)
         mine = self._folder / f".{self._worker}"
         mine.write_text(f"{why}, {moment}", encoding="utf-8", errors="backslashreplace")
@@ -180,7 +185,7 @@ class DevicePool:
             return []
         events = []
         for device in self.known(uuids):
-            # The comparison is with the last call, not with a reading right before the case: Xids may arrive late.
+            # Compare with the last call, not with a reading right before the case: Xids may arrive late.
             before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
             self._readings[device.uuid] = now
             events += [
@@ -189,9 +194,11 @@ class DevicePool:
         return events
 
     def users_left_before(self, device: Device) -> frozenset[int]:
-        """Return the ids of ended processes that the driver lists as users of a device; to be asked before it is used.
+        """Return the ids of ended processes that the driver lists as users of a device.
 
-        They are not blamed on this run.
+        Call this before the device is used.
+
+        These processes are not blamed on this run.
         """
         if self._watch is None:
             return frozenset()
@@ -199,10 +206,12 @@ class DevicePool:
         return self._left_before[device.uuid]
 
     def await_release(self, uuids: Sequence[str], executor: str, cases: Sequence[str]) -> None:
-        """Wait until the driver lists no ended process as a user of these devices: those of `executor` have ended.
+        """Wait until the driver lists no ended process as a user of these devices.
 
-        A device that it lists after the limit is drained: what is left there could harm the next case. `cases` are
-        those of the executor.
+        All processes of `executor` have ended.
+
+        A device with such a process after the limit is drained: remaining work or memory could harm the next case.
+        `cases` are those of the executor.
         """
         if self._watch is None:
             return

@@ -1,4 +1,4 @@
-"""Collects what explains a red case into the run directory (``--collect-on-failure``), each within a time limit."""
+"""Collects evidence about red cases into the run directory (``--collect-on-failure``), with a time limit per item."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ from harness.supervisor.executor_handle import ExecutorHandle
 #: Seconds that a program may take.
 SMI_LIMIT, REPORT_LIMIT = 30.0, 300.0
 _KILL_LIMIT = 2.0
-#: How many red cases of one worker get diagnostics, of those that broke their process and of the others.
+#: How many red cases of one worker get diagnostics: of those that broke their process, and of the others.
 MOST = 10
-#: The folder in the folder of an executor's files.
+#: The subfolder, in the folder of an executor's files.
 FOLDER = "diagnostics"
 #: Files that an executor writes into its own folder when a case fails.
 SNAPSHOTS = "allocator-snapshot-*"
-#: The kernel's clock of its log and the monotonic one differ by less.
+#: The clock of the kernel's log and the monotonic clock differ by less than this many seconds.
 _CLOCKS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class RedAttempt:
-    """A red attempt. `folder`: where its diagnostics go. `begun`: seconds of the monotonic clock, and since 1970.
+    """A red attempt. `folder`: where its diagnostics go.
+
+    `begun`: the begin on the monotonic clock, and in seconds since 1970.
 
     `hardware`: it ran on GPUs. `pid` and `exit_status` are those of its executor.
     """
@@ -57,9 +59,9 @@ class Diagnostics:
     """Collects files and notes about the red cases of a worker."""
 
     def __init__(self, context: RunContext, activities: Activities, is_stopping: Callable[[], bool]) -> None:
-        """`is_stopping`: the run was asked to stop, so no program is started."""
+        """`is_stopping`: whether the run was asked to stop; then no program is started."""
         self._items = context.collect_on_failure
-        #: The first worker of the run that writes the bug report makes this file.
+        #: The first worker that writes the bug report of the run makes this file.
         self._once = Path(context.temp_dir) / "bug-report-made"
         self._working_folder = Path(context.invocation_dir)
         self._activities = activities
@@ -67,7 +69,10 @@ class Diagnostics:
         self._made: Counter[bool] = Counter()
 
     def add(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
-        """Collect what explains a red attempt, unless a waiver expects it. Returns the attempt with notes about it."""
+        """Collect evidence about a red attempt, unless a waiver expects it.
+
+        Returns the attempt with notes about the evidence.
+        """
         if not self._items or any(attempt.outcome in waiver.expect for waiver in case.waivers):
             return attempt
         failure = RedAttempt(
@@ -83,7 +88,7 @@ class Diagnostics:
             return replace(attempt, notes=(*attempt.notes, *self.collect(failure)))
 
     def collect(self, failure: RedAttempt) -> list[str]:
-        """Collect what can be had. Returns a line for the place and for each item that could not be had."""
+        """Collect all available items. Returns a line for the folder and for each item that is not available."""
         kind = failure.outcome.breaks_executor
         self._made[kind] += 1
         if self._made[kind] > MOST:
@@ -138,7 +143,7 @@ def _writes_core(exit_status: int | None) -> bool:
 
 @dataclass
 class _Collected:
-    """The diagnostics of one failure. `elsewhere` and `missing`: lines about what is not in the folder."""
+    """The diagnostics of one failure. `elsewhere` and `missing`: lines about items that are not in the folder."""
 
     folder: Path
     files: list[str] = field(default_factory=list)
@@ -158,7 +163,7 @@ class _Collected:
         self.files.append(path.name)
 
     def program(self, name: str, command: Sequence[str], limit: float, output: str, makes: Path | None = None) -> None:
-        """Run a program for at most `limit` seconds. Its output is kept, unless it `makes` a file and that is there."""
+        """Run a program for at most `limit` seconds. Keep its output, unless it `makes` a file and that file exists."""
         if shutil.which(command[0]) is None:
             self.missing.append(f"{name}: there is no program {command[0]!r}")
             return
@@ -181,7 +186,10 @@ class _Collected:
 
 
 def _run(command: Sequence[str], limit: float, output: int) -> str:
-    """Run a program and all that it starts for at most `limit` seconds. Returns what went wrong, or an empty text."""
+    """Run a program and all its child processes for at most `limit` seconds.
+
+    Returns what went wrong, or an empty text.
+    """
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     try:
         status = process.wait(limit)
@@ -193,7 +201,7 @@ def _run(command: Sequence[str], limit: float, output: int) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a program. A driver may hold it: it is not waited for any longer then."""
+    """Kill the rest of a program. Do not wait longer for it, since a driver may hold it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Why a doctest failed, in one line: its report begins with the lines of the docstring. Pure."""
+"""Extracts why a doctest failed, in one line, from its report, which begins with the lines of the docstring. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _SHOWN = 200
 
 
 def doctest_reason(report: str) -> str:
-    """For example ``line 8: expected 5, got 3``. Returns an empty text if this is not the report of a doctest."""
+    """Return the reason, such as ``line 8: expected 5, got 3``.
+
+    The text is empty if this is not the report of a doctest.
+    """
     end = _END.search(report)
     if end is None:
         return ""

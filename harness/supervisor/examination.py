@@ -17,7 +17,7 @@ _ERRORS_KEPT = 1 << 13
 
 
 def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> DeviceHealth:
-    """Have a fresh executor examine its one device, and end it. Raises ZygoteError."""
+    """Have a fresh executor examine its one device, then end the executor. Raises ZygoteError."""
     began = clock.monotonic()
     handle.send({"op": "examine", "seed": seed, "limit": limit})
     deadline = began + limit + GRACE

@@ -35,19 +35,19 @@ LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 #: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.
 SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20
-#: The folder, beside those of executors, of what they share, and of the base folders of their ``tmp_path``.
+#: The folder that the executors share, beside their own, with the base folders of their ``tmp_path``.
 SHARED_FOLDER = "basetemp"
-#: The most seconds of one poll call. poll(2) rejects a month, but a month is a valid limit for a case.
+#: The most seconds of one poll call. poll(2) rejects a timeout of a month, but a month is a valid limit for a case.
 _LONGEST_POLL = 3600.0
 
 
 def basetemp_of(temp: Path) -> Path:
-    """Return the base folder of ``tmp_path`` of an executor with the folder `temp`, while it runs."""
+    """Return the base folder of ``tmp_path`` of a running executor with the folder `temp`."""
     return temp.parent / SHARED_FOLDER / temp.name
 
 
 class NoMessage(Enum):
-    """Why waiting for a message ended without one."""
+    """Why a wait for a message ended without one."""
 
     EXITED = "exited"
     DEADLINE = "deadline"
@@ -71,7 +71,7 @@ class OutputFile:
         return os.fstat(self.descriptor).st_size
 
     def read(self, start: int, end: int, limit: int) -> str:
-        """Return the text from byte `start` to `end`; only head and tail of more than `limit` bytes."""
+        """Return the text from byte `start` to `end`; of a text longer than `limit` bytes only head and tail."""
         length = max(0, end - start)
         if not length:
             return ""
@@ -82,7 +82,7 @@ class OutputFile:
         return f"{_text(head)}\n[… {length - 2 * half} bytes cut …]\n{_text(tail)}"
 
     def whole(self, limit: int) -> str:
-        """Return the whole text, cut as by `read`."""
+        """Return the whole text, shortened as by `read`."""
         return self.read(0, self.size(), limit)
 
     def lines(self, start: int) -> list[bytes]:
@@ -112,8 +112,8 @@ def _text(data: bytes) -> str:
 class Outputs:
     """The files of an executor: standard output and error, the stacks from faulthandler, the facts, and the phases.
 
-    Facts are messages about a running case: nobody needs them at once, but they must survive a crash. The page of
-    phases has those phases of the running case that have passed.
+    Facts are messages about a running case that are not urgent, but must survive a crash. The page of phases lists the
+    passed phases of the running case.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Outputs:
         return *(file.descriptor for file in self._all), self._page
 
     def empty(self) -> None:
-        """Empty all of them."""
+        """Empty all files."""
         for file in self._all:
             file.empty()
         self.phases.clear()
@@ -144,12 +144,12 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The surroundings of an executor: devices (by UUID), environment, and the `workerinput` of its xdist worker.
+    """What an executor is bound to: devices (by UUID), environment, and the `workerinput` of its xdist worker.
 
-    `kind` is that of the devices; for software devices `library` is the backend to load. `leak_check` is
-    ``--leak-check``: off, fast or full. `snapshots`: it writes the allocator's snapshot when a case fails. `settings`:
-    what cases may read of the run. `unused`: a software device is left unused, for a case in its own process, so that
-    the case may fork.
+    `kind` is that of the devices. `library`: for software devices, the backend to load. `leak_check` is
+    ``--leak-check``: off, fast or full. `snapshots`: the executor writes the allocator's snapshot when a case fails.
+    `settings`: the settings of the run that cases may read. `unused`: the executor does not use a software device
+    before the case, which has its own process and may fork.
     """
 
     devices: tuple[str, ...]
@@ -177,9 +177,11 @@ class ExecutorHandle:
         *,
         ahead: bool = False,
     ) -> None:
-        """Have it forked. `temp` becomes its folder for temporary files; they may be moved to `kept` at its end.
+        """Have the executor forked.
 
-        With `ahead`, do not wait for it: `await_start` does, before it is used. Raises ZygoteError.
+        `temp` becomes its folder for temporary files; they may be moved to `kept` at its end.
+
+        With `ahead`, do not wait for the fork: call `await_start` before the first use. Raises ZygoteError.
         """
         self.name = name
         self.binding = binding
@@ -189,20 +191,20 @@ class ExecutorHandle:
         self.swept: list[str] = []
         self.stuck: list[str] = []
         self.unkillable = False
-        #: Why nothing is known of its end, where its zygote was lost.
+        #: Why the end of the executor is unknown, if its zygote was lost.
         self.lost = ""
         self.garbled = ""
-        #: An exception of the harness's own code in the executor, which then ends.
+        #: An exception of the harness's own code in the executor, which ends the executor.
         self.harness_error: RemoteFailure | None = None
         self.teardown_error = ""
         self.grown: dict[str, int] = {}
-        #: By case and meter, what each case has grown by, for the meters that have grown suspiciously.
+        #: By case and meter, the growth of the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: What the teardown of the last fixtures changed in the session.
+        #: The changes to the session by the teardown of the last fixtures.
         self.told_session = SessionNews()
         self.temp = temp
-        #: pytest's base folder of ``tmp_path``. Its parent is that of all executors of the run on this host, as with
-        #: xdist: there, fixtures make by a lock what all of them share.
+        #: pytest's base folder of ``tmp_path``. All executors of the run on this host have the same parent folder, as
+        #: with xdist: fixtures use a lock there to make what they all share.
         self.basetemp = basetemp_of(temp)
         self.kept = kept
         self.pid = 0
@@ -225,7 +227,7 @@ class ExecutorHandle:
             self._await_ready()
 
     def _spawn(self, *, ahead: bool) -> socket.socket:
-        """Have the executor forked. Returns this end of its socket. Raises ZygoteError."""
+        """Have the executor forked. Returns the local end of its socket. Raises ZygoteError."""
         binding = self.binding
         own_end, executor_end = socket.socketpair()
         order: Message = {
@@ -258,18 +260,18 @@ class ExecutorHandle:
         return own_end
 
     def gather_temp(self) -> None:
-        """Move the base folder of ``tmp_path`` of the executor, which has ended, to its other temporary files."""
-        with contextlib.suppress(OSError):  # it made none, or a case has removed the place for it
+        """Move the base folder of ``tmp_path`` of an ended executor to its other temporary files."""
+        with contextlib.suppress(OSError):  # the executor made none, or a case has removed the target
             self.basetemp.rename(self.temp / self.basetemp.parent.name)
 
     def await_start(self) -> bool:
-        """Wait for an executor that was started ahead. Returns whether it is fit for use: it lives, and has not failed.
+        """Wait for an executor that was started ahead. Returns whether it is usable: alive, without an error.
 
         Raises ZygoteError.
         """
         self.pid = self._link.spawned(self.name)
         self._check_exit()
-        # An executor is silent until it is asked, so there is an error to read, or the end of the stream.
+        # An executor is silent until the first request, so readable means an error message or the end of the stream.
         return self.exit_status is None and not select.select([self._channel], [], [], 0)[0]
 
     def _await_ready(self) -> None:
@@ -293,7 +295,7 @@ class ExecutorHandle:
         """Send a request. If the executor is gone or does not read, the next `receive` reports it."""
         with contextlib.suppress(
             OSError
-        ):  # `receive` sees the exit of a dead executor, and the deadline of a stuck one
+        ):  # `receive` detects the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
     def receive(self, deadline: float, *, obey_stop: bool = True) -> Message | NoMessage:
@@ -308,7 +310,7 @@ class ExecutorHandle:
                 self.outputs.phases.hold()
             try:
                 if self.exit_status is None:
-                    self._check_exit()  # its exit may have arrived together with an answer of the zygote
+                    self._check_exit()  # the exit may have arrived together with an answer of the zygote
                 if (message := self._channel.pop()) is not None:
                     self._sent_message = True
                     if message["op"] != "harness_error":
@@ -324,7 +326,7 @@ class ExecutorHandle:
                 remaining = (deadline if stop is None else min(deadline, stop.deadline)) - now
                 if over:
                     return NoMessage.DEADLINE
-                over = remaining <= 0  # but look once for what has come: this process may not have run for a while
+                over = remaining <= 0  # look once more after the deadline: this process may not have run for a while
                 self.starvation.look(self.pid, now)
                 wait = min(remaining, self.starvation.due - now, _LONGEST_POLL)
                 for descriptor, _ in self._poll.poll(max(0.0, wait) * 1000):
@@ -333,7 +335,7 @@ class ExecutorHandle:
                     elif descriptor == self._link.channel.fileno():
                         self._link.pump()
                         self._check_exit()
-                    else:  # also without `obey_stop`: this empties the pipe, so that the next poll waits
+                    else:  # also without `obey_stop`: this empties the pipe, so that the next poll can wait
                         heard = self._link.stop.heard()
                         stop = heard if obey_stop else None
             except ProtocolError as error:
@@ -351,7 +353,7 @@ class ExecutorHandle:
     def kill(self, *, at_once: bool = False) -> None:
         """Apply the kill ladder to the process group. Sets `unkillable` if the executor survives all signals.
 
-        `at_once`, and after a request to stop without grace, only the last step is used. Raises ZygoteError, also if
+        With `at_once`, and after a request to stop without grace, use the last step only. Raises ZygoteError, also if
         the zygote did not send the signals: then the state of the executor is unknown, and the zygote is killed.
         """
         stop = self._link.stop.heard()
@@ -376,11 +378,11 @@ class ExecutorHandle:
         return self.outputs.facts.lines(self._facts_start)
 
     def pass_facts(self, lines: list[bytes]) -> None:
-        """Leave these lines, the first of the new facts, behind: they are about a case that has ended."""
+        """Skip these lines, the first of the new facts: they are about a case that has ended."""
         self._facts_start += sum(map(len, lines)) + len(lines)
 
     def trim_output(self) -> None:
-        """Between two cases: drop the stacks and facts of the last case, and empty files that have grown large."""
+        """Between two cases, drop the stacks and facts of the last case, and empty files that have grown large."""
         if self.outputs.stacks.size():
             self.outputs.stacks.empty()
         out, err, facts = (
@@ -394,9 +396,9 @@ class ExecutorHandle:
             self._poll.unregister(self._channel.socket)
 
     def _check_silent_exit(self) -> None:
-        """Detect an executor that failed before it had a channel: only its exit status shows the failure.
+        """Detect an executor that failed before it had a channel. Only its exit status shows the failure.
 
-        The status alone is no proof, because a case may exit with any status.
+        The status alone is no proof, since a case may exit with any status.
         """
         outputs = self.outputs
         silent = not self._sent_message and not outputs.facts.size() and outputs.phases.is_clear
@@ -412,8 +414,8 @@ class ExecutorHandle:
         self.swept = [str(command) for command in message["swept"]]
         left = f"executor {self.name} left a process that could not be killed"
         self.stuck += [f"{left}: {text}" for text in message["stuck"]]
-        # All its messages are in the socket's buffer. Do not wait for the end of the stream: a process that escaped
-        # the sweep may still hold the other end.
+        # All messages of the executor are in the socket's buffer. Do not wait for the end of the stream: a process that
+        # the sweep missed may still hold the other end.
         while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
             self._read_channel()
         self._channel.closed = True

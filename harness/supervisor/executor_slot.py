@@ -1,4 +1,4 @@
-"""The executors of one supervisor, at most one in use at a time. The journal records the start and the end of each."""
+"""The executors of one supervisor, of which at most one is in use. The journal records the start and end of each."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ExecutorNaming:
     temp: Path
     #: The folder of the files that are kept.
     kept: Path
-    #: The number of the last executor that the worker had before the run was resumed.
+    #: The number of the worker's last executor before the run was resumed.
     last: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SlotHooks:
-    """What the owner of a slot does around the life of an executor."""
+    """The actions of a slot's owner around the life of an executor."""
 
     #: Finds or starts a zygote. Raises ZygoteError, StoppedError.
     connect: Callable[[], ZygoteClient]
@@ -53,7 +53,7 @@ class ExecutorSlot:
     def __init__(
         self, naming: ExecutorNaming, hooks: SlotHooks, *, record: Record, stop: StopListener, leases: DeviceLeases
     ) -> None:
-        """`leases`: of the devices of an executor. `record` writes a line into the journal."""
+        """`leases`: the leases of the devices of an executor. `record` writes a line into the journal."""
         self._naming = naming
         self._hooks = hooks
         self._keep_budget = kept_files.MOST_OF_WORKER
@@ -63,7 +63,7 @@ class ExecutorSlot:
         self._lease = Lease(())
         #: What the worker does between attempts at cases.
         self.activities = Activities(record, naming.worker)
-        #: Those that no executor uses.
+        #: The output files that no executor uses.
         self._outputs: list[Outputs] = []
         self._link: ZygoteClient | None = None
         self._count = naming.last
@@ -72,7 +72,7 @@ class ExecutorSlot:
         self._spare: ExecutorHandle | None = None
 
     def lease(self, claim: Claim) -> tuple[str, ...]:
-        """Wait for devices by UUID, and hold them. There must be no current executor.
+        """Wait for the devices of a claim, hold them, and return their UUIDs. There must be no current executor.
 
         Raises NoDeviceError, and StoppedError after a request to stop the run.
         """
@@ -85,13 +85,15 @@ class ExecutorSlot:
         )
 
     def serves(self, claim: Claim) -> bool:
-        """Whether the current executor has the devices for a case with this claim, and no others."""
+        """Return whether the current executor has exactly the devices for a case with this claim."""
         return self.current is not None and self._lease.devices == claim.within(self._lease)
 
     def spawn(self, binding: Binding, claim: Claim | None = None) -> ExecutorHandle:
-        """Start a new executor, once its devices are leased for `claim`, by default alone. There must be none.
+        """Lease the devices for `claim` (by default, alone), and start an executor there.
 
-        If the zygote is gone, a new one is tried once. Raises ZygoteError, and StoppedError after a request to stop
+        There must be no current executor.
+
+        If the zygote is gone, retry once with a new one. Raises ZygoteError, and StoppedError after a request to stop
         the run.
         """
         assert self.current is None
@@ -109,12 +111,13 @@ class ExecutorSlot:
             return self._spawn(binding, claim)
 
     def prepare(self, binding: Binding) -> None:
-        """Have an executor forked while the current one works, so that the next `spawn` need not wait for it.
+        """Have an executor forked while the current one works, so that the next `spawn` need not wait.
 
-        Without effect where executors start cold. What prevents it shows at the `spawn`, which then starts another.
+        This has no effect on executors that start cold. If it fails, the next `spawn` starts another executor, and
+        raises if that fails too.
         """
         if self._spare is None and self._link is not None and not self._link.cold:
-            with contextlib.suppress(ZygoteError, WriteError, OSError):  # OSError: for lack of descriptors
+            with contextlib.suppress(ZygoteError, WriteError, OSError):  # OSError: no free descriptor
                 self._spare = self._start(self._link, binding, ahead=True)
 
     def drop_spare(self) -> None:
@@ -147,12 +150,12 @@ class ExecutorSlot:
         return handle
 
     def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:
-        """Raise ZygoteError, StoppedError, WriteError."""
+        """Start an executor. Raises ZygoteError, StoppedError, WriteError."""
         self._count += 1
         name, naming = f"{self._naming.worker}-e{self._count}", self._naming
         outputs = self._outputs.pop() if self._outputs else Outputs()
         try:
-            # A cold executor has to import and collect; a fork takes milliseconds.
+            # Only a cold executor takes long, since it imports and collects; a fork takes milliseconds.
             with self.activities.doing(f"starting executor {name} cold") if link.cold else contextlib.nullcontext():
                 return ExecutorHandle(name, link, outputs, binding, naming.temp / name, naming.kept / name, ahead=ahead)
         except BaseException:
@@ -160,7 +163,7 @@ class ExecutorSlot:
             raise
 
     def _adopt(self, binding: Binding) -> ExecutorHandle | None:
-        """Return the executor that `prepare` has started, if it is fit for use and has this binding.
+        """Return the executor that `prepare` has started, if it is usable and has this binding.
 
         Raises ZygoteError.
         """
@@ -184,7 +187,10 @@ class ExecutorSlot:
             temp_folder.remove_temp_folder(spare.temp)
 
     def _put_away(self, handle: ExecutorHandle) -> None:
-        """Close a handle. Its files are used again, unless it could not be killed and may still write to them."""
+        """Close a handle.
+
+        Its output files are reused, unless the executor could not be killed and may still write to them.
+        """
         handle.close()
         if handle.unkillable:
             handle.outputs.close()
@@ -194,8 +200,8 @@ class ExecutorSlot:
     def dispose(self, handle: ExecutorHandle, reason: str, *, keep_files: bool = False, hold: bool = False) -> None:
         """Kill the executor if it still runs, record its end in the journal, and remove its temporary files.
 
-        With `keep_files` the files are moved into the run directory instead, for the analysis of a failure. With `hold`
-        no other worker gets its devices until `release`.
+        With `keep_files`, move the files into the run directory instead, for the analysis of a failure. With `hold`, no
+        other worker gets its devices until `release`.
         """
         if handle.exit_status is None:
             try:
@@ -241,7 +247,7 @@ class ExecutorSlot:
             if self.current is not None:
                 self.dispose(self.current, "rehearsal", hold=True)
             self.current, self._lease = kept, lease
-            if kept is not None and self._link is not link:  # its zygote ended meanwhile, and the executor with it
+            if kept is not None and self._link is not link:  # its zygote has ended since, and the executor with it
                 self._journal(kept, "ended", reason="the zygote was lost")
                 self._put_away(kept)
                 self.current = None
@@ -273,7 +279,7 @@ class ExecutorSlot:
             self._outputs.pop().close()
 
     def _report_failure(self, handle: ExecutorHandle) -> None:
-        """Record a finding about an error of the harness in an executor; only one finding for each traceback."""
+        """Record a finding about an error of the harness in an executor: one finding per traceback."""
         failure = handle.harness_error
         if failure is None or failure.traceback in self._reported_failures:
             return

@@ -39,7 +39,7 @@ class ExitBisect:
             self._runner.add_finding("executor_exit", f"{ending}; no single case causes this alone", handle.cases)
 
     def _try_culprits(self, suspects: list[str]) -> bool:
-        """Run each suspected case alone. Returns whether any of them breaks the end of its process.
+        """Run each suspected case alone. Returns whether the process of any of them ends badly.
 
         Raises NoDeviceError, StoppedError.
         """
@@ -53,7 +53,7 @@ class ExitBisect:
         return guilty
 
     def _culprits(self, suspects: list[str]) -> list[str]:
-        """Bisect `suspects`, which together break the end of their process. Returns the single cases that remain."""
+        """Bisect `suspects`, whose common process ends badly. Returns the single cases that remain."""
         if len(suspects) == 1:
             return suspects
         middle = len(suspects) // 2

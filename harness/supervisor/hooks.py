@@ -21,7 +21,7 @@ from harness.supervisor.worker import Worker
 def register_worker_hooks(
     config: pytest.Config, worker: Worker, signals: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    """Register the hooks of a worker. `signals`: the context of each case, which handles this process's signals."""
+    """Register the hooks of a worker. `signals`: a context around each case, which handles this process's signals."""
     manager = config.pluginmanager
     narrowing = NarrowCollection(Reach.of(worker.policy, worker.selection.only))
     manager.register(narrowing, "harness-narrowing")
@@ -41,7 +41,7 @@ def register_worker_hooks(
 
 
 class MisplacedHooks:
-    """For an xdist worker whose root folder or ini file differs from the controller's: the collection fails."""
+    """Fails the collection of an xdist worker whose root folder or ini file differs from the controller's."""
 
     def __init__(self, wrong: str) -> None:
         self._wrong = wrong
@@ -54,7 +54,7 @@ class MisplacedHooks:
 
 
 class WorkerHooks:
-    """Hooks that have the worker run its cases."""
+    """Makes the worker run its cases."""
 
     def __init__(
         self, worker: Worker, signals: Callable[[], AbstractContextManager[None]], narrowing: NarrowCollection
@@ -67,7 +67,7 @@ class WorkerHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """An xdist worker that must stop ends its collection. `shouldstop` holds the reason."""
+        """End the collection of an xdist worker that must stop. `shouldstop` holds the reason."""
         if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
             collector.session.shouldstop = reason
             pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
@@ -82,7 +82,7 @@ class WorkerHooks:
             result = yield
             names = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
             if names and self._worker.isolated and hasattr(session.config, "workerinput"):
-                self._worker.tell(kept_results.kept_results_text(names))  # the controller meets no conftest of a folder
+                self._worker.tell(kept_results.kept_results_text(names))  # the controller loads no conftest of a folder
             return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):
@@ -96,7 +96,7 @@ class WorkerHooks:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         self._selected = select_cases(config, items, self._worker.selection)
 
-    @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller
+    @pytest.hookimpl(tryfirst=True)  # before xdist reports to the controller
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         kept = [item for item in session.items if is_case(item)]
         ids = [item.stash[CASE_ID] for item in kept]
@@ -110,7 +110,7 @@ class WorkerHooks:
             deselected = [case for case in seen if case not in wanted]
             self._worker.collected(ids, self._selected, deselected, self._narrowing.unread)
         except ResumeError:
-            return  # the controller says why
+            return  # the controller reports the reason
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

@@ -14,7 +14,10 @@ from harness.supervisor.worker import Worker
 
 
 def register_inline_hooks(config: pytest.Config, worker: Worker) -> None:
-    """Register what cases in this process need. Raises pytest.UsageError for a wrapper that this torch cannot make."""
+    """Register the hooks for cases in this process.
+
+    Raises pytest.UsageError for a wrapper that this torch cannot make.
+    """
     manager = config.pluginmanager
     manager.register(InlineHooks(worker), "harness-inline")
     manager.register(TraceLogMuted(), "harness-unheard")
@@ -38,7 +41,10 @@ class InlineHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Gate in the setup phase: pytest must run its protocol, or fixtures of earlier cases are not torn down."""
+        """Gate in the setup phase.
+
+        Pytest must run its protocol, or it does not tear down the fixtures of earlier cases.
+        """
         objection, why = self._worker.gate(item)
         if objection is not None:
             pytest.fail(objection.text, pytrace=False)

@@ -17,7 +17,7 @@ from harness.protocol.session_news import SessionNews
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One report of a case: its phase, pytest's outcome, and whether an expected failure was involved."""
+    """One report of a case: its phase, pytest's outcome, and whether an expected failure (xfail) was involved."""
 
     when: str
     outcome: str
@@ -26,24 +26,25 @@ class Phase:
     subtest: bool = False
 
 
-#: By name, each phase as nearly every case has it.
+#: By name, each phase as it is in nearly every case.
 _PASSED = {when: Phase(when, "passed") for when in ("setup", "call", "teardown")}
 _ALL_PASSED = tuple(_PASSED.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of one attempt.
+    """All evidence about one attempt.
 
-    `done`: the executor reported the end of the case. `exit_status`: as ``os.waitstatus_to_exitcode`` returns it
-    (negative for a signal), None while the process lives. `leaving`: the executor had been asked to exit.
-    `late`: the supervisor's deadline passed. `starved`: that the case had no processor for much of the time, see
-    `harness.supervisor.starvation`.
-    `unknown`: the executor did not collect the case; the text describes what it collected.
-    `harness_error`: an exception of the harness's own code in the executor.
-    `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
-    `stopped`: why the run was stopped; the supervisor then waited no longer.
-    `session`: what the case changed in its session.
+    - `done`: the executor reported the end of the case.
+    - `exit_status`: as ``os.waitstatus_to_exitcode`` returns it (negative for a signal), None while the process lives.
+    - `leaving`: the executor had been asked to exit.
+    - `late`: the supervisor's deadline passed.
+    - `starved`: text that the case had no processor for much of the time, see `harness.supervisor.starvation`.
+    - `unknown`: the executor did not collect the case; the text describes the cases that it collected.
+    - `harness_error`: an exception of the harness's own code in the executor.
+    - `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
+    - `stopped`: why the run was stopped; the supervisor then stopped waiting.
+    - `session`: the changes by the case to its session.
     """
 
     phases: Sequence[Phase] = ()
@@ -97,7 +98,7 @@ class Judgement:
 
 
 def phase_of(report: pytest.TestReport) -> Phase:
-    """Return the parts of one pytest report that a verdict needs."""
+    """Return the parts of a pytest report that a verdict needs."""
     if (
         report.passed
         and type(report) is pytest.TestReport
@@ -118,8 +119,8 @@ def phase_of(report: pytest.TestReport) -> Phase:
 def judge(seen: Evidence) -> Judgement:
     """Return the outcome of one attempt.
 
-    Order of priority: first a fault of the harness, because all other evidence is then unreliable; then what ended the
-    process while the case ran; then the worst of the case's own reports and of the problems found after it.
+    Order of priority: first a fault of the harness, because all other evidence is then unreliable; then the cause that
+    ended the process while the case ran; then the worst of the case's own reports and of the problems found after it.
     """
     if seen.is_plain_pass:
         return Judgement(Outcome.PASSED)
@@ -149,7 +150,7 @@ def judge(seen: Evidence) -> Judgement:
 
 
 def _cut_short(seen: Evidence, where: str) -> Judgement:
-    """The run stopped before the case finished. The case has no result, unless it had failed already."""
+    """Judge a case that a stop of the run interrupted. The case has no result, unless it had failed already."""
     if any(phase.outcome == "failed" for phase in seen.phases):
         failed = _reported(seen)
         return Judgement(failed.outcome, failed.message, failed.when, (f"{seen.stopped} (in {where})",))
@@ -161,7 +162,7 @@ def _timeout(seen: Evidence, message: str, when: str = "call") -> Judgement:
 
 
 def _aborted(seen: Evidence, where: str) -> Judgement:
-    """The process ended, or had to be killed, before the case finished."""
+    """Judge a case whose process ended, or had to be killed, before the case finished."""
     if seen.late or _timer_fired(seen):
         return _timeout(seen, f"did not finish within {seen.limit:g} s (in {where})")
     if seen.garbled:
@@ -186,7 +187,7 @@ def _reported(seen: Evidence) -> Judgement:
                 return Judgement(Outcome.UNEXPECTED_PASS, "passed, but is marked as expected to fail", when)
             return Judgement(outcome, "", when)
     if seen.interruption:
-        return Judgement(Outcome.PASSED)  # reports are missing; `_found_after` adds it
+        return Judgement(Outcome.PASSED)  # reports are missing; `_found_after` adds the reason
     main = [phase for phase in seen.phases if phase.when in ("setup", "call")]
     if any(phase.expected_failure and phase.outcome == "skipped" for phase in main):
         return Judgement(Outcome.WAIVED)
@@ -225,7 +226,7 @@ def _found_after(seen: Evidence) -> list[Judgement]:
 
 
 def _damage(exit_status: int | None, when: str) -> Judgement | None:
-    """Return the judgement where the executor has ended itself, since a case had damaged its process."""
+    """Return the judgement if the executor has ended itself because a case had damaged its process."""
     if exit_status == EXIT_CHANNEL_GONE:
         return Judgement(Outcome.CONTAMINATED, f"closed or replaced a descriptor of the harness ({when})")
     if exit_status == EXIT_NO_MEMORY:

@@ -17,9 +17,9 @@ FOLDER = "files"
 MOST_OF_EXECUTOR = 100 << 20
 MOST_OF_WORKER = 1 << 30
 _LISTED = 1000
-#: Levels of folders that are kept.
+#: The most levels of folders that are kept.
 _DEEPEST = 100
-#: Characters of a path in the list of what was left out.
+#: Characters of a path in the list of files that were left out.
 _SHOWN = 300
 
 
@@ -35,15 +35,15 @@ def note(target: Path) -> str:
 
 
 def has_any(source: Path, left_out: Callable[[Path], bool]) -> bool:
-    """Whether `keep` would move anything now: empty folders, and what is `left_out`, are not kept."""
+    """Return whether `keep` would move anything now. Empty folders and files that are `left_out` are not moved."""
     return any(not left_out(path) for path in _files(source, lambda *_: None))
 
 
 def keep(source: Path, target: Path, most: int) -> int:
-    """Move the files in `source` to `target`, up to `most` bytes; returns the bytes moved.
+    """Move the files in `source` to `target`, up to `most` bytes. Returns the bytes moved.
 
-    Links are moved as links. Anything too large, unreadable, too deep or not a regular file is left out, and named in a
-    list beside `target`. Raises OSError if that list cannot be written.
+    Links are moved as links. Files that are too large, unreadable, too deep or not regular stay, and a list beside
+    `target` names them. Raises OSError if that list cannot be written.
     """
     move = _Move(source, target, most)
     move.run()
@@ -56,8 +56,8 @@ def keep(source: Path, target: Path, most: int) -> int:
 
 
 def _files(source: Path, leave_out: Callable[[Path, str], object]) -> Iterator[Path]:
-    """The paths in `source` that are no folders. `leave_out` is called with each folder that is not looked into."""
-    if source.is_symlink():  # made by a case; its target is not the harness's
+    """Yield the paths in `source` that are not folders. Call `leave_out` with each folder that is skipped."""
+    if source.is_symlink():  # made by a case; its target does not belong to the harness
         leave_out(source, "the folder was replaced by a link")
         return
     waiting = [(source, 0)]  # no recursion: a case may have made thousands of levels
@@ -70,7 +70,7 @@ def _files(source: Path, leave_out: Callable[[Path, str], object]) -> Iterator[P
             with os.scandir(folder) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
             folders = [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:  # unreadable, or its path is longer than the kernel takes
+        except OSError as error:  # unreadable, or its path is longer than the kernel allows
             leave_out(folder, error.strerror or str(error))
             continue
         yield from (path for entry in entries if (path := folder / entry.name) not in folders)

@@ -1,6 +1,6 @@
-"""Finds the cases of a batch that leak: each alone, or all together and then ever smaller sets of them.
+"""Finds the cases of a batch that leak: runs each case alone, or all together and then ever smaller sets of them.
 
-Pure functions: the caller supplies the trial. A growth that one trial shows is a leak only if a second one shows it.
+Pure functions: the caller supplies the trial. Growth in one trial is a leak only if a second trial confirms it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from harness.checks.growth import Leak
 from harness.core.errors import HarnessError
 from harness.supervisor.minimise import minimise
 
-#: Whether, after the rounds so far, a leak can still be shown.
+#: Returns whether further rounds after these could still show a leak.
 Open = Callable[[CountedRounds], bool]
-#: Runs these cases (ids, in order) round after round in one process, as long as `Open` is true. Returns the rounds that
+#: Runs these cases (ids, in order) round after round in one process, while `Open` is true. Returns the rounds that
 #: count; empty if there are none. Raises SpentError.
 Trial = Callable[[Sequence[str], Open], CountedRounds]
 
@@ -35,8 +35,8 @@ class SpentError(HarnessError):
 class Culprits:
     """Cases that leak, in the order in which they ran, and what they leak in each round, clearest cause first.
 
-    `grows` is the case in which the growth appears; "" if it appears in several or in no particular one. `certain`: the
-    leak needs each of the cases, or, without `grows`, each contributes to it, and two processes have shown it. If not
+    `grows` is the case in which the growth appears; "" if it appears in several or in no particular one. `certain`: two
+    processes have shown that the leak needs each of the cases, or, without `grows`, that each contributes to it. If not
     `certain`, the trials ended before this was known.
     """
 
@@ -49,7 +49,7 @@ class Culprits:
 def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], bool]) -> list[Culprits]:
     """Find the cases that leak in a process of their own.
 
-    They are tried in this order, until `enough` is true of those that were tried, or the time for trials is used up.
+    The cases are tried in this order, until `enough` is true of the tried ones, or the time for trials is used up.
     """
     culprits: list[Culprits] = []
     for number, case in enumerate(cases):
@@ -65,12 +65,12 @@ def alone(cases: Sequence[str], trial: Trial, enough: Callable[[Sequence[str]], 
 
 
 def find_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
-    """Find all leaking cases of a batch, also those that leak in the company of others only."""
+    """Find all leaking cases of a batch, including those that leak only together with others."""
     return _confirmed(_all_culprits(cases, trial), trial)
 
 
 def _confirmed(candidates: Sequence[Culprits], trial: Trial) -> list[Culprits]:
-    """The same culprits, those that do not leak again left out, and uncertain ones where no trial was left."""
+    """Return the culprits without those that do not leak again. Those for which no trial was left become uncertain."""
     kept = []
     for candidate in candidates:
         if not candidate.certain:
@@ -86,7 +86,10 @@ def _confirmed(candidates: Sequence[Culprits], trial: Trial) -> list[Culprits]:
 
 
 def _grows_in(members: Sequence[str], place: int | None, trial: Trial) -> list[Leak]:
-    """What these cases leak in a process of their own: the one at `place`, or, if None, together. Raises SpentError."""
+    """Return what these cases leak in their own process: the one at `place`, or, if None, all together.
+
+    Raises SpentError.
+    """
     everyone = range(len(members))
     if place is None:
         rounds = trial(members, lambda rounds: may_leak_together(rounds, everyone))
@@ -99,7 +102,7 @@ def _all_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
     rest = list(range(len(cases)))
 
     def growing(rounds: CountedRounds) -> dict[int, tuple[Leak, ...]]:
-        """The cases of `rest` that grow, with their leaks; largest growth first."""
+        """Return the cases of `rest` that grow, with their leaks, largest growth first."""
         leaks_at = {position: tuple(leaks_of_case(rounds, position, rest)) for position in rest}
         most = {position: max(map(leak_excess, leaks)) for position, leaks in leaks_at.items() if leaks}
         return {position: leaks_at[position] for position in sorted(most, key=lambda index: (-most[index], index))}
@@ -132,7 +135,9 @@ def _all_culprits(cases: Sequence[str], trial: Trial) -> list[Culprits]:
 
 
 def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], trial: Trial) -> Culprits | None:
-    """The growing case at `position` and the fewest other cases that it needs to grow. None if it no longer grows.
+    """Return the growing case at `position` and the fewest other cases that it needs to grow.
+
+    None if it no longer grows.
 
     Raises SpentError if not even one trial was possible.
     """
@@ -163,7 +168,7 @@ def _smallest_set(cases: Sequence[str], position: int, leaks: tuple[Leak, ...], 
 
 
 def _narrowed(cases: Sequence[str], leaks: tuple[Leak, ...], trial: Trial) -> Culprits:
-    """Narrow down cases that grow together but not enough alone: halve them as long as exactly one half grows."""
+    """Narrow down cases that grow together but not enough alone: halve them while exactly one half grows."""
     kept, seen = list(cases), leaks
 
     def leaks_in(part: Sequence[str]) -> bool:

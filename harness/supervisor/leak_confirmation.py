@@ -29,7 +29,7 @@ TIMES = growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS
 
 @dataclass(frozen=True, slots=True)
 class RepeatResult:
-    """The result of the repetitions: the growth of each by meter, and by meter lines about the origin of the growth.
+    """The result of the repetitions: the growth of each by meter, and, by meter, lines about the origin of the growth.
 
     `failure`: why there is no result.
     """
@@ -42,7 +42,7 @@ class RepeatResult:
 def repeat(
     handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = (), *, most: float = math.inf
 ) -> RepeatResult:
-    """Have a fresh executor run the case `TIMES` times, or until it is known not to leak.
+    """Have a fresh executor run the case `TIMES` times, or until a leak is ruled out.
 
     `history`: the meters whose growth is traced to its origin. `most`: the seconds for all repetitions. Raises
     ZygoteError.
@@ -125,7 +125,7 @@ class LeakConfirmation:
             self._slot.dispose(self._slot.current, "rehearsal", hold=True)
 
     def _repeat(self, case: Case, traced: Sequence[str] = (), *, within: bool) -> RepeatResult:
-        """`within`: the time for searches."""
+        """Repeat the case in a fresh executor. `within`: the time for searches."""
         request = CaseRequest(case.item, case.id, case.seed, case.limit)
         if within and self._time.left <= 0:
             return RepeatResult(failure=self._time.used_up())

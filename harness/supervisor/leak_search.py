@@ -23,7 +23,10 @@ from harness.supervisor.search_time import SearchTime
 
 @dataclass(frozen=True, slots=True)
 class LeakSuspicion:
-    """An executor that has grown. `cases`: the ids of its cases, in order; `ran`: how many it ran, with repetitions."""
+    """An executor that has grown.
+
+    `cases`: the ids of its cases, in order; `ran`: how many it ran, including repetitions.
+    """
 
     handle: ExecutorHandle
     cases: tuple[str, ...]
@@ -76,9 +79,9 @@ class LeakSearch:
             self._suspicions.append(LeakSuspicion(handle, cases, len(handle.cases), suspected))
 
     def search(self, reported: Container[str]) -> None:
-        """Look into all executors that were suspected, as far as there is time, and report the cases that leak.
+        """Search all suspected executors while time is left, and report the cases that leak.
 
-        Cases in `reported` already have that verdict and are left out.
+        Cases in `reported` already have that verdict and are skipped.
         """
         suspicions, self._suspicions = self._suspicions, []
         for suspicion in suspicions:
@@ -86,7 +89,7 @@ class LeakSearch:
                 self._look_into(suspicion, cases)
 
     def close(self, reason: str) -> None:
-        """Record what is left, which will not be looked into for this `reason`."""
+        """Record the suspicions that are left, and the `reason` why they are not searched."""
         suspicions, self._suspicions = self._suspicions, []
         for suspicion in suspicions:
             self._note(suspicion, suspicion.cases, SearchResult(failure=reason))
@@ -107,7 +110,8 @@ class LeakSearch:
                 spawn=self._runner.spawn,
                 slot=self._slot,
                 search_time=self._time,
-                # Otherwise a leak of another process would count, and a single file is suspected after its case.
+                # Without a turn, a leak of another process would count. A single file is suspected after its case
+                # anyway.
                 without=() if shm_turn.SHARED_MEMORY_METERS & suspected.keys() else shm_turn.SHARED_MEMORY_METERS,
                 on_trial=lambda number: update(f"{activity}: trial {number}"),
             )
@@ -126,7 +130,7 @@ class LeakSearch:
         self._note(suspicion, cases, result)
 
     def _search(self, suspicion: LeakSuspicion, cases: Sequence[str], trials: LeakTrials) -> list[Culprits]:
-        """All cases in one process, if there is time for that. Otherwise those that grew most, each alone."""
+        """Run all cases in one process if there is time for that. Otherwise run those that grew most, each alone."""
         round_time = sum(map(self._duration, cases))
         if round_time * (batch.WARMUP_ROUNDS + batch.COUNTED_ROUNDS) < self._time.left:
             return leaks.find_culprits(cases, trials.trial)

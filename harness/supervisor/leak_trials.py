@@ -1,4 +1,4 @@
-"""Runs cases of a batch that has grown again, round after round in fresh processes, within the time for searches."""
+"""Repeats the cases of a batch that has grown, round after round in fresh processes, within the time for searches."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class LeakTrials:
     ) -> None:
         """`cases` in the order in which they ran. `spawn` starts an executor for a case, in the `slot`.
 
-        Growth of the meters in `without` is not looked at. `on_trial` is called with the number of each trial that
-        begins. `clock` must be the clock of the handles' deadlines.
+        Growth of the meters in `without` is ignored. `on_trial` is called with the number of each trial that begins.
+        `clock` must be the clock of the handles' deadlines.
         """
         self._clock = clock
         self._cases = {case.id: case for case in cases}
@@ -61,7 +61,7 @@ class LeakTrials:
 
     @property
     def tried(self) -> int:
-        """How many cases have run again to the end."""
+        """The number of cases that have been run again to the end."""
         return len(self._tried)
 
     @property
@@ -70,7 +70,7 @@ class LeakTrials:
         return "; ".join(reason for reason in (self._spent, self._broken) if reason)
 
     def origins(self, culprits: Culprits) -> Mapping[str, Sequence[str]]:
-        """Return, by meter, lines about the origin of the leaks; none if it is not found in the time that is left.
+        """Return, by meter, lines about the origin of the leaks; none if the remaining time is too short to find it.
 
         Raises NoDeviceError.
         """
@@ -118,7 +118,7 @@ class LeakTrials:
         return rounds
 
     def _rounds(self, handle: ExecutorHandle, members: Sequence[Case], is_open: Open) -> CountedRounds:
-        """Raise ZygoteError, SpentError."""
+        """Run the rounds in this executor. Raises ZygoteError, SpentError."""
         rounds: list[Sequence[Mapping[str, int]]] = []
         begun = self._clock()
         for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
@@ -146,7 +146,7 @@ class LeakTrials:
     def _round(
         self, handle: ExecutorHandle, members: Sequence[Case], number: int, history: Sequence[str] = ()
     ) -> Message | NoMessage:
-        """Raise ZygoteError."""
+        """Run one round of the cases. Raises ZygoteError."""
         following = [*(case.id for case in members[1:]), None]
         entries = [
             {"case": case.id, "seed": case.seed, "limit": case.limit, "next": after}

@@ -1,6 +1,6 @@
 """The cases that an executor runs before pytest asks for them.
 
-Pytest asks for a case once it has the reports of the one before. If the executor waited for that, the two processes
+Pytest asks for a case once it has the reports of the previous one. If the executor waited for that, the two processes
 would work in turns. docs/dev/lookahead.md says when cases may begin early.
 """
 
@@ -27,7 +27,7 @@ Next = Sequence[tuple[CaseHistory, Ahead]]
 
 
 class Lookahead:
-    """Requests for several cases at once."""
+    """Makes requests for several cases at once."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Lookahead:
         self._journal = journal
         self._prepare = prepare
         self._enabled = enabled
-        #: What pytest asks for behind the current case; None if that is not known.
+        #: Returns the cases that pytest will ask for after the current one; None if that is not known.
         self.upcoming: Upcoming | None = None
-        #: The cases of the requests that the executor has, in order. The `start` line of the first one is written.
+        #: The cases of the executor's requests, in order. The `start` line of the first one is written.
         self._begun: deque[Begun] = deque()
-        #: How many cases the next such request has: fewer when the last one was not done in full.
+        #: The number of cases in the next such request: fewer if the last request was not completed.
         self._many = 1
-        #: Cases that began and were not asked for next.
+        #: Cases that began but that pytest did not ask for next.
         self._skipped: set[str] = set()
 
     def __bool__(self) -> bool:
-        """Whether the executor was asked for cases that pytest has not asked for yet."""
+        """Return whether the executor was asked for cases that pytest has not asked for yet."""
         return bool(self._begun)
 
     def take(self, item: pytest.Item) -> Begun | None:
@@ -66,11 +66,11 @@ class Lookahead:
         return None
 
     def earlier_attempts(self, case: Case) -> int:
-        """How many attempts at a case were abandoned because pytest asked for another case first."""
+        """Return how many attempts at a case were abandoned because pytest asked for another case first."""
         return 1 if case.id in self._skipped else 0
 
     def clear(self) -> None:
-        """Forget all cases that have begun: their executor is being ended."""
+        """Forget all cases that have begun, because their executor is being ended."""
         self._begun.clear()
 
     def skip_next(self) -> None:
@@ -79,50 +79,50 @@ class Lookahead:
             self._skip(self._begun.popleft())
 
     def close(self, reason: str) -> None:
-        """At the end of the session: the case that has begun is `not_run`."""
+        """At the end of the session, make the case that has begun `not_run`."""
         if self._begun:
             self._abandon(self._begun.popleft(), reason, Outcome.NOT_RUN, final=True)
 
     def note_end(self, begun: Begun) -> None:
-        """After the end of an attempt: drop the cases of its request that will not begin, and size the next one."""
+        """After the end of an attempt, drop the cases of its request that will not begin, and size the next request."""
         burst = begun.burst
         if not burst.over:
             return
         self._many = min(MOST, 2 * burst.ran)
         while self._begun and self._begun[-1].burst is burst and self._begun[-1].place >= burst.ran:
-            self._begun.pop()  # it has not begun: the case before was not plain, or the time was over
+            self._begun.pop()  # it will not begin: an earlier case was not a plain pass, or the time was over
 
     def next_cases(self, history: CaseHistory, attempt: Attempt, obstacle: Callable[[], str]) -> Next:
         """Return the cases that may begin before the last attempt is reported.
 
-        They may begin if nothing that follows from the attempts before can decide otherwise: these are not red, the
-        executor can run further cases, and nobody wants the run to stop or the device. `obstacle` tells why no case
-        can run, or returns an empty string.
+        They may begin if no consequence of the previous attempts can prevent it: these are not red, the executor can
+        run further cases, no stop is requested, and no other worker waits for the device. `obstacle` returns why no
+        case can run, or an empty string.
         """
         handle, upcoming = self._slot.current, self.upcoming
         if not self._enabled or (self._begun and not self._begun[-1].burst.over):
-            return ()  # the executor has a request
+            return ()  # the executor is busy with a request
         if upcoming is None or handle is None or handle.name != attempt.executor or not attempt.usable:
             return ()
         if history.outcome.is_red:
             return ()
         before = history.case
-        if self._begun:  # of these, all but the last have passed
+        if self._begun:  # all but the last of these have passed
             last = self._begun[-1].burst.last
             if last is None or not last.usable or not last.evidence.is_plain_pass:
                 return ()
             before = self._begun[-1].history.case
-        # What a GPU reports between two cases belongs to the first of them.
+        # Events that a GPU reports between two cases belong to the first of them.
         if self._pool.monitored or self._slot.wanted or obstacle():
             return ()
         return self._following(before, upcoming(len(self._begun), self._many))
 
     def _following(self, before: Case, upcoming: Sequence[Ahead]) -> Next:
-        """The longest sequence of these cases that one request may have."""
+        """Return the longest sequence of these cases that one request may have."""
         sequence: list[tuple[CaseHistory, Ahead]] = []
         for ahead in upcoming:
             case = self._prepare(ahead.item)
-            # A waiver may make a case red that has passed.
+            # A waiver may turn a passed case red.
             if not may_follow(case, before) or (sequence and case.waivers) or case.id in self._skipped:
                 break
             sequence.append((CaseHistory(case), ahead))
@@ -155,14 +155,14 @@ class Lookahead:
         self._begun += [Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
 
     def _skip(self, begun: Begun) -> None:
-        """Pytest asks for another case than for one that has begun. Its next attempt is the one that counts."""
+        """Abandon a case that has begun because pytest asks for another one. The next attempt at the case counts."""
         self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
         self._skipped.add(begun.history.case.id)
 
     def _abandon(self, begun: Begun, reason: str, outcome: Outcome, *, final: bool) -> None:
         """End the executor of a case that has begun and that pytest does not ask for, and record the `outcome`.
 
-        Nothing is recorded of the cases behind it, which may have begun.
+        Nothing is recorded about the cases after it, which may have begun.
         """
         self._begun.clear()
         self._slot.abandon(reason)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def minimise(items: Sequence[T], does: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A part of `items`, in order, for which `does` holds, and for which it fails if any one item is left out.
+    """Return a part of `items`, in order, for which `does` holds, but no longer if any one item is left out.
 
     `does` must hold for all `items`; this is not checked. `does` is never called twice with the same items. Delta
     debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): a single culprit
@@ -46,6 +46,9 @@ def minimise(items: Sequence[T], does: Callable[[Sequence[T]], bool]) -> list[T]
 
 
 def _chunks(positions: Sequence[int], parts: int) -> list[list[int]]:
-    """`positions` in `parts` chunks of nearly equal length, last chunk first: the latest cases are the likeliest."""
+    """Return `positions` in `parts` chunks of nearly equal length.
+
+    The last chunk is first: the latest cases are the likeliest causes.
+    """
     edges = [len(positions) * part // parts for part in range(parts + 1)]
     return [list(positions[begin:end]) for begin, end in itertools.pairwise(edges)][::-1]

@@ -76,7 +76,10 @@ def detail(attempt: Attempt) -> str:
 
 
 def where_files_are(attempt: Attempt) -> list[str]:
-    """Return where the temporary files of a red attempt are, or will be after its executor's end, if any exist."""
+    """Return where the temporary files of a red attempt are, or will be when its executor has ended.
+
+    The list is empty if there are none.
+    """
     if not attempt.outcome.is_red:
         return []
     folders = (attempt.temp, basetemp_of(attempt.temp))
@@ -186,7 +189,7 @@ def passed_report(item: pytest.Item, when: str) -> pytest.TestReport:
 def lost_dependency(item: pytest.Item, attempt: Attempt) -> list[RecordedWarning]:
     """Return a warning about a test of pytest-dependency that was skipped in a process that is not its worker's first.
 
-    That plugin keeps the results of the tests that others depend on in their process.
+    The plugin keeps the results of the tests that others depend on in the process that ran them.
     """
     mark = item.get_closest_marker("dependency")
     first = attempt.executor.endswith("-e1")
@@ -220,5 +223,5 @@ def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
 
 
 def log_text(shown: Sequence[pytest.TestReport]) -> str:
-    """Return what the phases logged."""
+    """Return the log output of the phases."""
     return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))

@@ -8,7 +8,7 @@ import pytest
 
 from harness.core.text import escape_invalid_xml, truncate_middle
 
-#: Properties that are kept of a case, and characters of a name and of a value.
+#: The most properties that are kept of a case, and the most characters of a name and of a value.
 MOST = 100
 MOST_OF_NAME, MOST_OF_VALUE = 200, 2000
 
@@ -16,7 +16,7 @@ MOST_OF_NAME, MOST_OF_VALUE = 200, 2000
 def texts(reports: Sequence[pytest.TestReport]) -> list[tuple[str, str]]:
     """Return names and values in the order in which they were recorded.
 
-    Each report has those of the phases before it, so the last one that has any has all.
+    Each report includes the properties of the previous phases, so the last report that has any has all.
     """
     recorded = next((report.user_properties for report in reversed(reports) if report.user_properties), [])
     properties = [(_text(name, MOST_OF_NAME), _text(value, MOST_OF_VALUE)) for name, value in recorded[:MOST]]

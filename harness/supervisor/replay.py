@@ -51,5 +51,5 @@ def _failed(item: pytest.Item, finished: Finished) -> pytest.TestReport:
         sections=[("harness", "\n".join(lines))],
     )
     if finished.outcome in (Outcome.FAILED, Outcome.ERROR):
-        reports.detach_outcome(report)  # pytest has these outcomes itself
+        reports.detach_outcome(report)  # pytest itself has these outcomes
     return report

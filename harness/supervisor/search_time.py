@@ -1,4 +1,4 @@
-"""How long a worker may search for leaks. A search is worth a part of the time that the run takes, and no more."""
+"""How long a worker may search for leaks: a share of the time that the run takes, and no more."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-#: The part of a worker's time that its searches may take, and the seconds that they may take in any run.
+#: The share of a worker's time that its searches may take, and the seconds that they may take in any run.
 SHARE = 0.1
 LEAST = 10.0
 MORE = "--leak-search=SECONDS gives more"
 
 
 class SearchTime:
-    """The time for all searches of one worker, from the moment when this is made."""
+    """The time for all searches of one worker. Its time begins when this object is made."""
 
     def __init__(
         self, limit: float | None, multiplier: float = 1.0, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`limit`: in seconds; None for a tenth of the worker's time, at least `LEAST`. Both are multiplied.
 
-        `clock` must be that of the deadlines of executors.
+        `clock` must be the clock of the executors' deadlines.
         """
         self._limit = limit
         self._multiplier = multiplier
@@ -31,14 +31,14 @@ class SearchTime:
 
     @property
     def limit(self) -> float:
-        """The seconds that all searches until now may take together."""
+        """The seconds that all searches up to now may take together."""
         if self._limit is not None:
             return self._limit * self._multiplier
         return max(LEAST, SHARE * (self._clock() - self._began - self.spent)) * self._multiplier
 
     @property
     def spent(self) -> float:
-        """The seconds that searches took, with the one that is going on."""
+        """The seconds that searches took, including the current one."""
         return self._spent + (self._clock() - self._since if self._since is not None else 0.0)
 
     @property
@@ -53,7 +53,7 @@ class SearchTime:
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """A context for a search. Contexts may nest; the outer one counts."""
+        """Count the time in this context as a search. Contexts may nest; only the outer one counts."""
         outer, self._since = self._since, self._clock() if self._since is None else self._since
         try:
             yield
@@ -62,5 +62,5 @@ class SearchTime:
                 self._spent, self._since = self.spent, None
 
     def used_up(self) -> str:
-        """Why nothing more is looked at, as a text."""
+        """Return a text that says why nothing more is searched."""
         return "--leak-search=off" if self.is_off else f"the {self.limit:.0f} s for leak searches are used up; {MORE}"

@@ -1,7 +1,9 @@
-"""Whether a case that exceeds its time limit had a processor: on a busy machine, a healthy case may get none in time.
+"""Tells whether a case that exceeds its time limit had a processor.
 
-The kernel counts how long each thread was ready to run and waited (`/proc/PID/task/*/schedstat`,
-Documentation/scheduler/sched-stats.rst). Waiting for other things, such as a lock, a device or a sleep, is neither.
+On a busy machine, a healthy case may not get enough time on one.
+
+The kernel counts how long each thread was ready to run but waited for a processor (`/proc/PID/task/*/schedstat`,
+Documentation/scheduler/sched-stats.rst). Waits for other things, such as a lock, a device or a sleep, do not count.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Seconds between two looks. A case that ends before the first one costs nothing.
+#: Seconds between two readings. A case that ends before the first one costs nothing.
 INTERVAL = 1.0
-#: The least seconds between the first and the last look, and the least share of them in which a thread waited.
+#: The least seconds between the first and the last reading, and the least share of them in which a thread waited.
 LEAST_SPAN, LEAST_SHARE = 2.0, 0.5
 _PROC = Path("/proc")
 
@@ -22,7 +24,7 @@ _PROC = Path("/proc")
 def read_waits(pid: int, proc: Path = _PROC) -> dict[int, float]:
     """Return the seconds for which the threads of a process and its descendants waited for a processor, by thread id.
 
-    Threads that end are left out. Empty for a kernel without these figures.
+    Threads that have ended are left out. The result is empty on a kernel without these figures.
     """
     waits: dict[int, float] = {}
     waiting = [pid]
@@ -44,7 +46,10 @@ def read_waits(pid: int, proc: Path = _PROC) -> dict[int, float]:
 
 
 def describe_starvation(first: Mapping[int, float], last: Mapping[int, float], span: float) -> str:
-    """Return what to say of the threads of a case, from two looks `span` seconds apart. Empty if none was starved."""
+    """Return a text about the starved threads of a case, from two readings `span` seconds apart.
+
+    Empty if there are none.
+    """
     if span < LEAST_SPAN:
         return ""
     longest = max((waited - first.get(thread, 0.0) for thread, waited in last.items()), default=0.0)
@@ -55,21 +60,21 @@ def describe_starvation(first: Mapping[int, float], last: Mapping[int, float], s
 
 @dataclass
 class StarvationWatch:
-    """Looks at the threads of a process now and then, while a case runs in it."""
+    """Reads the waits of a process's threads at intervals while a case runs in it."""
 
     read: Callable[[int], dict[int, float]] = read_waits
-    #: When the next look is due, on the clock of the deadlines.
+    #: When the next reading is due, on the clock of the deadlines.
     due: float = math.inf
     _first: tuple[float, dict[int, float]] | None = field(default=None, init=False)
     _last: tuple[float, dict[int, float]] | None = field(default=None, init=False)
 
     def begin(self, now: float) -> None:
-        """A case begins."""
+        """Start watching a case."""
         self.due = now + INTERVAL
         self._first = self._last = None
 
     def look(self, pid: int, now: float) -> None:
-        """Look once, if it is due."""
+        """Read the waits, if a reading is due."""
         if now < self.due:
             return
         self.due = now + INTERVAL
@@ -78,7 +83,7 @@ class StarvationWatch:
             self._first = self._first or self._last
 
     def text(self) -> str:
-        """Return what to say of the case, see `describe_starvation`."""
+        """Return the text about starved threads of the case, see `describe_starvation`."""
         if self._first is None or self._last is None:
             return ""
         return describe_starvation(self._first[1], self._last[1], self._last[0] - self._first[0])

@@ -58,7 +58,10 @@ class Supervisor:
         pool: DevicePool,
         bind: Callable[[Sequence[Device]], Binding],
     ) -> None:
-        """`late` gives pytest a report of a case that was reported before. `bind` makes the binding of an executor."""
+        """`late` gives pytest a further report of a case that was already reported.
+
+        `bind` makes the binding of an executor.
+        """
         self._context = context
         self._policy = policy
         self._preparation = preparation
@@ -69,7 +72,7 @@ class Supervisor:
         #: The cases that have a verdict, with the number of attempts at each, and the history of the current case.
         self._ran: dict[str, tuple[Case, int]] = {}
         self._history: CaseHistory | None = None
-        #: pytest's session, as of the first case.
+        #: pytest's session, known from the first case on.
         self._session: pytest.Session | None = None
         self._leaky: set[str] = set()
         self._durations: dict[str, float] = {}
@@ -94,7 +97,7 @@ class Supervisor:
             self._journal,
             bind=bind,
             tell_session=self._tell_session,
-            # With a process for each attempt, levels of the same process cannot be compared.
+            # If each attempt has its own process, there are no levels of one process to compare.
             levels=policy.repeat > 1 and not self._each_fresh,
         )
         search_time = SearchTime(context.leak_search, context.timeout_multiplier)
@@ -107,15 +110,15 @@ class Supervisor:
     def run(self, item: pytest.Item, nextitem: pytest.Item | None, upcoming: Upcoming | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
 
-        With `upcoming`, the next cases may begin while this one is reported; call `run` for them next.
-        After a request to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
+        With `upcoming`, the next cases may begin while this one is reported. Call `run` for them next. After a request
+        to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
         self._session = item.session
         begun = self._lookahead.take(item)
-        # Otherwise fixtures are still set up that the next case does not use, or the other way round.
+        # If pytest's next item differs from the announced one, the wrong fixtures are still set up.
         as_announced = begun is None or begun.nextitem is nextitem
         self._lookahead.upcoming = upcoming if as_announced else None
-        # Before the decisions about a case, because they depend on its device.
+        # Check this before the decisions about a case, because they depend on its device.
         missing = "" if begun is not None else self.obstacle(1)
         case = self._preparation.prepare(item)
         if case.unmet is not None:
@@ -158,7 +161,7 @@ class Supervisor:
             pytest_reports.log(item, pytest_reports.case_reports(history, partial(self._journal.reproduce, history)))
 
     def _pass_on_to_session(self, history: CaseHistory) -> None:
-        """Give pytest's session what the case asked of its copy."""
+        """Give pytest's session what the case requested from its copy of the session."""
         for attempt in history.attempts:
             self._tell_session(attempt.evidence.session)
         interruption = history.attempts[-1].evidence.interruption
@@ -166,7 +169,7 @@ class Supervisor:
             history.case.item.session.shouldstop = interruption
 
     def _tell_session(self, news: SessionNews) -> None:
-        """Do to pytest's session what code in an executor did to its copy. Properties go into the journal."""
+        """Apply the changes by code in an executor to pytest's session. Properties go into the journal."""
         if not news or self._session is None:
             return
         for name, reason in news.ends.items():
@@ -190,7 +193,7 @@ class Supervisor:
         pytest_reports.log(case.item, [pytest_reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
 
     def finish(self) -> None:
-        """Retire the current executor. If it ends badly, find the cases that are the cause."""
+        """Retire the current executor. If it ends badly, find the cases that cause it."""
         handle = self._slot.current
         if handle is None:
             return
@@ -205,7 +208,7 @@ class Supervisor:
                 self._attempts.dispose(handle, str(error))
                 return
             self._attempts.dispose(handle, "retired")
-        if handle.lost:  # its zygote could not report the end in time
+        if handle.lost:  # the zygote could not report the end in time
             self._add_unknown_end(handle, handle.lost)
             return
         if handle.harness_error is not None:
@@ -217,7 +220,7 @@ class Supervisor:
             self._leak_search.suspect(handle)
 
     def search_leaks(self) -> None:
-        """Look into the executors that have grown. Call it when all cases of this worker have been reported."""
+        """Search the executors that have grown. Call this when all cases of this worker have been reported."""
         self._leak_search.search(self._leaky)
 
     def _add_unknown_end(self, handle: ExecutorHandle, why: str) -> None:
@@ -266,7 +269,7 @@ class Supervisor:
     ) -> Attempt:
         """Make an attempt, and a second one alone if the first is doubtful. Returns the one that counts.
 
-        `stay`: the executor will be needed again. The attempt may have `begun`.
+        `stay`: the executor will be used again. The attempt may have `begun`.
         """
         case = history.case
         if begun is not None:
@@ -281,19 +284,19 @@ class Supervisor:
         last = alone or (not stay and not handle.cases)
         light = (self._each_fresh or takes_short_exit(case)) and not BACKENDS[handle.binding.kind].hardware
         following = None if last else following_id(case, nextitem, self._preparation.prepare)
-        # A GPU would serve two processes at once.
+        # On a GPU, the two processes would use the device at the same time.
         ahead = light and stay and (nextitem is None or self._is_alike(case, nextitem))
         attempt = self._attempts.make(handle, history, following=following, leave=last, light=light, ahead=ahead)
         return self._sure(history, attempt)
 
     def _is_alike(self, case: Case, nextitem: pytest.Item) -> bool:
-        """Whether the next case will run, on as many devices, and in such an executor."""
+        """Return whether the next case will run, on as many devices, and in the same kind of executor."""
         following = self._preparation.prepare(nextitem)
         alike = following.devices == case.devices and needs_own_process(following) == needs_own_process(case)
         return following.unmet is None and alike
 
     def _sure(self, history: CaseHistory, first: Attempt) -> Attempt:
-        """Return the attempt, or another one alone if it is doubtful."""
+        """Return the attempt, or, if it is doubtful, another one alone."""
         case = history.case
         broke_in_company = first.outcome.breaks_executor and not first.alone
         doubtful = broke_in_company or (first.outcome.is_red and self._is_drained(first.devices))
@@ -305,11 +308,11 @@ class Supervisor:
         return self._run_alone(history)
 
     def _is_drained(self, uuids: Sequence[str]) -> bool:
-        """Whether any of these devices is drained."""
+        """Return whether any of these devices is drained."""
         return any(self._pool.drained(device) is not None for device in self._pool.known(uuids))
 
     def _verify(self, history: CaseHistory) -> None:
-        """``--verify``: make N attempts in one process, while it stays usable, and N attempts in fresh processes."""
+        """Make N attempts in one process, while it stays usable, and N attempts in fresh processes (``--verify``)."""
         self.finish()
         loops = self._policy.verify
         for attempt_number in range(1, 2 * loops + 1):
@@ -327,7 +330,7 @@ class Supervisor:
                 self._record(history, attempt)
 
     def _should_retry(self, history: CaseHistory, attempt: Attempt) -> bool:
-        """Whether ``--retries`` applies to this attempt: it is red, and no waiver expects that."""
+        """Return whether ``--retries`` applies to this attempt: it is red, and no waiver expects that."""
         if not attempt.outcome.is_red or attempt.outcome is Outcome.UNEXPECTED_PASS:
             return False
         ruling = rules.rule_on_verdict(self._policy, attempt.outcome, [attempt_result(attempt)], history.case.waivers)
@@ -345,12 +348,12 @@ class Supervisor:
         self._journal.record(self._journal.finish(history, attempt, final=final))
 
     def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
-        """Add the last attempt, apply the rules of the run, and record it. The next cases begin at once."""
+        """Add the last attempt, apply the rules of the run, and record it. The next cases begin immediately."""
         self._add(history, attempt, final=True)
         if attempt.outcome is not Outcome.NOT_RUN:  # no rule applies to a case that was stopped
             history.ruling = self._ruling(history)
         following = self._lookahead.next_cases(history, attempt, partial(self.obstacle, 1))
-        # One write: a case that has begun must not be missing from the journal if this process dies now.
+        # One write: a case that has begun must be in the journal if this process dies now.
         self._journal.record(
             self._journal.finish(history, attempt, final=True), *self._lookahead.start_lines(following)
         )
@@ -371,7 +374,7 @@ class Supervisor:
             return rules.rule_on_verification(attempts[:loops], attempts[loops:], history.case.limit)
         return rules.rule_on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
 
-    # What investigations of an executor need: `CaseRunner`
+    # Methods for investigations of an executor: `CaseRunner`
 
     def obstacle(self, count: int) -> str:
         return self._attempts.obstacle(count)
@@ -388,7 +391,7 @@ class Supervisor:
     def run_alone(self, history: CaseHistory) -> Attempt:
         """Make one more recorded attempt at a case that already has a verdict. Raises NoDeviceError, StoppedError."""
         attempt = self._run_alone(history)
-        if attempt.outcome is Outcome.NOT_RUN:  # no evidence
+        if attempt.outcome is Outcome.NOT_RUN:  # an attempt that did not run is no evidence
             self.conclude(history, attempt)
             raise StoppedError(message(attempt))
         return attempt

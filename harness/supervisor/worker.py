@@ -56,7 +56,7 @@ from harness.zygote.client import ZygoteError
 from harness.zygote.spec import executor_environment
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
-#: An attempt may take this many case time limits: it may run once more, and a suspected leak runs twice seven times.
+#: An attempt may take this many case time limits: it may be repeated, and a suspected leak runs seven times, twice.
 _ATTEMPT_FACTOR = 20
 #: Errors of a process that has no descriptor, process or memory left.
 _STARVED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
@@ -82,9 +82,10 @@ class Worker:
         late: Callable[[pytest.TestReport], None],
         fail: Callable[[str], None],
     ) -> None:
-        """`device`: UUID of the leased device. `workerinput`: the input of an xdist worker, otherwise None. `late`
-        gives pytest another report on a case that was already reported. `fail` reports to the controller what cannot
-        be written.
+        """`device`: UUID of the leased device. `workerinput`: the input of an xdist worker, otherwise None.
+
+        `late` gives pytest another report on a case that was already reported. `fail` reports a failed write to the
+        controller.
         """
         if workerinput is not None and os.getppid() == context.controller:  # not a worker on another host
             # Otherwise an orphaned worker would start a zygote and an executor on a device whose lease has ended.
@@ -95,7 +96,7 @@ class Worker:
         self._resumption = Resumption.read(Path(context.resumption)) if context.resumption else Resumption()
         self.name = name
         self.journal = Journal(context.journal)
-        #: Why this worker runs no more cases. Empty while it runs cases.
+        #: Why this worker runs no more cases; empty while it runs cases.
         self.over = ""
         self._fail = fail
         self._failed = self._closing = False
@@ -122,9 +123,9 @@ class Worker:
         )
         keys = ("workerid", "workercount", "testrunuid")
         self._workerinput = None if workerinput is None else {key: workerinput[key] for key in keys}
-        #: What the controller hands out; None in a session without xdist, which goes by its list.
+        #: The list of what the controller hands out; None in a session without xdist, which follows its own list.
         self._handed_out = None if workerinput is None else HandedOutList(Path(context.temp_dir), name)
-        #: Whether the run has cases that take several devices, once that is known.
+        #: Whether the run has cases that take several devices; None until this is known.
         self._has_wide: bool | None = None
         self._order = RunOrder(is_case, self._handed_out)
         self._zygotes: ZygoteLinks | None = None
@@ -136,7 +137,7 @@ class Worker:
             self._offer_devices_here()
 
     def _start_isolation(self, late: Callable[[pytest.TestReport], None]) -> None:
-        """Set up what takes cases to executors."""
+        """Set up the parts that run cases in executors."""
         context = self.context
         self._stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, self.name)
         self._zygotes = ZygoteLinks(
@@ -181,7 +182,7 @@ class Worker:
             self._prepare_process(self.context.variables)
 
     def _prepare_process(self, variables: Mapping[str, str]) -> None:
-        """Get what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
+        """Set up what this process would have got at its start, for cases that run in it. Raises pytest.UsageError."""
         try:
             provider.provider_of(self._pool.device.backend).prepare(variables)
             if self._pool.device.backend.interposed and self._pool.device.backend.faults_variable in variables:
@@ -190,15 +191,18 @@ class Worker:
             raise pytest.UsageError(f"--device={self.context.device}: {error}") from None
 
     def description(self) -> CollectionDescription:
-        """Return what the run's zygote has collected; wait for it. Raises DescriptionError, StoppedError."""
+        """Wait for the collection of the run's zygote, and return its description.
+
+        Raises DescriptionError, StoppedError.
+        """
         assert self._zygotes is not None
         return self._zygotes.description()
 
     def collected(self, ids: list[str], selected: list[str], deselected: list[str], unread: list[str]) -> None:
-        """Record the cases that are to run here, all selected ones of all shards, the deselected and the unread ones.
+        """Record the cases of this shard, the selected cases of all shards, the deselected ones and the unread files.
 
-        The ids are left out if another worker has recorded them. Raises ResumeError, and tells the controller, if the
-        run is resumed and had other cases before.
+        The ids are left out if another worker has recorded them. If a resumed run had other cases before, note that for
+        the controller and raise ResumeError.
         """
         changed = self._resumption.difference(ids) if self.context.resumption else ""
         if changed:
@@ -228,12 +232,12 @@ class Worker:
             self._record(line)
 
     def note_facts(self, items: Sequence[pytest.Item]) -> None:
-        """Tell the controller of an xdist run what it must know of single cases."""
+        """Tell the controller of an xdist run the facts about single cases that it needs."""
         folder = Path(self.context.temp_dir)
         if self._workerinput is None or case_facts.are_written(folder):
             return
         limits = {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
-        # Other devices are not leased: each process has its own.
+        # Devices that are not hardware are not leased: each process has its own.
         leased = items if self._pool.device.backend.hardware else ()
         devices = {item.stash[CASE_ID]: count for item in leased if (count := self._preparation.whole_devices(item))}
         apart = [item.stash[CASE_ID] for item in items if is_apart(item)]
@@ -241,15 +245,15 @@ class Worker:
             CaseFacts(limits, devices, apart, self._gated(items) if self.context.node else {}).write(folder)
 
     def _gated(self, items: Sequence[pytest.Item]) -> dict[str, str]:
-        """Why each case that this node cannot run is gated here."""
+        """Return, by case id, why this node gates the case."""
         gates = ((item.stash[CASE_ID], self._preparation.prepare(item).unmet) for item in items)
         return {case: unmet.text for case, unmet in gates if unmet is not None}
 
     def _may_be_waited_for(self) -> bool:
-        """Whether this worker might keep devices while it waits for cases, and another one waits for these devices.
+        """Return whether this worker might wait for cases while another worker waits for its devices.
 
-        Only between cases does a worker see that. In a cluster run the next case may be given out only when the other
-        worker has ended its own.
+        A worker notices a waiting worker only between cases. In a cluster run, the next case may be handed out only
+        when the other worker has ended its case.
         """
         if not self.context.node or self._supervisor is None or self._supervisor.has_begun or not self._order.starves:
             return False
@@ -290,7 +294,7 @@ class Worker:
         self.told_to_stop()
 
     def told_to_stop(self) -> str:
-        """Check for a request to stop. Returns `over`. Cases that run already may end within the grace."""
+        """Check for a request to stop. Returns `over`. Cases that have begun may end within the grace period."""
         stop = self._stop.heard() if self._stop is not None else None
         if stop is not None and not (self._supervisor is not None and self._supervisor.has_begun):
             self.over = self.over or stop.reason
@@ -313,7 +317,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _recording(self) -> Generator[None]:
-        """A context for writing to disk. If a write fails, this worker is `over`."""
+        """Note a failed write to disk in this context: this worker is then `over`."""
         try:
             yield
         except WriteError as error:
@@ -327,7 +331,7 @@ class Worker:
 
     @contextlib.contextmanager
     def inline(self, item: pytest.Item) -> Generator[None]:
-        """A context for one case that runs in this process (isolation `none`): it seeds and writes to the journal."""
+        """Seed and record one case that runs in this process (isolation `none`)."""
         if not is_case(item):
             yield
             return
@@ -369,7 +373,7 @@ class Worker:
                 item.session.shouldstop = self.over
 
     def gate(self, item: pytest.Item) -> tuple[Ruling | None, str]:
-        """The ruling against gating this case, or None; and why the case is gated, or an empty text."""
+        """Return the ruling against gating this case, or None; and why the case is gated, or an empty text."""
         if not is_case(item):
             return None, ""
         case = self._preparation.prepare(item)
@@ -394,7 +398,7 @@ class Worker:
             self._stop = None
 
     def _device_leases(self) -> DeviceLeases:
-        """The leases of GPUs. The CPU and software devices need none: each process has its own."""
+        """Return the leases of GPUs. The CPU and software devices need none: each process has its own."""
         # A worker checks for waiting workers only between cases: it first makes all attempts and repetitions of a case.
         attempts = max(self.policy.repeat * (1 + self.policy.retries), 2 * self.policy.verify)
         longest = _ATTEMPT_FACTOR * attempts * self.context.case_timeout
@@ -408,22 +412,22 @@ class Worker:
         )
 
     def _tell_wait(self, text: str) -> None:
-        """Print at once what this worker waits for."""
+        """Record and print what this worker waits for."""
         self.journal.append(lines.wait(self.name, text))
         self._print(text)
 
     def tell(self, text: str) -> None:
-        """Print what holds for all workers of the run, once: the first worker does it."""
+        """Print a text that holds for all workers of the run. Only the first worker prints it."""
         if self.name in ("main", "gw0"):
             self._print(text)
 
     def _print(self, text: str) -> None:
-        """Print at once. Of the terminal, an xdist worker has only standard error."""
+        """Print a line. An xdist worker can only reach standard error."""
         print(f"\nharness: {text}", file=sys.stderr, flush=True)
 
     def _bind(self, devices: Sequence[Device]) -> Binding:
         visible: dict[str, str | None] = {**masks_for(devices)}
-        # The values of this process: a conftest may have changed them in the zygote after the devices were counted.
+        # Use the values of this process: a conftest may have changed them in the zygote after the devices were counted.
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
         visible |= self.context.variables
         if devices[0].backend.injectable:
@@ -441,7 +445,7 @@ class Worker:
         )
 
     def _types(self) -> dict[str, str | None]:
-        """The variable of the types that the device lacks."""
+        """Return the environment variable with the types that the device lacks."""
         return {types.VARIABLE: ",".join(self.policy.without_types) or None}
 
     def _case_settings(self) -> CaseSettings:
@@ -449,7 +453,7 @@ class Worker:
 
 
 def _own_limit(item: pytest.Item) -> float | None:
-    """The time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
+    """Return the time limit in the case's marks; None without one. An invalid mark is reported elsewhere."""
     try:
         return case_time_limit(marks.marks_of(item, "timeout"), 0.0, 1.0) or None
     except OptionError:

@@ -1,4 +1,4 @@
-"""The zygotes of a worker: the run's, and those that the worker starts itself once that one is gone."""
+"""The zygotes of a worker: the run's, and those that the worker starts once the run's zygote is gone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ZygoteLinks:
         on_write_error: Callable[[WriteError], None],
         skip_early_exit_handlers: bool,
     ) -> None:
-        """`on_write_error` learns what the zygote cannot write. `skip_early_exit_handlers`: see `ZygoteSpec`."""
+        """`on_write_error` gets the zygote's failed writes. `skip_early_exit_handlers`: see `ZygoteSpec`."""
         self._context = context
         self._worker = worker
         self._stop = stop
@@ -52,11 +52,14 @@ class ZygoteLinks:
         self._skip_early_exit_handlers = skip_early_exit_handlers
         self._own: list[ZygoteProcess] = []
         self._was_linked = False
-        #: The hash of the list that the run's zygote has collected, once this worker has it from there.
+        #: The hash of the list of cases that the run's zygote has collected, once this worker has received it.
         self._list = ""
 
     def description(self) -> CollectionDescription:
-        """Wait for what the run's zygote has collected, and return it. Raises DescriptionError, StoppedError."""
+        """Wait for the collection of the run's zygote, and return its description.
+
+        Raises DescriptionError, StoppedError.
+        """
         assert self._context.zygote is not None
         file = description_file(self._context.zygote)
         log = Path(self._context.run_dir) / "zygote.log"
@@ -69,7 +72,8 @@ class ZygoteLinks:
                     raise DescriptionError(str(error)) from None
             except ZygoteError as error:
                 if not file.exists():
-                    # The same words, whether it died before this worker asked or after: xdist shows equal errors once.
+                    # The words are the same whether the zygote died before or after this call: xdist shows equal errors
+                    # once.
                     why = early_end_text(log) if isinstance(error, NoZygoteError) else str(error)
                     raise _unfinished(why, file, log) from None
             except WriteError as error:
@@ -81,7 +85,7 @@ class ZygoteLinks:
         return collected
 
     def connect(self) -> ZygoteClient:
-        """Connect to the run's zygote, or to one of this worker's if that one is gone.
+        """Connect to the run's zygote, or, if that is gone, to one of this worker's.
 
         Raises ZygoteError, StoppedError.
         """
@@ -110,7 +114,7 @@ class ZygoteLinks:
         self._own.clear()
 
     def _link(self, address: str, log: Path, limit: float = START_LIMIT) -> ZygoteClient | None:
-        """A connection. If the zygote is gone: None, and a finding is recorded. Raises ZygoteUnfitError."""
+        """Return a connection. If the zygote is gone, record a finding and return None. Raises ZygoteUnfitError."""
         try:
             link = ZygoteClient(address, log, self._stop, limit=limit, on_wait=self._record_wait)
             self._expect_same_list(address, link)
@@ -140,7 +144,7 @@ class ZygoteLinks:
 
 
 def _unfinished(why: str, file: Path, log: Path) -> DescriptionError:
-    """Return the error of a zygote that did not finish its collection."""
+    """Return the error for a zygote that did not finish its collection."""
     at = description.last_collecting_file(file)
     text = f"the tests could not be collected{f' beyond {at!r}' if at else ''}: {why}"
     ending = "" if "its log ends with" in text else f"; the zygote's log ends with:\n{read_log_tail(log)}"

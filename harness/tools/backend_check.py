@@ -1,4 +1,4 @@
-"""What a run can measure on a registered device: the probes of a disposable process, and what each means."""
+"""What a run can measure on a registered device: the probes of a disposable process, and their meanings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LIMIT = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a run has with the probed feature, what it lacks without, and what to implement."""
+    """The effect of a probed feature on a run if present, the effect if missing, and what to implement."""
 
     has: str
     lacks: str
     implement: str
 
 
-#: By name of a probe, in their order.
+#: By name of a probe, in order.
 MEANINGS: Mapping[str, Meaning] = {
     "import": Meaning(
         "cases are collected once, and executors are forks",
@@ -92,12 +92,12 @@ class Checked:
 
     @property
     def then(self) -> str:
-        """What follows for a run."""
+        """The consequence for a run."""
         return self.meaning.has if self.state == WORKS else self.meaning.lacks
 
 
 def check_backend(backend: Backend, environ: Mapping[str, str] | None = None) -> list[Checked]:
-    """Make all probes. A device that cannot be counted ends them."""
+    """Make all probes. If the device cannot be counted, stop."""
     environ = os.environ if environ is None else environ
     results, ended = _probe(backend, environ)
     if ended:
@@ -110,12 +110,12 @@ def check_backend(backend: Backend, environ: Mapping[str, str] | None = None) ->
 
 
 def failed(results: Sequence[Checked]) -> bool:
-    """Return whether anything is wrong. What is missing is no failure: the device may lack it."""
+    """Return whether anything is wrong. A missing feature is no failure, since the device may lack it."""
     return any(result.state == WRONG for result in results)
 
 
 def report_lines(results: Sequence[Checked]) -> list[str]:
-    """Return the lines of the report: each probe, what it means for a run, and what to implement."""
+    """Return the lines of the report: each probe, its meaning for a run, and what to implement."""
     lines = []
     for result in results:
         lines.append(f"{result.state:8}{result.name:12}{result.found}")
@@ -127,7 +127,7 @@ def report_lines(results: Sequence[Checked]) -> list[str]:
 
 
 def _probe(backend: Backend, environ: Mapping[str, str]) -> tuple[list[Checked], str]:
-    """Return the results of the process with the probes, and how it ended if it did not come to the end."""
+    """Return the results of the process with the probes, and how it ended if it did not complete them."""
     with tempfile.TemporaryDirectory(prefix="harness-probes-") as folder:
         place = Path(folder, "probes.json")
         status, errors = _start(backend, environ, str(place))
@@ -141,7 +141,7 @@ def _probe(backend: Backend, environ: Mapping[str, str]) -> tuple[list[Checked],
 
 
 def _after_crash(backend: Backend, environ: Mapping[str, str]) -> Checked:
-    """Crash a process that uses the device, and use the device in another one."""
+    """Crash a process that uses the device, then use the device in another process."""
     status, _ = _start(backend, environ, "crash")
     if status != -signal.SIGSEGV:
         how = "did not end" if status is None else f"ended with {format_exit_code(status)}"
@@ -154,7 +154,7 @@ def _after_crash(backend: Backend, environ: Mapping[str, str]) -> Checked:
 
 
 def _start(backend: Backend, environ: Mapping[str, str], argument: str) -> tuple[int | None, str]:
-    """Run the program with the probes. Return its status, None if it had to be killed, and its last error line."""
+    """Run the program with the probes. Return its status (None if it had to be killed) and its last error line."""
     paths = os.pathsep.join(filter(None, [*sys.path, environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "harness.devices.backend_probes", backend.kind, argument]
     with subprocess.Popen(
@@ -174,6 +174,6 @@ def _start(backend: Backend, environ: Mapping[str, str], argument: str) -> tuple
             _, output = child.communicate()
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # what a crashed process left
+                os.killpg(child.pid, signal.SIGKILL)  # leftovers of a crashed process
     lines = output.decode(errors="backslashreplace").strip().splitlines()
     return status, single_line(lines[-1]) if lines else ""

@@ -1,9 +1,9 @@
-"""The statement of a run: which levels of conformance its device passed, failed, or has no part in.
+"""The statement of a run: the levels of conformance that its device passed or failed, or that do not apply to it.
 
 A level is *passed* if every case of its list passed or is not applicable, and at least one passed. A case is not
 applicable if it was gated by a capability that the level lets a device lack. A level is *not applicable* if the device
-lacks what the level needs. It is *incomplete* if the run has no verdict for a case of the list. A waiver excuses
-nothing here: a waived case has not passed.
+lacks what the level needs. It is *incomplete* if the run has no verdict for a case of the list. Waivers do not count
+here: a waived case has not passed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ FILE_NAME = "conformance.json"
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """The result of one level. `failed`: by case, why. `not_applicable`: by reason, how many cases. `missing`: ids."""
+    """The result of one level. `failed`: the reason by case. `not_applicable`: the number of cases by reason.
+
+    `missing`: ids.
+    """
 
     name: str
     state: str
@@ -47,7 +50,7 @@ class LevelResult:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a run shows about its device."""
+    """The statement of a run about its device."""
 
     run_id: str
     label: str
@@ -56,7 +59,7 @@ class Statement:
     levels: tuple[LevelResult, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the statement as JSON values, with a hash over all the others."""
+        """Return the statement as JSON values, with a hash over all other values."""
         plain: dict[str, Any] = {
             "format": FORMAT,
             "run": self.run_id,
@@ -141,7 +144,7 @@ def make_statement(ledger: Ledger, software: Mapping[str, str], levels: Sequence
 
 
 def kept_bytes(statement: Statement, levels: Sequence[ListedLevel]) -> bytes:
-    """Return the file of a run directory: the statement, with the definitions and lists that it follows from."""
+    """Return the statement file of a run directory, with the definitions and lists from which the statement follows."""
     kept = {
         "statement": statement.as_json(),
         "definitions": {level.name: level.level.model_dump(mode="json") for level in levels},
@@ -179,14 +182,14 @@ def _listed(name: str, ids: Sequence[object]) -> MustPass:
 
 
 def software_of(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the software that a statement names, of the facts of environment.json."""
+    """Return the software that a statement names, from the facts of environment.json."""
     versions = facts.get("versions")
     versions = versions if isinstance(versions, Mapping) else {}
     return {name: str(versions[name]) for name in ("torch", "python", "cuda") if versions.get(name)}
 
 
 def statement_lines(statement: Statement, most: int = 5) -> list[str]:
-    """Return the statement for people, one line per level and `most` failed cases each."""
+    """Return the statement for people: one line per level, and up to `most` failed cases for each."""
     device = statement.label or list_first(statement.devices)
     software = ", ".join(f"{name} {version}" for name, version in statement.software.items())
     lines = [f"{device}, {software}, run {statement.run_id}"]

@@ -1,4 +1,4 @@
-"""The history of each device over many runs, by UUID: how often it ran cases, was red, and was red alone."""
+"""The history of each device over many runs, by UUID: how often it ran cases, was red, and was the only red one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CPU = "cpu"
 class DeviceRecord:
     """One device over many runs. Times are seconds since 1970.
 
-    `cases`: the number of cases that ran on it; `red`: the number of these that were red there. `only_here`: red cases
-    that were green on a second device of the same kind; `on_both`: red cases that were red there too. `second`: how
-    often it was the second device, and `second_red`: how often the case was red on it then. `sick`, `drained`: lines
-    about its health. `findings`: by kind, those that name it, or a case that ran on it.
+    `cases`: the number of cases that ran on it; `red`: how many of these were red. `only_here`: red cases that were
+    green on a second device of the same kind; `on_both`: red cases that were red there too. `second`: how often it was
+    the second device; `second_red`: how often the case was then red on it. `sick`, `drained`: lines about its health.
+    `findings`: by kind, the number of those that name the device, or a case that ran on it.
     """
 
     device: str
@@ -131,7 +131,7 @@ def _enter(contents: JournalContents, records: dict[str, DeviceRecord]) -> Count
 
 
 def _names(message: str, uuid: str) -> bool:
-    """Return whether a text names a device. ``cpu`` may also occur in a text as an ordinary word."""
+    """Return whether a text names a device. ``cpu`` may also occur as an ordinary word."""
     return uuid != CPU and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
 
 

@@ -1,7 +1,7 @@
 """Makes a run directory of the JUnit files of another tool, so that reports and comparisons show its results.
 
-The journal says that the results were imported, and from which files. The harness ran nothing: there is no isolation,
-no seed and no command that reproduces a case.
+The journal states that the results were imported, and from which files. The harness ran nothing, so there is no
+isolation, no seed and no command that reproduces a case.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MOST_LABEL = 200
 
 
 class ImportingError(HarnessError):
-    """Results cannot be imported as asked for."""
+    """Results cannot be imported as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be imported. `tool`: the name of the tool or suite. `device`: the name of its device, or empty.
+    """The request for an import. `tool`: the name of the tool or suite. `device`: the name of its device, or empty.
 
     `argv`: the command line, program first.
     """
@@ -48,7 +48,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ImportedResult:
-    """What was imported. `numbered`: how many cases had the id of an earlier one and got a number."""
+    """The result of an import. `numbered`: how many cases had the id of an earlier case and got a number."""
 
     counts: Mapping[Outcome, int]
     numbered: int
@@ -56,7 +56,7 @@ class ImportedResult:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The result as one line for people."""
         counts = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items())
         numbered = (
             f"; {format_count(self.numbered, 'case')} had the id of another and got a number" if self.numbered else ""
@@ -66,7 +66,7 @@ class ImportedResult:
 
 
 class Ids:
-    """Gives each case an id: ``TOOL/GROUP::NAME``. A second case of the same names gets `` #2``, and so on."""
+    """Gives each case an id: ``TOOL/GROUP::NAME``. A second case of the same name gets `` #2``, and so on."""
 
     def __init__(self, tool: str) -> None:
         self._tool = tool
@@ -79,7 +79,7 @@ class Ids:
         return list(self._given)
 
     def of(self, case: JUnitCase) -> str:
-        """The id of the next case."""
+        """Return the id of the next case."""
         name = f"{self._tool}/{case.group}::{case.name}" if case.group else f"{self._tool}::{case.name}"
         unique = name
         if name in self._given:
@@ -92,7 +92,7 @@ class Ids:
 
 
 def write(wanted: Wanted, out: Path) -> ImportedResult:
-    """Write the journal and environment.json of a new run directory. Nothing is written if a file cannot be imported.
+    """Write the journal and environment.json of a new run directory. Write nothing if a file cannot be imported.
 
     Raises JUnitError, ImportingError, WriteError.
     """
@@ -121,7 +121,7 @@ def write(wanted: Wanted, out: Path) -> ImportedResult:
 
 
 class _Found:
-    """The cases of all files. Their lines go to `spool`, since what stands before them is known only at the end."""
+    """The cases of all files. Their lines go to `spool`, since the lines before them are only known at the end."""
 
     def __init__(self, tool: str, label: str, spool: IO[bytes]) -> None:
         self.ids = Ids(tool)
@@ -129,7 +129,7 @@ class _Found:
         self.findings: list[str] = []
         self._tool = tool
         self._spool = spool
-        # Another tool knows no UUID: the name of the device stands for it.
+        # Another tool has no UUID, so the name of the device replaces it.
         self._devices = [f"{label} ({tool})"] if label else []
         self._label = label
         self._files: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ class _Found:
         self._began = began if self._began is None else min(began, self._began)
 
     def _time_of(self, file: JUnitFile) -> float:
-        """When the file's suites began; without a time in it, when it was written."""
+        """Return when the file's suites began; without a time in the file, when it was written."""
         return max(0.0, file.written) if file.began is None else file.began
 
     def _finish(self, case: JUnitCase) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class _Found:
         return ", ".join(self._hosts) or "unknown host"
 
     def head(self, argv: Sequence[str]) -> bytes:
-        """The lines before those of the cases."""
+        """Return the lines before those of the cases."""
         began = self._began or 0.0
         run = {
             "schema": SCHEMA,
@@ -198,14 +198,14 @@ class _Found:
         return _line("run", began, run) + _line("collected", began, collected)
 
     def tail(self) -> bytes:
-        """The lines after those of the cases."""
+        """Return the lines after those of the cases."""
         end = (self._began or 0.0) + min(self._seconds, 1e9)
         status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
         lines = [_finding("imported_totals", end, message) for message in self.findings]
         return b"".join(lines) + _line("end", end, {"exit_status": status, "duration": min(self._seconds, 1e9)})
 
     def environment(self, argv: Sequence[str]) -> dict[str, Any]:
-        """The facts for environment.json. Of the machine only what the files say is known."""
+        """Return the facts for environment.json. Only facts from the files are known about the machine."""
         return {
             "schema": environment.SCHEMA,
             "host": self._host,
@@ -221,7 +221,7 @@ def _finding(kind: str, t: float, message: str) -> bytes:
 
 
 def _line(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
-    """A line of a journal: the kind comes first, as in every journal."""
+    """Return a line of a journal. The kind comes first, as in every journal."""
     return json.dumps({"event": kind, "t": t, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
 
 

@@ -1,7 +1,7 @@
 """Reads the JUnit file of another tool, case by case, with junitparser. The file may be hostile.
 
-A document type is refused before anything in the document is parsed, so that no entity is ever declared or expanded.
-One case is in memory at a time.
+A document type is refused before the document is parsed, so that no entity is ever declared or expanded. One case is in
+memory at a time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from harness.core.file_kind import FileKind
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 
-#: Elements within each other. JUnit needs about six; suites may contain suites.
+#: The most nested elements. JUnit needs about six; suites may contain suites.
 MOST_DEPTH = 100
-#: Characters that are kept of each text of a case, and of a name.
+#: The most characters that are kept of each text of a case, and of a name.
 MOST_TEXT = 256 << 10
 MOST_NAME = 2_000
 #: The longest time of a case, in seconds, that the journal can hold.
@@ -34,7 +34,7 @@ MOST_SECONDS = 1e9
 _CHUNK = 64 << 10
 _ROOTS = ("testsuites", "testsuite")
 _EXPECTED = "expected a JUnit file, with <testcase> elements in <testsuites> or <testsuite>"
-#: The attribute ``status`` (gtest, ctest) counts where a case has no element for its result. Other words are errors.
+#: The attribute ``status`` (gtest, ctest) counts if a case has no element for its result. Other words are errors.
 _STATUSES = {
     **dict.fromkeys(("", "run", "ok", "pass", "passed", "success", "successful", "completed"), Outcome.PASSED),
     "disabled": Outcome.SKIPPED,
@@ -43,8 +43,8 @@ _STATUSES = {
     "fail": Outcome.FAILED,
     "failed": Outcome.FAILED,
 }
-#: ctest writes <skipped> with status="notrun" also for a test that it could not start, for example without its
-#: executable. Only with these messages did the test skip itself.
+#: ctest writes <skipped> with status="notrun" also for a test that it could not start, for example if its executable is
+#: missing. Only with these messages did the test skip itself.
 _CTEST_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION")
 #: The elements of results, the most severe one first.
 _RESULTS = ((Error, Outcome.ERROR), (Failure, Outcome.FAILED), (Skipped, Outcome.SKIPPED))
@@ -59,7 +59,7 @@ KIND = FileKind("JUnit file", "give the JUnit XML of a tool", JUnitError, 1 << 3
 
 @dataclass(frozen=True, slots=True)
 class JUnitCase:
-    """A case as its file has it. `group`: the class, or without one the suite; may be empty. Texts are cleaned."""
+    """A case as in its file. `group`: the class, or without one the suite; may be empty. Texts are cleaned."""
 
     group: str
     name: str
@@ -80,9 +80,9 @@ class _TestCase(xunit2.TestCase):  # type: ignore[misc]
 class JUnitFile:
     """A JUnit file. Read `cases` to the end; the other attributes are known after that.
 
-    `began`: the earliest time that a suite has, in seconds since 1970; None without any. `hosts`: the names of hosts,
-    in order. `written`: when the file was last changed. `unattached`: how many failures and errors the file counts, or
-    has outside its cases, that no case has.
+    `began`: the earliest time of a suite, in seconds since 1970; None without any. `hosts`: the names of hosts, in
+    order. `written`: when the file was last changed. `unattached`: the number of failures and errors that the file
+    counts, or has outside its cases, but that no case has.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class JUnitFile:
         return max(0, max(self._counted) - self._red, self._outside)
 
     def cases(self) -> Iterator[JUnitCase]:
-        """Every case. Raises JUnitError with one sentence about whatever makes the file unusable."""
+        """Yield every case. Raises JUnitError with one sentence about the error that makes the file unusable."""
         try:
             yield from self._cases()
         except (ParseError, expat.ExpatError) as error:
@@ -112,7 +112,7 @@ class JUnitFile:
     def _feed(self, parser: XMLPullParser[Any] | _Prolog, chunk: bytes) -> None:
         try:
             parser.feed(chunk)
-        except (ValueError, LookupError) as error:  # how Python's parsers report an encoding that they do not have
+        except (ValueError, LookupError) as error:  # Python's parsers raise these for an unsupported encoding
             raise self._error(f"cannot be decoded ({error})") from None
 
     def _error(self, problem: str) -> JUnitError:
@@ -151,7 +151,7 @@ class JUnitFile:
         parser.close()
 
     def _chunks(self) -> Iterator[bytes]:
-        """The file, piece by piece, and its hash. Each piece is refused before the caller parses it."""
+        """Yield the file in pieces, and update its hash. Each piece is checked before the caller parses it."""
         prolog: _Prolog | None = _Prolog()
         digest, size = hashlib.sha256(), 0
         descriptor = KIND.open(self.path)
@@ -183,7 +183,7 @@ class JUnitFile:
         if began is not None:
             self.began = began if self.began is None else min(began, self.began)
         if depth <= 2:  # the root, and the suites in it
-            # Not by junitparser: for a missing number it would count the cases, of which none is read yet.
+            # Not by junitparser: for a missing number it would count the cases, none of which is read yet.
             self._counted[depth - 1] += sum(_number(element.get(name, "")) for name in ("failures", "errors"))
 
     def _case(self, element: Element, suite: str) -> JUnitCase:
@@ -213,7 +213,7 @@ class JUnitFile:
         )
 
     def _result(self, case: Any) -> tuple[Outcome, str, str]:
-        """The outcome, its message and its text."""
+        """Return the outcome, its message and its text."""
         status = (case.status or "").strip().lower()
         every = [(outcome, result) for kind, outcome in _RESULTS for result in case.iterchildren(kind)]
         self._red += sum(outcome.is_red for outcome, _ in every)
@@ -238,7 +238,7 @@ class JUnitFile:
 
 
 class _Prolog:
-    """What a document has before its first element. Nothing of it is kept, and no entity is expanded."""
+    """The part of a document before its first element. Nothing of it is kept, and no entity is expanded."""
 
     def __init__(self) -> None:
         self.has_doctype = False
@@ -248,7 +248,7 @@ class _Prolog:
         self._parser.StartElementHandler = self._element
 
     def feed(self, data: bytes) -> None:
-        """Read on, up to a document type or the first element. Raises ExpatError."""
+        """Parse further, up to a document type or the first element. Raises ExpatError."""
         try:
             self._parser.Parse(data)
         except _EnoughError:
@@ -264,11 +264,11 @@ class _Prolog:
 
 
 class _EnoughError(Exception):
-    """Ends a parse."""
+    """Ends a parse early."""
 
 
 def _plain(name: str) -> str:
-    """A name on one line. Of a very long one, the beginning and a digest of the rest."""
+    """Return a name on one line. Of a very long name, return the beginning and a digest of the rest."""
     text = " ".join(escape_invalid_xml(name).split())
     if len(text) <= MOST_NAME:
         return text
@@ -284,7 +284,7 @@ def _number(text: str) -> int:
 
 
 def _moment(text: str) -> float | None:
-    """A time of a suite in seconds since 1970. Without an offset it is taken for UTC."""
+    """Return a time of a suite in seconds since 1970. Without an offset it is taken as UTC."""
     try:
         moment = datetime.fromisoformat(text)
         return max(0.0, (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())

@@ -1,7 +1,7 @@
 """Propose waivers for the red cases of a run, and name old waivers to remove. A person checks and completes them.
 
-A proposal does not decide that a failure is acceptable. Link and owner are empty, so an unreviewed proposal does not
-load.
+A proposal does not mean that a failure is acceptable. Link and owner are empty, so that an unreviewed proposal cannot
+be loaded.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """The entries, and remarks on what else to do, one per line."""
+    """The entries, and remarks on further steps, one per line."""
 
     entries: tuple[Proposal, ...]
     remarks: tuple[str, ...]
@@ -152,13 +152,14 @@ class _Ids:
 
     def matched(self, pattern: str, function: str) -> set[str]:
         """Return the ids that match `pattern`, which was made from cases of `function`."""
-        # Comparing all ids takes minutes for 10,000 red cases. Only a wildcard in the name can match another function.
+        # A comparison of all ids takes minutes for 10,000 red cases. Only a wildcard in the name can match another
+        # function.
         among = self._by_function[function] if patterns.literal_prefix(_pattern(function)) == function else self._ids
         return {case for case in among if patterns.matches_pattern(pattern, case)}
 
 
 def _patterns(function: str, group: Sequence[Verdict], ids: _Ids) -> Iterator[tuple[str | None, Sequence[Verdict]]]:
-    """Return one pattern for the group if it matches nothing else, otherwise one per case (None if impossible)."""
+    """Yield one pattern for the group if it matches nothing else, otherwise one per case (None if impossible)."""
     together = f"{_pattern(function)}[*]"
     if len(group) > 1 and ids.matched(together, function) == {verdict.case for verdict in group}:
         yield together, group
@@ -216,7 +217,7 @@ def _when(devices: Collection[str], machine: RunMachine | None) -> dict[str, Any
 
 
 def _remarks(ledger: Ledger) -> Iterator[str]:
-    """Return the remaining steps: old waivers to change or remove, and red cases that cannot be waived."""
+    """Yield the remaining steps: old waivers to change or remove, and red cases that cannot be waived."""
     for finding in ledger.findings:
         if finding.kind.startswith("waiver_"):
             yield finding.message

@@ -1,7 +1,7 @@
 """Starts a zygote: ``python -m harness.zygote LISTENING_FD``, with a `ZygoteSpec` as a line of JSON on standard input.
 
 Standard input stays open until the run ends. A zygote that restarts itself gets two more arguments: a descriptor with
-the specification, and the reason.
+the specification, and the reason for the restart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.zygote.spec import LOG_FOLLOWS, ZygoteSpec
 
 
 def main() -> None:
-    """Import, collect, serve; or only serve, where executors start cold."""
+    """Import, collect and serve. If executors start cold, only serve."""
     number, *more = sys.argv[1:]
     listener = socket.socket(fileno=int(number))
     listener.set_inheritable(False)  # imported modules may start programs, which must not inherit it
@@ -70,12 +70,12 @@ def main() -> None:
     try:
         status = collect_cases(spec, around, serve, recorder)
         if status == pytest.ExitCode.USAGE_ERROR:
-            recorder.write()  # supervisors have the same arguments, and so the same error
+            recorder.write()  # supervisors have the same arguments, and so get the same error
         elif recorder.unwritten:
             recorder.write(ended=f"pytest ended with exit status {status}")
     except (RootError, WriteError, PreloadError) as error:
         ForkServer(_refuse, listener, unfit=f"the cases cannot be collected: {error}").serve()
-    # The description has the result of the collection, errors included.
+    # The description contains the result of the collection, including errors.
     why = f"pytest's exit status was {status}, and {LOG_FOLLOWS}"
     if recorder.errors:
         why = f"{format_count(recorder.errors, 'error')} during collection"
@@ -102,7 +102,9 @@ def _get_ready(collected: CollectedSession, spec: ZygoteSpec) -> None:
 
 
 def _restart_cold(spec: ZygoteSpec, listener: socket.socket, reason: str, environment: dict[str, str]) -> NoReturn:
-    """Replace this process by a zygote that has collected nothing, with the `environment` of its own start.
+    """Replace this process by a zygote that has collected nothing.
+
+    Its `environment` is that of the start of this process.
 
     The process id stays the same. The exec drops all imports, with their threads and their use of a device.
     """
@@ -122,7 +124,7 @@ def _refuse(order: Message, descriptors: Sequence[int]) -> NoReturn:
 
 
 def _first_line(descriptor: int) -> str:
-    """Read up to the first newline, unbuffered: the rest of the stream is the life line, which ends with the run."""
+    """Read up to the first newline, unbuffered. The rest of the stream is the life line, which ends with the run."""
     data = bytearray()
     while not data.endswith(b"\n"):
         byte = os.read(descriptor, 1)

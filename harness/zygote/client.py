@@ -1,4 +1,4 @@
-"""The supervisor's side of a zygote: starts it, connects to it, and orders executors."""
+"""The supervisor's side of a zygote: starts the zygote, connects to it, and orders executors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec, openmp_wait_policy
 
-#: Seconds for the start of a zygote, which imports torch and collects. On a cold, busy machine this was seen to take
-#: most of a minute.
+#: Seconds for the start of a zygote, which imports torch and collects. This has been seen to take most of a minute on a
+#: cold, busy machine.
 START_LIMIT = 600.0
-#: Seconds for the answer of a zygote that is ready. A fork takes milliseconds. Before it the zygote waits at most
+#: Seconds for the answer of a zygote that is ready. A fork takes milliseconds. Before a fork, the zygote waits at most
 #: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died. The rest is for a busy machine.
 ANSWER_LIMIT = 60.0
-#: Seconds for a killed zygote, and its executors, to be gone.
+#: Seconds within which a killed zygote and its executors must be gone.
 DEATH_LIMIT = 10.0
-#: Seconds for which a failed fork is retried, when the machine or a limit allows no further process.
+#: Seconds for which a failed fork is retried, if the machine or a limit allows no further process.
 FORK_PATIENCE = 60.0
 #: Seconds between two tries: the first pause, which then doubles each time, and the longest.
 FORK_PAUSES = (0.05, 5.0)
@@ -61,7 +61,7 @@ class ZygoteProcess:
 
         `home` is created for its socket; only this user may enter it.
 
-        Return at once: supervisors that connect early wait in the socket's queue. Raise WriteError, ZygoteError.
+        Return immediately: supervisors that connect early wait in the socket's queue. Raise WriteError, ZygoteError.
         """
         self.log = log
         self._home = home
@@ -97,16 +97,19 @@ class ZygoteProcess:
             raise ZygoteError(f"the zygote ended at once, see {log}") from error
 
     def close(self) -> None:
-        """End it and all its executors. One that still collects is ended at once, with what it has started."""
+        """End the zygote and all its executors.
+
+        A zygote that still collects is killed immediately, with its child processes.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)  # once it serves, it ignores this; executors have other groups
+            os.killpg(self._process.pid, signal.SIGTERM)  # ignored while serving; executors have other groups
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver holds it; the run must end nevertheless
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver blocks it; the run must end nevertheless
                 self._process.wait(timeout=10)
         shutil.rmtree(self._home, ignore_errors=True)
 
@@ -131,7 +134,10 @@ def description_file(address: str) -> Path:
 
 @contextlib.contextmanager
 def _short(address: str) -> Iterator[str]:
-    """Another path to the same socket. A socket path has at most 107 bytes; temporary folders may be deeper."""
+    """Yield a short path to the same socket.
+
+    A socket path has at most 107 bytes, and temporary folders may be deeper.
+    """
     folder = os.open(os.path.dirname(address), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(address)}"
@@ -153,8 +159,8 @@ class ZygoteClient:
     ) -> None:
         """Connect, and wait up to `limit` seconds until the zygote has collected.
 
-        `stop` is the supervisor's listener; waits for the zygote or an executor watch it. `on_wait` is called with a
-        line of text when a fork fails and is retried. Raise ZygoteError, StoppedError, WriteError.
+        `stop` is the supervisor's listener, which all waits for the zygote or an executor watch. `on_wait` is called
+        with a line of text when a fork fails and is retried. Raise ZygoteError, StoppedError, WriteError.
         """
         self.stop = stop
         self._log = log
@@ -182,7 +188,7 @@ class ZygoteClient:
             connection.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
             )
-            # The process that started it reaps it at the end of the run: until then no other process gets the number.
+            # The starter of the zygote reaps it at the end of the run. Until then its number cannot be reused.
             self._pidfd = os.pidfd_open(int(hello["pid"]))
         except OSError as error:
             connection.close()
@@ -219,11 +225,11 @@ class ZygoteClient:
             pause = min(2 * pause, longest)
 
     def order(self, order: Message, descriptors: Sequence[int]) -> None:
-        """Ask for an executor without waiting for it; `spawned` waits. Raise ZygoteError."""
+        """Request an executor without waiting for it; `spawned` waits. Raise ZygoteError."""
         self._send({"op": "spawn", **order}, descriptors)
 
     def spawned(self, executor: str) -> int:
-        """Wait for an executor that was asked for. Return its process id. Raise ForkRefusedError, ZygoteError."""
+        """Wait for a requested executor. Return its process id. Raise ForkRefusedError, ZygoteError."""
         answer = self._answer(executor)
         if answer["op"] == "refused":
             raise ForkRefusedError(f"the zygote could not {answer['what']} for executor {executor}: {answer['error']}")
@@ -236,16 +242,16 @@ class ZygoteClient:
 
     @property
     def answers(self) -> bool:
-        """Whether the zygote has confirmed all signals that it was asked to send, as of the last read."""
+        """Whether the zygote has confirmed all requested signals, as of the last read."""
         return self._unanswered == 0
 
     def give_up(self, order: str) -> ZygoteError:
         """Kill the zygote, which has not answered an `order`. Return the error to raise.
 
-        The zygote is stopped or hangs, and so cannot end its executors. Both are killed: an executor that continued
-        would share its device with the next one.
+        The zygote is stopped or hangs, and so cannot end its executors. The executors are killed too: one that
+        continued would share its device with the next one.
         """
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the zygote has just ended
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         select.select([self._pidfd], [], [], DEATH_LIMIT)
         return ZygoteError(f"the zygote did not answer the request to {order}, and was killed; see {self._log}")
@@ -273,7 +279,7 @@ class ZygoteClient:
         return None
 
     def close(self) -> None:
-        """Disconnect; the zygote then ends our executors."""
+        """Disconnect. The zygote then ends this supervisor's executors."""
         self.channel.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
@@ -303,8 +309,8 @@ class ZygoteClient:
     ) -> Message | None:
         """Return the next message of one of these kinds, or None if none comes in time. Other messages are kept.
 
-        With `executor`, only a message about that one. With `watch_stop`, raises StoppedError after a request to stop
-        the run.
+        With `executor`, only messages about that executor count. With `watch_stop`, raise StoppedError after a request
+        to stop the run.
         """
         deadline = clock.monotonic() + seconds
         while True:
@@ -317,7 +323,7 @@ class ZygoteClient:
             self.pump()
 
     def _idle(self, seconds: float) -> None:
-        """Wait, and read messages of the zygote meanwhile. Raise StoppedError."""
+        """Wait, while reading messages of the zygote. Raise StoppedError."""
         deadline = clock.monotonic() + seconds
         while self._readable(deadline, watch_stop=True):
             self.pump()
@@ -336,5 +342,5 @@ class ZygoteClient:
                 return bool(ready)
 
     def _gone(self) -> ZygoteError:
-        linux.wait_for_dying_parent()  # the end of the run's controller ends the zygote, but is no fault of the zygote
+        linux.wait_for_dying_parent()  # the end of the run's controller ends the zygote, and is no fault of the zygote
         return ZygoteError(f"the zygote is gone, see {self._log}" if self._ready else early_end_text(self._log))

@@ -1,4 +1,4 @@
-"""Cold executors: fresh interpreters that collect the cases. For runs whose collecting process must not be forked.
+"""Cold executors: fresh interpreters that collect the cases, for runs whose collecting process must not be forked.
 
 Import-time effects of a test file (a thread pool, parallel work, an initialised device) then happen in each executor,
 and end with it. The cost of each executor is an import of torch and a collection.

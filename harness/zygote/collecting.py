@@ -36,7 +36,7 @@ class PreloadError(HarnessError):
 class CollectorPlugin:
     """Replaces pytest's run loop: passes the collected session to `serve`."""
 
-    #: Shows the harness plugin that neither the user nor xdist started this process.
+    #: Tells the harness plugin that neither the user nor xdist started this process.
     is_harness_zygote = True
 
     def __init__(
@@ -46,11 +46,11 @@ class CollectorPlugin:
         around: CallWrapperPlugin | None,
         recorder: CollectionRecorder | None,
     ) -> None:
-        """If pytest finds another root folder here than that of `spec`, nothing is collected.
+        """If pytest finds another root folder than that of `spec`, nothing is collected.
 
-        `recorder` describes the collection to supervisors. None in a cold executor.
+        `recorder` describes the collection to supervisors; None in a cold executor.
         """
-        #: Why nothing is served, if pytest found another root folder or ini file, or a module cannot be imported.
+        #: Why nothing is served: pytest found another root folder or ini file, or a module cannot be imported.
         self.error: RootError | PreloadError | None = None
         self._spec = spec
         self._serve = serve
@@ -64,9 +64,10 @@ class CollectorPlugin:
 
     @pytest.hookimpl(tryfirst=True)  # before pytest's plugin for temporary folders reads the option
     def pytest_configure(self, config: pytest.Config) -> None:
-        # pytest empties this folder. Executors would delete each other's files; each has a folder of its own (TMPDIR).
+        # pytest empties this folder, so executors would delete each other's files. Each executor has its own folder
+        # (TMPDIR).
         config.option.basetemp = None
-        if hasattr(config.option, "clean_alluredir"):  # allure-pytest: the process that the user started does it, once
+        if hasattr(config.option, "clean_alluredir"):  # allure-pytest: the first process does this
             config.option.clean_alluredir = False
         if misplaced := self._spec.root.difference(RootFolder.of(config)):
             self.error = RootError(misplaced)
@@ -85,7 +86,8 @@ class CollectorPlugin:
         self._items[item.nodeid] = item
 
     def pytest_collectreport(self) -> None:
-        # Nodes live until the end: without this, the collector walks all of them again and again while others are made.
+        # Nodes live until the end. Without this, the garbage collector walks all of them repeatedly while others are
+        # made.
         gc.freeze()
 
     @pytest.hookimpl(tryfirst=True)
@@ -107,7 +109,7 @@ class CollectorPlugin:
         case_modules = {
             module.__name__ for item in session.items if (module := getattr(item, "module", None)) is not None
         }
-        # A plugin may deselect tests here that it keeps in a supervisor, where it sees other items or another cache.
+        # A plugin may deselect tests here but keep them in a supervisor, where it sees other items or another cache.
         items = self._items | {item.nodeid: item for item in session.items}
         self._serve(
             CollectedSession(
@@ -127,9 +129,9 @@ class CollectorPlugin:
 def freeze_baseline(collected: CollectedSession) -> None:
     """Make the current state of this process, after the collection, the baseline for the checks of cases."""
     collected.guard.capture()
-    gc.unfreeze()  # what was frozen while it was collected may be garbage by now
+    gc.unfreeze()  # objects that were frozen during the collection may be garbage now
     gc.collect()
-    # Frozen objects are not visited by the collector, so their pages stay shared after a fork.
+    # The garbage collector does not visit frozen objects, so their pages stay shared after a fork.
     gc.freeze()
 
 
@@ -139,14 +141,16 @@ def collect_cases(
     serve: Callable[[CollectedSession], NoReturn],
     recorder: CollectionRecorder | None = None,
 ) -> int:
-    """Import and collect as `spec` says, then `serve`. Return pytest's exit status if there is nothing to serve.
+    """Import and collect as specified by `spec`, then `serve`.
+
+    Return pytest's exit status if there is nothing to serve.
 
     `sys.argv` is set to the command line of the run, because some test files read it when imported. `recorder` writes
     the description of the collection before `serve` is called.
     Raise RootError if pytest found another root folder or ini file than the run's, PreloadError.
     """
     sys.argv = ["pytest", *spec.args]
-    # pytest's capturing, which is off here, does this before it imports test files, and some depend on it.
+    # pytest's capturing, which is off here, does this before it imports test files, and some test files depend on it.
     tempfile.gettempdir()
     collector = CollectorPlugin(spec, serve, around, recorder)
     status = pytest.main([*spec.collection_args], plugins=[collector])
@@ -156,7 +160,7 @@ def collect_cases(
 
 
 def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
-    """Import the modules that the run imports before it collects. Return the wrapper around test calls, if any.
+    """Import the modules for all executors before the collection. Return the wrapper around test calls, if any.
 
     Raise `harness.configuration.under.WrapperError`, PreloadError.
     """
@@ -193,9 +197,10 @@ def _import(ini: str, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _imports(spec: ZygoteSpec) -> Generator[None]:
-    """Import modules for all executors in this context. Where executors end early, their finalizers do not run at exit.
+    """Import modules for all executors in this context.
 
-    Those of torch's operator libraries take 20 ms in every process, without benefit.
+    With `skip_early_exit_handlers`, the finalizers of these modules do not run at the exit of executors. Those of
+    torch's operator libraries take 20 ms in every process, without benefit.
     """
     finalizers_before = frozenset(_compat.finalizers())
     yield

@@ -21,7 +21,7 @@ class LogFile(io.FileIO):
 
 
 def redirect_output() -> tuple[LogFile, LogFile]:
-    """Have `sys.stdout` and `sys.stderr` write into descriptors 1 and 2 as LogFiles, a line at a time."""
+    """Make `sys.stdout` and `sys.stderr` write into descriptors 1 and 2 as LogFiles, line by line."""
     files = LogFile(1, "wb", closefd=False), LogFile(2, "wb", closefd=False)
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -13,7 +13,7 @@ LoopAction = Callable[[], object]
 
 
 class EventLoop:
-    """Calls an action when its descriptor is readable or its time is reached. No action may block."""
+    """Calls an action when its descriptor is readable or its time has come. No action may block."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

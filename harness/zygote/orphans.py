@@ -1,10 +1,10 @@
-"""Kills processes that executors leave running, and keeps track of those that cannot be killed.
+"""Kills processes that executors leave running, and tracks those that cannot be killed.
 
 The zygote adopts the orphans of its executors: every child that the zygote did not fork is an orphan. Nothing here
 blocks: the end of a process is an event of the loop.
 
-Two executors can die at the same time. The session of an orphan identifies its executor, because each executor starts
-one. An orphan with a session of its own counts against the executor whose end is handled first.
+Two executors can die at the same time. The session of an orphan identifies its executor, because each executor starts a
+session. An orphan with its own session counts against the executor whose end is handled first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Orphan:
 
 
 class OrphanKiller:
-    """Every child of the zygote that it did not fork."""
+    """Kills the orphans: every child of the zygote that the zygote did not fork."""
 
     def __init__(self, processes: ProcessOperations, loop: EventLoop, ours: Container[int]) -> None:
         """`ours` are the process ids of the executors."""
@@ -81,15 +81,15 @@ class OrphanKiller:
             self._finish(sweep)
 
     def close_descriptors(self) -> None:
-        """Close the pidfds. For a fork of the zygote, which must not keep the zygote's descriptors."""
+        """Close the pidfds, in a fork of the zygote, which must not keep the zygote's descriptors."""
         for orphan in self._orphans.values():
             if orphan.pidfd >= 0:
                 os.close(orphan.pidfd)
 
     def _kill_new(self, sweep: OrphanSweep) -> None:
-        """Kill the orphans that are not known yet. If one ends at once, also kill its children.
+        """Kill the orphans that are not known yet. If one ends immediately, also kill its children.
 
-        Helpers that clean up get some time for it first.
+        Helpers that clean up get some time for this first.
         """
         ended = True
         while ended:
@@ -115,7 +115,7 @@ class OrphanKiller:
         try:
             pidfd = self._processes.open(pid)
         except OSError as error:
-            # The orphan stays unknown, so a later sweep handles it.
+            # The orphan stays unknown, so that a later sweep handles it.
             print(f"harness zygote: cannot watch for the end of process {pid}: {error}", file=sys.stderr)
             return False
         orphan = self._orphans[pid] = _Orphan(pid, pidfd, sweep)
@@ -144,7 +144,7 @@ class OrphanKiller:
         sweep.dying.discard(orphan.pid)
         if sweep.over:
             print(f"harness zygote: process {orphan.pid} has ended, after it could not be killed", file=sys.stderr)
-        self._kill_new(sweep)  # the zygote has adopted its children
+        self._kill_new(sweep)  # the zygote has adopted the children of the ended orphan
         if not sweep.dying:
             self._finish(sweep)
 

@@ -2,8 +2,8 @@
 
 The server never uses CUDA, has one thread, and runs no case. If executors start cold, it has collected nothing: each
 fork becomes a fresh interpreter that collects the cases itself (`harness.zygote.cold`). Each supervisor of the run
-connects to its socket, and one zygote serves all of them. When a supervisor ends, its executors are killed. When the
-run's controller ends, the zygote ends.
+connects to the zygote's socket, and one zygote serves all of them. When a supervisor ends, its executors are killed.
+When the run's controller ends, the zygote ends.
 
 No process and no client blocks the server: exits, messages and time limits are events.
 """
@@ -30,8 +30,8 @@ from harness.zygote.loop import EventLoop
 from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, OrphanKiller
 from harness.zygote.processes import LinuxProcesses, ProcessOperations
 
-#: The number of descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts,
-#: the page of phases.
+#: The descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts, and the
+#: page of phases.
 ORDER_DESCRIPTORS = 6
 #: Seconds until the next accept, after one failed for lack of descriptors.
 ACCEPT_PAUSE = 1.0
@@ -64,7 +64,7 @@ class _Order:
 
 
 class ForkServer:
-    """The zygote once it is ready."""
+    """The zygote when it is ready."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ForkServer:
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
         self._orphans = OrphanKiller(self._processes, self._loop, self._by_pid)
-        #: Executors whose supervisor is gone. No fork is made until they have ended or their time to end has passed.
+        #: Executors whose supervisor is gone. There is no fork until they have ended or their time to end has passed.
         self._abandoned: set[_Child] = set()
         self._orders: deque[_Order] = deque()
         self._listening = False
@@ -106,7 +106,7 @@ class ForkServer:
             self._orphans.sweep(_ignore)  # imports before the restart may have left processes
 
     def serve(self) -> NoReturn:
-        """Serve until the controller closes the life line. SIGTERM ends this process only before: while it collects."""
+        """Serve until the controller closes the life line. SIGTERM ends this process only during the collection."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not self.over:
             self.turn()
@@ -169,7 +169,7 @@ class ForkServer:
             self._drop(client)
 
     def _handle(self, client: _Client, message: Message) -> None:
-        """Raise ProtocolError."""
+        """Handle a message of a supervisor. Raise ProtocolError."""
         match message:
             case {"op": "spawn", "executor": str(name)}:
                 try:
@@ -186,7 +186,9 @@ class ForkServer:
                 raise ProtocolError(f"a supervisor sent {repr(message)[:80]}, expected a spawn or kill message")
 
     def _drop(self, client: _Client) -> None:
-        """Handle the end of a supervisor: kill its executors. No fork is made before they end or their time has passed.
+        """Handle the end of a supervisor: kill its executors.
+
+        There is no fork until they have ended or their time has passed.
 
         The next supervisor that gets these devices must not find them in use.
         """
@@ -206,7 +208,7 @@ class ForkServer:
     def _give_up(self, children: Iterable[_Child]) -> None:
         """Stop waiting for executors of a supervisor that is gone."""
         for child in self._abandoned.intersection(children):
-            if child.pid in self._by_pid:  # otherwise only processes that it left still run
+            if child.pid in self._by_pid:  # otherwise only processes that the executor left still run
                 stuck = self._processes.describe_stuck(child.pid)
                 print(f"harness zygote: executor {child.executor} cannot be killed: {stuck}", file=sys.stderr)
             self._abandoned.discard(child)
@@ -219,14 +221,14 @@ class ForkServer:
             client.channel.send(message)
         except OSError:
             client.channel.closed = True
-            # The loop then sees the end of the stream, also if the supervisor lives but does not read.
+            # The loop then sees the end of the stream, even if the supervisor lives but does not read.
             with contextlib.suppress(OSError):
                 client.channel.socket.shutdown(socket.SHUT_RDWR)
 
     # Executors
 
     def _fork_due(self) -> None:
-        """Fork the ordered executors, unless executors of a supervisor that is gone still have to end."""
+        """Fork the ordered executors, unless executors of a supervisor that is gone have not ended yet."""
         while self._orders and not self._abandoned:
             self._fork(self._orders.popleft())
 
@@ -256,7 +258,7 @@ class ForkServer:
         self._send(order.client, {"op": "spawned", "executor": name, "pid": pid})
 
     def _refuse(self, client: _Client, executor: str, what: str, error: OSError) -> None:
-        """Report that the machine or a limit allows no further process now. A later try may succeed."""
+        """Report that the machine or a limit allows no further process at the moment. A later try may succeed."""
         code = errno.errorcode.get(error.errno or 0, "unknown error")
         message = {"op": "refused", "executor": executor, "what": what, "error": code, "text": error.strerror}
         self._send(client, message)
@@ -287,7 +289,7 @@ class ForkServer:
         self._reap(child)
 
     def _reap(self, child: _Child) -> None:
-        """Reap an executor that has ended, kill the processes that it left, then report the exit to its supervisor."""
+        """Reap an executor that has ended, kill its leftover processes, then report the exit to its supervisor."""
         self._signal(child, signal.SIGKILL)  # safe: the zombie still holds the group id, so it cannot be reused
         status = self._processes.reap(child.pid)
         if status is None:
@@ -316,7 +318,7 @@ class ForkServer:
         self._set_listening(False)
         for client in list(self._clients):
             self._drop(client)
-        self._loop.after(2 * KILL_PATIENCE, self._stop)  # once for executors, once for the processes they leave
+        self._loop.after(2 * KILL_PATIENCE, self._stop)  # once for executors, once for their leftover processes
 
     def _stop(self) -> None:
         self._given_up = True

@@ -14,27 +14,27 @@ from harness.gating.policy import Policy
 from harness.scheduling.reach import Reach
 from harness.scheduling.selection import read_ids
 
-#: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so the
-#: process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
+#: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so that
+#: the process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.
 COLLECTION_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-#: The end of a reason that the end of the log follows.
+#: The end of a reason to which the end of the log is appended.
 LOG_FOLLOWS = "its log ends with:"
-#: Variables that set how OpenMP threads wait: of the standard, of GNU's library, of LLVM's library.
+#: Variables that control how OpenMP threads wait: of the standard, of GNU's library, of LLVM's library.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteSpec:
-    """How to repeat the collection of a run, and the process that the zygote belongs to.
+    """The inputs for a repetition of a run's collection, and the process that the zygote belongs to.
 
     `args` are the arguments of the run, `collection_args` those for the collection. pytest must find the root folder
     `rootdir` and the ini file `inifile` (None: none). `parent` is the process id of the starter.
-    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`. `many_forks`: one fork for each
-    case, so that it pays to spend time at the start on cheaper forks. `start`: with ``fork``, executors are forks of
-    the zygote, which refuses if it must not be forked. With ``cold``, each executor collects the cases itself, and the
-    zygote collects nothing. ``auto`` is ``fork`` if possible, else ``cold``. `under` is the name of the wrapper around
-    each test's call. `variables` are set in its environment. `description`: the file to write that describes the
-    collection to supervisors. `reach`: what the run may select.
+    `skip_early_exit_handlers`: see `harness.core.linux.exit_before_earlier_handlers`. `many_forks`: there is one fork
+    per case, so time at the start pays for cheaper forks. `start`: with ``fork``, executors are forks of the zygote,
+    which refuses if it must not be forked. With ``cold``, each executor collects the cases itself, and the zygote
+    collects nothing. ``auto`` is ``fork`` if possible, else ``cold``. `under` is the name of the wrapper around each
+    test's call. `variables` are set in its environment. `description`: the file for the description of the collection.
+    `reach`: the files and folders that the run may select.
     """
 
     args: tuple[str, ...]
@@ -76,7 +76,7 @@ class ZygoteSpec:
         return RootFolder(self.rootdir, self.inifile)
 
     def to_json(self) -> str:
-        """Return one line."""
+        """Return the specification as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -86,12 +86,13 @@ class ZygoteSpec:
 
 
 def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
-    """Return arguments to append to those of the run, so that its collection writes no report and starts no worker.
+    """Return arguments to append to those of the run, so that the collection writes no report and starts no worker.
 
-    Only options of loaded plugins are used: the user may have disabled any of pytest's own.
+    Only options of loaded plugins are used, since the user may have disabled any of pytest's own plugins.
 
-    Capturing is off because all executors would share descriptors opened before the fork; executors capture anew.
-    The filtered warning: the zygote has imported this package already, so pytest cannot rewrite its asserts.
+    Capturing is off because all executors would share descriptors opened before the fork; executors capture themselves.
+    A warning is filtered because the zygote has imported this package already, so that pytest cannot rewrite its
+    asserts.
     """
     imported = "ignore:Module already imported so cannot be rewritten; harness:pytest.PytestAssertRewriteWarning"
     of_plugins = {
@@ -108,9 +109,9 @@ def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:
 def openmp_wait_policy(outer: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that makes waiting OpenMP threads sleep, unless the environment `outer` sets a policy.
 
-    By default each thread spins for milliseconds at the end of every parallel loop. Executors share the processor:
-    with one executor per core, kernels on the CPU then take several times as long.
-    OpenMP reads the variable when its library is loaded, which happens in the zygote.
+    By default each thread spins for milliseconds at the end of every parallel loop. Executors share the processor, so
+    with one executor per core, kernels on the CPU take several times as long. OpenMP reads the variable when its
+    library is loaded, which happens in the zygote.
     """
     return {} if any(name in outer for name in _WAITING) else {"OMP_WAIT_POLICY": "PASSIVE"}
 

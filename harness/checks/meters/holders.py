@@ -1,4 +1,4 @@
-"""What refers to an object, in words: the chain of referrers up to a name that a reader can search for.
+"""Describes what refers to an object: the chain of referrers up to a name that a reader can search for.
 
 The garbage collector knows only the objects that it tracks. Unfreeze frozen objects (`gc.freeze`) first: otherwise the
 chain ends at the first holder from before the fork.
@@ -26,7 +26,7 @@ _ENDS = (types.FrameType, types.ModuleType, type)
 def describe_holders(target: object, ignore: Sequence[object] = ()) -> str:
     """Return what holds `target`, nearest first: ``item of list of 3, global 'CACHE' of module suites.x``.
 
-    `ignore`: containers of the caller that hold it too. The garbage collector does not see the variables of a running
+    `ignore`: containers of the caller that also hold it. The garbage collector does not see the variables of a running
     function. If no other holder is found, the text names C, C++ or a running function.
     """
     modules = {id(vars(m)): name for name, m in list(sys.modules.items()) if _is(m, types.ModuleType)}
@@ -55,7 +55,7 @@ def _path(target: object, modules: dict[int, str], skip: set[int]) -> list[objec
                 continue
             child = next((positions[id(item)] for item in gc.get_referents(holder) if id(item) in positions), None)
             if child is None:
-                continue  # it does not hold the object any more
+                continue  # it no longer holds the object
             seen[id(holder)] = child
             chain_objects.append(holder)
             level.append(len(chain_objects) - 1)

@@ -15,8 +15,8 @@ from harness.core import linux
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
-#: Whether the kernel reports the number without a listing, which is slower; for descriptors since Linux 6.2.
-# Without /proc there is no run (`harness.controller.preparation`); only importing this must not fail.
+#: Whether the kernel reports the number without a listing, which is slower. It does so for descriptors since Linux 6.2.
+#: Without /proc the run does not start (`harness.controller.preparation`), but the import of this module must not fail.
 _THREADS_BY_LINKS = os.path.isdir(_THREADS) and os.stat(_THREADS).st_nlink - 2 == len(os.listdir(_THREADS))
 _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
     os.stat(_DESCRIPTORS).st_size == len(os.listdir(_DESCRIPTORS)) - 1
@@ -26,17 +26,18 @@ _STATM = "/proc/self/statm"
 _PYTEST_FOLDER = "pytest-of-"
 #: The start of the name of inductor's default folder. The harness creates a link of that name (`compiler_caches`).
 INDUCTOR_FOLDER = "torchinductor_"
-#: The start of the names of the folders in shared memory that joblib creates, one per parallel call. It
-#: removes them at the end of the process. Files in them count.
+#: The start of the names of the folders in shared memory that joblib creates, one per parallel call. joblib removes
+#: them at the end of the process. Files in them count.
 _JOBLIB_FOLDER = "joblib_memmapping_folder_"
 #: The most entries of the folder for temporary files that are counted.
 _MOST_FILES = 10_000
 #: Nanoseconds, more than the resolution of file times (10 ms at most). Two changes within one step have the same time,
-#: so a listing made so soon after a change may lack a second change.
+#: so a listing within one step after a change may miss a second change.
 _CLOCK_STEP = 50_000_000
-#: The names of torch's shared memory contain the id of the process that created it.
+#: torch's names of shared memory contain the id of the process that created it.
 _MAKER = re.compile(r"torch_(\d+)_")
-#: NVIDIA's driver keeps such a file, of 80 KiB, for each process that uses CUDA. The name has the user and the process.
+#: NVIDIA's driver keeps a file with such a name, of 80 KiB, for each process that uses CUDA. The name contains the user
+#: and the process.
 _OF_THE_DRIVER = re.compile(r"cuda\.shm\.[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]+")
 
 
@@ -88,14 +89,14 @@ def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
 
 def _count_threads() -> int:
     if _THREADS_BY_LINKS:
-        return os.stat(_THREADS).st_nlink - 2  # each thread is a folder in it, and each folder a link to it
+        return os.stat(_THREADS).st_nlink - 2  # each thread is a subfolder, which adds a link to the folder
     return len(os.listdir(_THREADS))
 
 
 def _count_descriptors() -> int:
     if _DESCRIPTORS_BY_SIZE:
         return os.stat(_DESCRIPTORS).st_size
-    return len(os.listdir(_DESCRIPTORS)) - 1  # without the one that lists
+    return len(os.listdir(_DESCRIPTORS)) - 1  # without the descriptor of the listing
 
 
 def resident_bytes() -> int:
@@ -119,12 +120,12 @@ def _pages() -> list[int]:
 class FileMeters:
     """Counts the files that this process has created: temporary files and shared memory.
 
-    Shared memory of all processes is in one folder, also that of other workers and other runs. A file there counts if
-    it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
+    Shared memory of all processes is in one folder, including that of other workers and other runs. A file there counts
+    if it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
     only other processes have it open, or if another living process created it, according to its name (torch's names
     contain the pid). A file that no process has open, and whose name has no pid, counts too: if another process created
-    it, that only costs the repetitions of one case (`harness.checks.shm_turn`). A file that the driver makes for a
-    process is no file of a case: it stays if the process is killed.
+    it, the only cost is repetitions of one case (`harness.checks.shm_turn`). A file that the driver makes for a process
+    does not count: it stays if the process is killed.
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:
@@ -171,7 +172,7 @@ class FileMeters:
     def _if_changed(self, folder: str, weigh: Callable[[], tuple[int, int]]) -> tuple[int, int]:
         """Return number and bytes of the files that count in `folder`.
 
-        Listed again only if some counted or it has changed.
+        The folder is listed again only if some of its files counted or it has changed.
         """
         changed = _changed(folder)
         if changed is not None and changed == self._nothing_at.get(folder):
@@ -201,7 +202,10 @@ class FileMeters:
         return kept
 
     def _decide(self, undecided: Mapping[str, os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Return those of the new files, by path, that count. Once per file: a scan of all processes takes 30 ms."""
+        """Return those of the new files, by path, that count.
+
+        This decides once per file: a scan of all processes takes 30 ms.
+        """
         me = os.getpid()
         claims: dict[int, set[str]] = {me: _held(me, undecided)}
         for path, entry in undecided.items():
@@ -224,7 +228,7 @@ class FileMeters:
             try:
                 ours = ours and os.stat(path).st_uid == os.geteuid()
             except FileNotFoundError:
-                continue  # removed meanwhile, as semaphores are
+                continue  # removed since, as semaphores are
             (self._ours if ours else self._others).add((entry.name, entry.inode()))
             if ours:
                 kept.append(entry)
@@ -246,7 +250,7 @@ def _held(process: int, paths: Iterable[str]) -> set[str]:
 def _target(link: str) -> str:
     try:
         return os.readlink(link)
-    except OSError:  # closed meanwhile
+    except OSError:  # closed since
         return ""
 
 
@@ -263,7 +267,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except OSError:  # also one whose path is longer than the kernel takes
+    except OSError:  # the folder is missing, or its path is longer than the kernel allows
         return []
 
 
@@ -275,6 +279,6 @@ def _weigh(entries: Iterable[os.DirEntry[str]]) -> tuple[int, int]:
         try:
             if entry.is_file(follow_symlinks=False):
                 size += entry.stat(follow_symlinks=False).st_size
-        except OSError:  # removed meanwhile
+        except OSError:  # removed since
             count -= 1
     return count, size

@@ -1,11 +1,11 @@
-"""What a case may leave behind in its process, measured before and after it: one table of meters, cheap readings.
+"""The meters of what a case may leave behind in its process, read before and after the case. Readings are cheap.
 
-A reading raises suspicions only. Repetitions decide what is a leak (`harness.checks.growth`). Where it comes from is
-looked up afterwards (`harness.checks.origins`).
+A reading only raises suspicions. Repetitions decide what is a leak (`harness.checks.growth`). Its origin is searched
+afterwards (`harness.checks.origins`).
 
-A correct reading of CUDA memory needs no synchronisation of its own: the allocator counts on the host, at once. Only
-the return of blocks that another stream used waits for the device. Take a reading after the check for sticky errors,
-which synchronises. Nothing here creates a context, loads torch, or starts anything.
+A reading of CUDA memory need not synchronise: the allocator counts on the host, immediately. Only the return of blocks
+that another stream used waits for the device. Take a reading after the check for sticky errors, which synchronises.
+Nothing here creates a context, loads torch, or starts anything.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from harness.checks.meters import process as meters_process
 from harness.checks.meters import torch_memory as meters_torch
 from harness.checks.meters.arenas import PinnedArenas
 
-#: `fast`: after every case. `full`: on suspicion, or where the user asked for it.
+#: `fast`: after every case. `full`: on suspicion, or if the user requests it.
 Tier = Literal["fast", "full"]
 
 Unit = Literal["bytes", "count"]
 
-#: Collections in a row at most: finalizers may make new garbage each time.
+#: The most collections in a row: finalizers may create new garbage each time.
 _MAX_COLLECTIONS = 5
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
@@ -54,7 +54,7 @@ class BatchRule:
 
 @dataclass(frozen=True, slots=True)
 class TrendRule:
-    """How a meter counts over many repetitions: growth must exceed `step` bytes or objects in each repetition.
+    """How a meter counts over many repetitions: it must grow by more than `step` bytes or objects in each repetition.
 
     Reports list series of the same shape and length by `rank`, the clearest cause first.
     """
@@ -65,20 +65,21 @@ class TrendRule:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One thing that is measured.
+    """One measured quantity of a process.
 
     - `noun`: what it measures, for messages; ``{s}`` stands for the plural s (see `inflect_noun`).
     - `tier`: the `full` tier has all meters, the `fast` tier those marked `fast`.
-    - `suspect`: a growth above this over one case (in bytes or objects) is worth a repetition. None: never by itself.
-    - `confirm`: what each counted repetition must exceed. In the full tier this also raises the suspicion.
+    - `suspect`: growth above this over one case (in bytes or objects) is a reason for a repetition. None: never by
+      itself.
+    - `confirm`: the growth that each counted repetition must exceed. In the full tier this also raises the suspicion.
     - `why`: the reason for both numbers.
     - `covered_by`: meters in bytes whose growth this meter sees as well, less directly.
-    - `from_zero`: where there was no earlier reading, the earlier value was 0.
+    - `from_zero`: if there was no earlier reading, the earlier value was 0.
     - `keeps`: the argument of the mark ``keeps`` that allows growth of this meter (`harness.checks.keeping`); "" if a
       case may never keep it.
-    - `block_bytes`: where the meter counts blocks, the bytes of one: on average in Python's allocator, at least in
+    - `block_bytes`: if the meter counts blocks, the bytes per block: the average in Python's allocator, the minimum in
       torch's. A limit of ``keeps`` in bytes is divided by it.
-    - `batch`: what a batch and a repetition may grow by (`harness.checks.batch`). None: a batch may not grow at all,
+    - `batch`: how much a batch and a repetition may grow (`harness.checks.batch`). None: a batch may not grow at all,
       and a repetition by `confirm`.
     - `trend`: how the meter counts over many repetitions (`harness.checks.trend`). None: not at all.
     """
@@ -99,7 +100,7 @@ class Meter:
 
     @property
     def is_exact(self) -> bool:
-        """Whether a growth of one means that one thing more exists; otherwise a growth may have harmless reasons."""
+        """Whether a growth of one means that one more object exists. Otherwise growth may have harmless reasons."""
         return self.suspect == 0
 
 
@@ -108,8 +109,8 @@ _CACHED = "the allocator keeps freed memory for the next case, so a first growth
 
 # Reports list leaks in this order, the clearest cause first. The trend steps above zero are well above what 407 cases
 # left behind when they ran 30 times on the CPU: 160 bytes of malloc memory, 24 blocks of Python's allocator. The steps
-# for CUDA have not been measured. What torch's allocator has in reserve for a device follows from what tensors have
-# there, so `keeps` does not name it; cases may never keep threads, descriptors, files and shared memory.
+# for CUDA have not been measured. The reserve of torch's allocator on a device follows from the memory of tensors
+# there, so `keeps` has no group for it. Cases may never keep threads, descriptors, files and shared memory.
 METERS: tuple[Meter, ...] = (
     # Tensors that Python can reach, on any device.
     Meter("tensors", "count", "torch tensor{s}", "fast", 0, 0, _EXACT, keeps="tensors"),
@@ -314,7 +315,7 @@ METERS_BY_NAME = {meter.name: meter for meter in METERS}
 
 
 def meter_of(name: str) -> Meter:
-    """Return the table's entry for a name in a reading, such as ``cuda_allocated[0]``.
+    """Return the entry of the table for a name in a reading, such as ``cuda_allocated[0]``.
 
     Raise KeyError for an unknown name.
     """
@@ -343,9 +344,9 @@ def format_quantity(amount: int, unit: Unit) -> str:
 
 
 def format_growths(grown: Mapping[str, int]) -> str:
-    """Return what each meter has grown by, for people: ``96.0 KiB (heap_bytes), 1 (threads)``.
+    """Return the growth of each meter, for people: ``96.0 KiB (heap_bytes), 1 (threads)``.
 
-    A meter that the table does not have, as a journal may name it, has its plain number.
+    A meter that is not in the table, which a journal may contain, is shown as a plain number.
     """
     units = {name: METERS_BY_NAME[base].unit for name in grown if (base := name.partition("[")[0]) in METERS_BY_NAME}
     return ", ".join(f"{format_quantity(amount, units.get(name, 'count'))} ({name})" for name, amount in grown.items())
@@ -372,7 +373,7 @@ def meter_growths(before: MeterReading, after: MeterReading) -> dict[str, int]:
 
 
 def suspicious_growths(changes: Mapping[str, int], tier: Tier = "fast") -> dict[str, int]:
-    """Return those of the `changes` that are worth running the case again: each is above its meter's threshold.
+    """Return those of the `changes` that are a reason to run the case again: each is above its meter's threshold.
 
     In the full tier the threshold is the one for confirming a leak.
     """
@@ -385,18 +386,18 @@ def suspicious_growths(changes: Mapping[str, int], tier: Tier = "fast") -> dict[
 
 
 class MeterReader:
-    """Takes readings of this process, a disposable one. Make it after the fork.
+    """Takes readings of this process, which must be disposable. Make the reader after the fork.
 
     Objects frozen before (`gc.freeze`) are not examined, so a reading takes 0.05 ms instead of 50. `unreadable` has the
     reason for each meter that could not be read.
     """
 
-    #: With more tracked objects than this, they are frozen, so that the next reading does not examine them again.
+    #: With more tracked objects than this, freeze them, so that the next reading does not examine them again.
     #: torch._dynamo creates 150,000: each later reading would take tens of milliseconds, and a collection hundreds.
     FREEZE_ABOVE = 10_000
-    #: Frozen objects that become garbage in cycles stay until all objects are examined. That takes a second per million
-    #: objects, and is done once so many have been frozen, then each time their number has doubled: 154 cases with
-    #: torch.compile freeze 2 million objects, and 4,000 of them become garbage.
+    #: Frozen objects that become garbage in cycles stay until all objects are examined. An examination takes a second
+    #: per million objects. It is made once this many have been frozen, and then each time their number has doubled:
+    #: 154 cases with torch.compile freeze 2 million objects, of which 4,000 become garbage.
     EXAMINE_ALL_AFTER = 200_000
 
     def __init__(
@@ -410,11 +411,11 @@ class MeterReader:
     ) -> None:
         """`temp`: the temporary folder of this process alone, by default that of `tempfile`.
 
-        `freeze`: whether objects may be frozen when there are many. This hides them from other code that looks for new
-        objects.
+        `freeze`: whether objects may be frozen when there are many. Frozen objects are hidden from other code that
+        looks for new objects.
 
-        `without_arenas`: whether Python's arenas with room do not count as address space, see `PinnedArenas`. This
-        takes up to 20 ms at the start, and again when the address space has grown.
+        `without_arenas`: do not count Python's arenas with free space as address space, see `PinnedArenas`. This takes
+        up to 20 ms at the start, and again when the address space has grown.
         """
         self.unreadable: dict[str, str] = {}
         self._tier = tier
@@ -430,13 +431,13 @@ class MeterReader:
         self._arenas = PinnedArenas(meters_process.address_space) if without_arenas else None
 
     def read(self) -> MeterReading:
-        """Take a reading. Collect garbage where that may explain a growth; in the full tier always."""
+        """Take a reading. Collect garbage if that may explain growth; in the full tier always."""
         if self._tier == "full":
             collect_garbage()
             self.release_caches()
         reading = self._take()
         if self._tier == "fast" and self._last is not None:
-            for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage; mostly one collection explains all
+            for _ in range(_MAX_COLLECTIONS):  # finalizers may create garbage; usually one collection explains all
                 if not suspicious_growths(meter_growths(self._last, reading)):
                     break
                 garbage = collect_garbage_once()
@@ -448,7 +449,7 @@ class MeterReader:
         return reading
 
     def release_caches(self) -> None:
-        """Free what torch caches per stream and per graph, unless a graph is alive, which may refer to it.
+        """Free memory that torch caches per stream and per graph, unless a graph is alive, which may refer to it.
 
         Otherwise a case that uses new streams of torch's pool, or captures graphs, would seem to leak.
         """
@@ -492,17 +493,17 @@ class MeterReader:
             objects = gc.get_objects()
         counts = meters_torch.count_torch_objects(objects, torch) + self._frozen
         if many:
-            # Frozen objects stay in the counts, even after they have ended. This hides nothing that grows.
+            # Frozen objects stay in the counts, even after they have been freed. This does not hide growth.
             del objects
             self._freeze()
             self._frozen = counts
         return counts
 
     def _freeze(self) -> None:
-        """Freeze all tracked objects: the garbage collector does not examine them any more.
+        """Freeze all tracked objects: the garbage collector no longer examines them.
 
-        In the full tier, which decides about leaks, all garbage is collected before more are frozen. Since that takes
-        a second each time, it freezes less and less often.
+        In the full tier, which decides about leaks, this collects all garbage before it freezes more objects. The
+        collection takes a second each time, so the interval between freezes grows.
         """
         before, self._frozen_since = self._frozen_since, self._frozen_since + len(gc.get_objects())
         if before and self._tier == "full":
@@ -514,7 +515,7 @@ class MeterReader:
         gc.freeze()
 
     def collect_all(self) -> None:
-        """Free garbage among the objects that this reader has frozen, too. All that are left are frozen."""
+        """Free garbage also among the objects that this reader has frozen. Freeze all that are left."""
         if self._frozen_since:
             self._frozen_since = 0
             gc.unfreeze()
@@ -534,14 +535,14 @@ def read_device_meters(
 ) -> None:
     """Add to `values` what devices of one kind hold for this process, if it uses them. Subtract what the devices keep.
 
-    What cannot be read goes to `unreadable`, with the reason.
+    Meters that cannot be read go to `unreadable`, with the reason.
     """
     initialized = backend.is_initialized(torch)
     if backend.kind in unreadable or not (initialized or backend.in_use()):
         return
     values.update({meter: getattr(objects, counted) for meter, counted in backend.objects.items()})
     try:
-        # A query of torch would initialise the device.
+        # A query through torch would initialise the device.
         readings = counters.read(torch, unreadable, full=full) if initialized else {}
         threads = backend.own_threads(torch)
     except Exception as error:  # noqa: BLE001
@@ -555,8 +556,8 @@ def read_device_meters(
 
 
 def collect_garbage() -> None:
-    """Free what is only waiting to be freed: reference cycles, and the last exception, which is kept for a debugger."""
-    for _ in range(_MAX_COLLECTIONS):  # finalizers may make new garbage
+    """Free reference cycles, and the last exception, which is kept for a debugger."""
+    for _ in range(_MAX_COLLECTIONS):  # finalizers may create new garbage
         if not collect_garbage_once():
             return
 

@@ -38,8 +38,8 @@ def count_torch_objects(objects: Sequence[object], torch: ModuleType | None) -> 
     """Count the torch objects among `objects`. There are none if torch is not imported, or not completely."""
     if torch is None or not hasattr(torch, "UntypedStorage"):
         return TorchObjectCounts()
-    # Types first, at the speed of C: usually no object needs a look of its own. No isinstance: it calls methods of
-    # objects and metaclasses, and so may run code of the case.
+    # Filter by type first, at the speed of C: usually no object needs a closer look. Do not use isinstance: it calls
+    # methods of objects and metaclasses, and so may run code of the case.
     names = _counted_classes(torch)
     kinds = {
         kind: next(name for ancestor, name in names.items() if ancestor in kind.__mro__)
@@ -50,7 +50,7 @@ def count_torch_objects(objects: Sequence[object], torch: ModuleType | None) -> 
         return TorchObjectCounts()
     counts = dict.fromkeys(("tensors", "storages", "streams", "events", "graphs", "mempools"), 0)
     sizes: dict[int, int] = {}
-    kept = set(map(id, _compat.kept_by_dynamo()))  # it depends on the last graph, and does not grow
+    kept = set(map(id, _compat.kept_by_dynamo()))  # depends on the last graph, and does not grow
     with torch._C.DisableTorchFunctionSubclass():
         for item in compress(objects, map(kinds.__contains__, map(type, objects))):
             name = kinds[type(item)]
@@ -100,7 +100,8 @@ def _storage(tensor: Any) -> Any:
 def _add_storage(storage: Any, sizes: MutableMapping[int, int]) -> None:
     """Add the bytes of a storage on the CPU under its address, which is the same for all tensors that share it.
 
-    It is the address of torch's storage object. Asking for the address of the data would copy a copy-on-write storage.
+    The key is the address of torch's storage object. A query for the address of the data would copy a copy-on-write
+    storage.
     """
     if storage is not None and storage.device.type == "cpu":
         sizes[storage._cdata] = storage.nbytes()

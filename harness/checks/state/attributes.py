@@ -1,7 +1,7 @@
-"""Attributes of a process that Python has no names for: those of prctl(2), and those of its status in /proc.
+"""Attributes of a process that Python does not expose: those of prctl(2), and those of its status in /proc.
 
-docs/process-state.md lists them. The status is one read for many attributes; each other reader makes one call of C. The
-functions are bound when the rows are made, before the first case: a case may replace them.
+docs/process-state.md lists them. One read of the status serves many attributes; each other reader makes one call into
+C. The functions are bound when the rows are made, before the first case, since a case may replace them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.checks.state.section import FlatSection, SectionValues, StateChange
 from harness.core import attributes
 from harness.core.text import signal_name
 
-#: Fields of proc_pid_status(5) that fork(2) hands on, with their names in reports. A kernel may lack some.
+#: Fields of proc_pid_status(5) that fork(2) passes on, with their names in reports. A kernel may lack some.
 _FIELDS = {
     b"Uid": "the user for files",
     b"Gid": "the group for files",
@@ -31,14 +31,14 @@ _FIELDS = {
     b"Seccomp_filters": "the number of seccomp filters",
     b"Mems_allowed_list": "the memory nodes that it may use",
 }
-#: The parts of the status with these fields, from the first word up to the second. What lies between them, such as
+#: The parts of the status with these fields, from the first word up to the second. The text between the parts, such as
 #: counters of memory, changes all the time.
 _PARTS = ((b"\nUid:", b"\nFDSize:"), (b"\nTHP_enabled:", b"\nThreads:"), (b"\nSigIgn:", b"\nCpus_allowed:"))
 _LAST_PART = (b"\nMems_allowed_list:", b"\nvoluntary_ctxt_switches:")
 _STATUS = "the status in /proc"
 _USERS = "the users"
 _SIGNALS = "the signals that C code handles"
-#: faulthandler, which has a row of its own, handles these in C.
+#: faulthandler, which has its own row, handles these in C.
 _OF_FAULTHANDLER = frozenset((signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
@@ -55,7 +55,7 @@ class KernelStatus(FlatSection):
     def read(self) -> SectionValues:
         try:
             status = attributes.process_status()
-        except OSError as error:  # a case has left for another root folder
+        except OSError as error:  # a case has changed to another root folder
             self._text, self._last = b"", {_STATUS: Unreadable(str(error))}
             return self._last
         text = b"".join(_part(status, *ends) for ends in (*_PARTS, _LAST_PART))
@@ -86,7 +86,7 @@ class KernelStatus(FlatSection):
         ]
 
     def restore(self, change: StateChange) -> None:
-        """Give signals back to Python. A process cannot give itself rights back."""
+        """Give signals back to Python. A process cannot restore its own rights."""
         if change.name == _SIGNALS:
             for number in self._numbers(change.new) - self._numbers(change.old):
                 handler: Any = _compat.bare_signal_handler(number)
@@ -97,7 +97,7 @@ class KernelStatus(FlatSection):
         return {number for number, name in self._signals.items() if name in names}
 
     def _unknown_to_python(self, ignored: bytes, caught: bytes) -> tuple[str, ...]:
-        """Return the signals, with what the kernel does, where Python expects something else."""
+        """Return the signals that the kernel does not handle as Python expects, with what it does."""
         by_kernel = {"ignored": int(ignored, 16), "caught": int(caught, 16)}
         texts = []
         for number, name in self._signals.items():
@@ -108,7 +108,8 @@ class KernelStatus(FlatSection):
         return tuple(texts)
 
 
-#: What a library sets for good once it is used, by its module: gevent's loop learns in this way how its children end.
+#: Changes that a library makes permanently when it is used, with its module. gevent's loop learns in this way how its
+#: children end.
 _KEPT_BY = {"SIGCHLD caught": "gevent"}
 
 

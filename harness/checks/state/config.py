@@ -33,8 +33,8 @@ class TorchConfigModules(FlatSection):
     def __init__(self) -> None:
         self._seen = 0
         self._modules: dict[str, types.ModuleType] = {}
-        #: Entries by the context variable that has their value. Some releases of torch have the value in the entry: see
-        #: `_plain`.
+        #: Entries, by the context variable that has their value. In some releases of torch the entry itself has the
+        #: value: see `_plain`.
         self._by_variable: dict[contextvars.ContextVar[Any], tuple[str, Any]] = {}
         self._plain: list[tuple[str, Any]] = []
         self._unset: object = ABSENT
@@ -76,7 +76,10 @@ class TorchConfigModules(FlatSection):
                     self._plain.append((f"{name}.{key}", entry))
 
     def _overrides(self) -> Iterator[tuple[str, Any, object]]:
-        """The values that are set. Walks only the variables that have a value: there are a thousand entries."""
+        """Yield the values that are set.
+
+        Walks only the variables that have a value, since there are a thousand entries.
+        """
         if self._by_variable:
             for variable, value in contextvars.copy_context().items():
                 if variable in self._by_variable and value is not self._unset:
@@ -97,7 +100,7 @@ class TorchConfigModules(FlatSection):
         return changes
 
     def value(self, values: SectionValues, name: str) -> object:
-        """Return the value as in `FlatSection`, but the default of an entry that is not set."""
+        """Return the value as in `FlatSection`; for an entry that is not set, the default."""
         if name in values:
             return values[name]
         entries = dict(self._by_variable.values()) | dict(self._plain)

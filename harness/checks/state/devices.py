@@ -1,4 +1,4 @@
-"""Settings of devices: those of CUDA, the current device and stream, and the error that a call has left."""
+"""Settings of devices: CUDA's settings, the current device and stream, and the last error of the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.backends.table import BACKENDS
 from harness.checks.state.section import ABSENT, StateRow
 from harness.checks.state.torch_settings import find_torch_attribute, rows_from_table
 
-#: Settings that mean something only once CUDA is initialised: rows for `rows_from_table`.
+#: Settings that exist only once CUDA is initialised: rows for `rows_from_table`.
 _CUDA: tuple[tuple[str, str, str, object], ...] = (
     ("the current CUDA device", "_C._cuda_getDevice", "_C._cuda_setDevice", 0),
     ("the CUDA sync debug mode", "_C._cuda_get_sync_debug_mode", "_C._cuda_set_sync_debug_mode", 0),
@@ -72,10 +72,12 @@ def cuda_settings() -> Sequence[StateRow] | None:
 
 
 def _seen_devices(torch: Any) -> list[StateRow]:
-    """Return the devices that CUDA was initialised with, which stay. They are to be those of the process's lease.
+    """Return a row with the devices that CUDA was initialised with, which stay.
 
-    They are others if a case changed the variable of visible devices while it initialised CUDA, and restored it later.
-    Without full UUIDs in the variable, as for MIG instances, nothing is known about the lease.
+    They must be those of the process's lease.
+
+    They differ if a case changed the variable of visible devices while it initialised CUDA, and restored it later. If
+    the variable has no full UUIDs, as for MIG instances, nothing is known about the lease.
     """
     wanted = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if torch.version.hip or not all(map(_GPU_UUID.fullmatch, wanted)):
@@ -85,7 +87,7 @@ def _seen_devices(torch: Any) -> list[StateRow]:
 
 
 def _stream_row(index: int, current: Callable[[int], Any], choose: Callable[..., Any], exchange: Any) -> StateRow:
-    """Return the id of the current stream of one device; 0 is the default stream."""
+    """Return a row with the id of the current stream of one device; 0 is the default stream."""
     kind = current(index)[2]
 
     def restore(old: object) -> None:
@@ -109,7 +111,7 @@ def accelerator_settings() -> Sequence[StateRow] | None:
 
 
 def _accelerator_rows(torch: Any, backend: Backend) -> list[StateRow]:
-    """Return the rows of one kind, without those that the devices cannot tell: they were asked for once."""
+    """Return the rows of one kind. A row whose reader fails once, here, is left out."""
     rows = []
     with contextlib.suppress(Exception):
         torch.accelerator.set_device_index(torch.accelerator.current_device_index())
@@ -129,7 +131,7 @@ def _stream(torch: Any, index: int) -> int:
 
 
 def _choose(torch: Any, index: int, number: int) -> None:
-    """Make it the current stream of its device. Keep the current device."""
+    """Make a stream the current one of its device. Keep the current device."""
     device = torch.accelerator.current_device_index()
     kind = torch.accelerator.current_stream(index).device_type
     torch.accelerator.set_stream(torch.Stream(stream_id=number, device_index=index, device_type=kind))

@@ -54,8 +54,9 @@ from harness.core.plain_values import safe_repr
 class StateGuard:
     """Compares the state of this process and of its libraries before and after a case.
 
-    Reading imports nothing, initialises no device and starts no thread. So `capture` may be called before a fork: then
-    all children share its copies. Use one guard in one thread: settings of a thread are those of the calling thread.
+    Reading imports nothing, initialises no device and starts no thread. Therefore `capture` may be called before a
+    fork: then all children share its copies. Use one guard in one thread: settings of a thread are those of the calling
+    thread.
     """
 
     def __init__(self) -> None:
@@ -94,12 +95,12 @@ class StateGuard:
         self._serial = 0
 
     def capture(self) -> None:
-        """Take the present state as the one that the next case must not change."""
+        """Take the present state as the state that the next case must not change."""
         self._before = self._read()
         self._state_changes = []
 
     def compare(self) -> list[StateProblem]:
-        """Return what has changed since the last `capture` or `compare`, with new and old value. Usually nothing.
+        """Return the changes since the last `capture` or `compare`, with new and old value. Usually there are none.
 
         The next case is compared with the present state. Raise RuntimeError before a `capture`.
         """
@@ -120,10 +121,12 @@ class StateGuard:
         return [StateProblem(Outcome.CONTAMINATED, text) for text in texts]
 
     def restore(self) -> list[str]:
-        """Restore what the last `compare` found, where that is safe. Return what could not be restored.
+        """Restore the changes that the last `compare` found, where that is safe.
 
-        This is for a process that must still report before it ends. Run no more cases in it: more may have changed than
-        is known.
+        Return those that could not be restored.
+
+        This is for a process that must still report before it ends. Run no more cases in it: more state may have
+        changed.
         """
         for position, change in reversed(self._state_changes):
             self._undo(position, change)
@@ -157,7 +160,7 @@ class StateGuard:
     def finished(self, owner: Hashable) -> None:
         """Check after the tear-down of a fixture that the changes of its set-up are restored. Otherwise report them.
 
-        Costs nothing for a fixture that changed nothing. The next `compare` returns the problems.
+        This is free for a fixture that changed nothing. The next `compare` returns the problems.
         """
         held = self._held.pop(owner, None)
         if held is None or not held.changes:
@@ -171,7 +174,8 @@ class StateGuard:
                 other for other in self._held.values() if key in other.changes and other.changes[key][0] > serial
             ]
             if later_owners:
-                # Another fixture, which is still set up, changed it again: that one must restore the old value.
+                # Another fixture, which is still set up, changed the value again: that fixture must restore the old
+                # value.
                 first = min(later_owners, key=lambda other: other.changes[key][0])
                 later_serial, later = first.changes[key]
                 first.changes[key] = later_serial, StateChange(name, change.old, later.new)
@@ -185,7 +189,7 @@ class StateGuard:
             self._before[position] = section.expecting(self._before[position], name, change.old)
 
     def _assign_changes(self) -> None:
-        """Assign what changed since the last boundary to the fixture whose set-up is running, if any."""
+        """Assign the changes since the last boundary to the fixture whose set-up is running, if any."""
         now = self._read()
         if self._in_setup:
             for position, change in self._changes(self._boundary, now):
@@ -215,8 +219,8 @@ class StateGuard:
         try:
             return section.read()
         except Exception as error:  # noqa: BLE001
-            # This release of torch may differ from those that this code was written for. The case is not the cause:
-            # leave the section out and say so, instead of blaming every case.
+            # This release of torch may differ from the supported ones. The case is not the cause: leave the section out
+            # and say so, instead of blaming every case.
             self.unreadable[position] = f"{type(section).__name__}: {error!r}"
             return {}
 
@@ -241,14 +245,14 @@ class StateGuard:
         try:
             self._sections[position].restore(change)
         except (RuntimeError, AttributeError, TypeError, ValueError, KeyError, OSError):
-            return  # the next reading shows that it is not restored
+            return  # the next reading shows that the state is not restored
 
 
 class FixtureWatch:
     """A pytest plugin that notifies a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
 
-    It is registered before the fork, since registering costs 1 ms. pytest also runs the set-up functions and methods of
-    modules, classes and `unittest` as such fixtures.
+    The plugin is registered before the fork, since registering costs 1 ms. pytest also runs the set-up functions and
+    methods of modules, classes and `unittest` as such fixtures.
     """
 
     def __init__(self, guard: StateGuard) -> None:

@@ -1,8 +1,8 @@
 """State of the interpreter and the process: settings, environment, signal handlers, log handlers, warnings filters.
 
 Left out on purpose: random number generators, which are seeded for every case; the working folder, limits and
-descriptors, which `harness.checks.process` checks; what only C code can see (signal handlers not set through `signal`,
-variables set with ``setenv`` of C).
+descriptors, which `harness.checks.process` checks; state that only C code can see (signal handlers not set through
+`signal`, variables set with ``setenv`` of C).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def decimal_settings() -> Sequence[StateRow] | None:
 def asyncio_settings() -> Sequence[StateRow] | None:
     """Return the event loop policy of asyncio.
 
-    It is read from where asyncio keeps it: asyncio's getter would create one.
+    The row reads the variable in which asyncio keeps the policy: asyncio's getter would create one.
     """
     events = sys.modules.get("asyncio.events")
     if events is None:
@@ -152,8 +152,9 @@ def asyncio_settings() -> Sequence[StateRow] | None:
 
 
 def _umask() -> str:
-    """Return the umask in octal. Linux returns it only when it is set. The temporary one is strict: another thread may
-    create a file.
+    """Return the umask in octal. Linux returns the umask only when it is set.
+
+    The temporary value is strict, since another thread may create a file.
     """
     mask = os.umask(0o077)
     os.umask(mask)
@@ -199,12 +200,12 @@ def _floating_point() -> str:
 
 
 def _excepthook_of_torch(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """Ignore the excepthook that torch's process groups set to name the rank, and that outlives them."""
+    """Ignore the excepthook that torch's process groups set to name the rank. The hook outlives them."""
     return getattr(new, "__module__", None) == "torch.distributed.distributed_c10d"
 
 
 def _callback_of_hypothesis(old: object, new: object, imported: frozenset[str]) -> bool:  # noqa: ARG001
-    """Ignore the callback with which Hypothesis measures collections from its first test on."""
+    """Ignore the callback with which Hypothesis measures garbage collections from its first test on."""
     if not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
     kept = tuple(entry for entry in new if not _module_of(entry).startswith("hypothesis."))
@@ -258,7 +259,7 @@ def _default_start_method(old: object, new: object, imported: frozenset[str]) ->
     return old is None and new == multiprocessing.get_all_start_methods()[0]
 
 
-#: Variables that libraries set once for themselves, in the process that first uses them: which library, and when.
+#: Variables that libraries set for themselves in the process that first uses them: which library, and when.
 _SET_BY_LIBRARIES: Mapping[str, str] = {
     "CUDA_MODULE_LOADING": "torch, when it initialises CUDA",
     "DISABLE_CUPTI_LAZY_REINIT": "torch.profiler, with CUDA graphs",
@@ -272,7 +273,7 @@ _SET_BY_LIBRARIES: Mapping[str, str] = {
     "KMP_DUPLICATE_LIB_OK": "torch's compiler, where two OpenMP libraries are loaded",
     "KMP_INIT_AT_FORK": "MKL's threading layer, when it is imported",
 }
-#: As above, if it is set to this value.
+#: The same for variables with this value.
 _VALUES_OF_LIBRARIES: Mapping[str, str] = {
     "PYTHONHASHSEED": "6640",  # dask, when it first starts processes (https://github.com/dask/dask/issues/6640)
 }
@@ -289,7 +290,8 @@ class Environment(FlatSection):
         self._last: dict[str, object] = {}
 
     def read(self) -> SectionValues:
-        # The undecoded bytes inside os.environ: decoding them each time would cost more than everything else.
+        # The undecoded bytes inside os.environ: decoding them each time would cost more than all other readings
+        # together.
         raw: dict[Any, Any] | None = getattr(_ENVIRON, "_data", None)
         if raw is None or raw != self._raw or not self._last:
             self._raw = {} if raw is None else raw.copy()
@@ -331,7 +333,7 @@ _NAMES_SET_BY_PYTEST = frozenset(map(_variable, _SET_BY_PYTEST))
 
 
 class SignalHandlers(FlatSection):
-    """What Python calls for each signal; None for a handler that C code has set."""
+    """The handler that Python calls for each signal; None for a handler that C code has set."""
 
     def __init__(self) -> None:
         numbers = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -361,7 +363,10 @@ class SignalHandlers(FlatSection):
 
 
 def _is_data_loaders(handler: object) -> bool:
-    """Return whether torch's data loader has set the handler: for SIGCHLD with its first worker, for good."""
+    """Return whether torch's data loader has set the handler.
+
+    It sets one for SIGCHLD with its first worker, permanently.
+    """
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
 
 
@@ -397,7 +402,7 @@ class WarningFilters(FlatSection):
 def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
     """Return whether the only change is that imported libraries added filters for their own warnings.
 
-    A filter for any warning of any module is not of this kind.
+    A filter for all warnings of all modules is no such filter.
     """
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
@@ -407,7 +412,7 @@ def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
 
 
 class LogHandlers(FlatSection):
-    """The handlers of the root logger, each with its level. Leaves out those that pytest adds for each phase."""
+    """The handlers of the root logger, each with its level, without those that pytest adds for each phase."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, logging.Handler] = {}

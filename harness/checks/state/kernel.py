@@ -22,17 +22,17 @@ from harness.core.text import signal_name
 
 #: With one of these set, OpenMP binds the first thread of a process to a CPU when it first computes in parallel.
 _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
-#: Seconds that Python's time of day may differ from the machine's.
+#: Seconds by which Python's time of day may differ from the machine's.
 _LAG = 60.0
 
 
 def kernel_settings() -> Sequence[StateRow]:
-    """Return the settings that this kernel, or a sandbox around this process, lets it read."""
+    """Return the settings that this kernel, or a sandbox around this process, allows reading."""
     return [row for row in _rows() if _works(row.read)]
 
 
 def _rows() -> list[StateRow]:
-    # The functions are bound here, before the first case: a case may replace them.
+    # Bind the functions here, before the first case, since a case may replace them.
     mask, block, change = _compat.bare_signal_mask, int(signal.SIG_BLOCK), int(signal.SIG_SETMASK)
     timer, virtual, profiling = signal.getitimer, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
     affinity, scheduler = os.sched_getaffinity, os.sched_getscheduler
@@ -53,7 +53,7 @@ def _rows() -> list[StateRow]:
         StateRow("Python's clock", _clock_reader()),
         StateRow(
             "faulthandler.is_enabled()", faulthandler.is_enabled, ignore=lambda old, *_: not old
-        ),  # more is harmless
+        ),  # enabling it is harmless
         StateRow("tracemalloc.is_tracing()", tracemalloc.is_tracing, _trace),
         StateRow(
             "the hooks of asynchronous generators",
@@ -90,7 +90,7 @@ def _works(read: Callable[[], object]) -> bool:
 
 
 def _stopping(which: int) -> Callable[[Any], object]:
-    """Return what stops a timer that a case has started. One that a case has stopped stays stopped."""
+    """Return a function that stops a timer that a case has started. A timer that a case has stopped stays stopped."""
     return lambda old: None if old else signal.setitimer(which, 0)
 
 

@@ -1,8 +1,8 @@
 """Names that must keep their meaning: modules as ``import`` finds them, functions and classes in modules.
 
 Two things are checked: `sys.modules`, and the functions, classes and modules in the namespaces of `_MODULES` and
-`_CLASSES`. Data in a module is not checked: it is mostly caches and counters. Attributes of other modules are not
-checked either.
+`_CLASSES`. Data in a module is not checked, since most of it is caches and counters. Attributes of other modules are
+not checked either.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _CLASSES = (
     "nn.Parameter",
     "optim.Optimizer",
 )
-#: Names that follow from a setting which has its own row.
+#: Names that follow from a setting with its own row.
 _DERIVED = frozenset({"torch.Storage"})
 #: Names that Python itself adds to the built-ins.
 _OF_THE_INTERPRETER = frozenset({"_", "__warningregistry__"})
@@ -79,8 +79,8 @@ _OF_THE_INTERPRETER = frozenset({"_", "__warningregistry__"})
 class _Copy:
     """A copy of a dictionary, renewed only when the dictionary has changed.
 
-    Its version, where Python has one, saves the comparison. In a forked process it also avoids copying every memory
-    page that has one of the names.
+    The dictionary's version, if Python provides one, saves the comparison. In a forked process this also avoids copying
+    every memory page that has one of the names.
     """
 
     def __init__(self, source: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ def _identical(first: dict[str, object], second: dict[str, object]) -> bool:
 class ModulesSection(FlatSection):
     """`sys.modules`: an old entry must stay the same; new entries are imports.
 
-    A weak proxy is no entry of a case: it goes when its module does, as with jinja2's loader of compiled templates.
+    Weak proxies are ignored: such an entry disappears with its module, as with jinja2's loader of compiled templates.
     """
 
     def __init__(self) -> None:
@@ -148,8 +148,8 @@ def _module_name(name: str) -> str:
 class NamespacesSection(FlatSection):
     """The functions, classes and modules in some modules and classes. A replaced or removed one is a change.
 
-    A new name is a change among the built-ins, and in a class that had inherited the name. Elsewhere it is not: modules
-    get new names as they are used. A reading has a copy of each namespace by the name of its owner.
+    A new name is a change among the built-ins, and in a class that had inherited the name. Elsewhere it is no change:
+    modules get new names as they are used. A reading has a copy of each namespace, by the name of its owner.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class NamespacesSection(FlatSection):
             for step in path.split("."):
                 owner = getattr(owner, step, None)
             if name not in self._owners and isinstance(owner, type):
-                # The dictionary behind the read-only view: it has a version.
+                # The dictionary behind the read-only view, which has a version.
                 behind = [referent for referent in gc.get_referents(owner.__dict__) if isinstance(referent, dict)]
                 self._owners[name] = owner
                 self._copies[name] = _Copy(behind[0])
@@ -250,7 +250,7 @@ def _is_compared(value: object) -> bool:
 def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
     """Return whether a library wrapped its own function, as torch's compiler does at its first use.
 
-    Then the code of the wrapper is in a file of the library, and the wrapper refers to the old function.
+    In this case the code of the wrapper is in a file of the library, and the wrapper refers to the old function.
     """
     package = sys.modules.get(owner.partition(".")[0])
     code = getattr(new, "__code__", None)

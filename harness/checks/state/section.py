@@ -1,4 +1,4 @@
-"""A part of the state of a process: read as names and values, compared by name, restored where that is safe."""
+"""A part of the state of a process: read as names and values, compared by name, and restored where that is safe."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class StateSection(Protocol):
     restored_by_pytest: bool
 
     def read(self) -> SectionValues:
-        """Return the values now. Return the same object as before if it knows that nothing has changed."""
+        """Return the current values. Return the same object as before if nothing is known to have changed."""
 
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
-        """Return what has changed, without changes to ignore. `imported`: the modules that were imported in between."""
+        """Return the changes that are not to be ignored. `imported`: the modules that were imported in between."""
 
     def restore(self, change: StateChange) -> None:
         """Undo a change where that is safe; otherwise do nothing."""
@@ -77,7 +77,7 @@ def with_value(values: SectionValues, name: str, value: object) -> dict[str, obj
     return others if value is ABSENT else {**others, name: value}
 
 
-#: Whether a change is to be ignored: from the old value, the new value, and the modules imported in between.
+#: Returns whether to ignore a change, from the old value, the new value, and the modules imported in between.
 IgnoreChange = Callable[[object, object, frozenset[str]], bool]
 
 
@@ -85,9 +85,9 @@ IgnoreChange = Callable[[object, object, frozenset[str]], bool]
 class StateRow:
     """One setting. `restore`, if given, takes the old value.
 
-    `initial`: the value in a process that has not changed the setting, if known. The setting is compared with it when
-    the case was the first to import its library. `derived`: the setting follows from others, and is reported only if
-    no other setting has changed.
+    `initial`: the value in a process that has not changed the setting, if known. If the case was the first to import
+    the library, the setting is compared with it. `derived`: the setting follows from others, and is reported only if no
+    other setting has changed.
     """
 
     name: str
@@ -102,7 +102,7 @@ class SettingsSection(FlatSection):
     """A fixed list of settings, read one by one."""
 
     def __init__(self, find: Callable[[], Sequence[StateRow] | None]) -> None:
-        """`find` returns the rows, or None while their library is not there; then it is called again later."""
+        """`find` returns the rows, or None while their library is not imported; then it is called again later."""
         self._find = find
         self._rows: dict[str, StateRow] | None = None
         self._names: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class SettingsSection(FlatSection):
         try:
             values = [read() for read in self._readers]
         except (RuntimeError, AttributeError, TypeError, ValueError):
-            # One setting cannot be read, which is a fact about it. The others can still be read.
+            # One setting cannot be read. Record that as its value, and read the others.
             values = [_attempt(read) for read in self._readers]
         if not are_values_equal(values, self._values):
             self._values = values
@@ -136,8 +136,8 @@ class SettingsSection(FlatSection):
         for name, new in after.items():
             row = rows[name]
             old = before.get(name, row.initial)
-            # A setting without an old value and without a known initial value, or one that this machine cannot read at
-            # all, is taken as it is.
+            # Accept a setting without an old value and without a known initial value, or one that this machine cannot
+            # read at all.
             if (
                 old is ABSENT
                 or (name not in before and isinstance(new, Unreadable))
@@ -156,7 +156,7 @@ class SettingsSection(FlatSection):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The value of what cannot be read, with the reason."""
+    """The value of a setting that cannot be read, with the reason."""
 
     reason: str
 
@@ -184,7 +184,7 @@ def are_values_equal(old: object, new: object) -> bool:
 
 
 def describe_change(change: StateChange) -> str:
-    """Return the change in words: the name, the new value, the old value."""
+    """Return a text for the change: the name, the new value, the old value."""
     return f"did not restore {change.name} ({_comparison(change.old, change.new)})"
 
 
@@ -208,7 +208,7 @@ def _difference(old: tuple[object, ...], new: tuple[object, ...]) -> str:
 
 
 def _without(items: tuple[object, ...], others: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the items without those that equal an item of the others, one for one."""
+    """Return the items without those that equal an item of `others`, one for one."""
     left = list(others)
     extra = []
     for item in items:
@@ -226,7 +226,7 @@ def _listed(items: Iterable[object]) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value as a report shows it: one line. Call no code of a case."""
+    """Return a value as a report shows it, in one line. Call no code of a case."""
     if value is ABSENT:
         return "absent"
     if isinstance(value, Unreadable):
@@ -262,8 +262,8 @@ _SHORT = frozenset({"torch.dtype", "torch.device", "torch.DispatchKeySet", "torc
 
 @dataclass(frozen=True, slots=True)
 class FixtureChanges:
-    """Changes that a fixture of a wider scope made on purpose, and must undo when it is torn down."""
+    """Changes that a fixture of a wider scope made, and must undo when it is torn down."""
 
     label: str
-    #: By position of the section and name: a serial number, which grows, and the change.
+    #: By position of the section and name: an increasing serial number, and the change.
     changes: dict[tuple[int, str], tuple[int, StateChange]] = field(default_factory=dict)

@@ -1,8 +1,10 @@
-"""State of torch and NumPy. The tables of this module have all names of torch that the checks use, also private ones.
+"""State of torch and NumPy.
 
-Nothing here imports torch or initialises a device: what is not imported or initialised has no state. A name that this
-release of torch lacks is left out; `missing_torch_names` returns these. In no release can these be read: the callbacks
-of RecordFunction, observers added to it from C++, and the nesting depth of autocast.
+The tables of this module have all names of torch that the checks use, including private ones.
+
+Nothing here imports torch or initialises a device: a library that is not imported, or a device that is not initialised,
+has no state. A name that this release of torch lacks is left out; `missing_torch_names` returns these names. No release
+provides the callbacks of RecordFunction, observers added to it from C++, and the nesting depth of autocast.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from harness.checks.state.section import ABSENT, FlatSection, SectionValues, Sta
 
 _ATTENTION = "the priority order of attention backends"
 
-#: Settings that one function reads, and one function with one argument sets: name, reader, setter ("" where none is
-#: safe), and the value in a process that has not changed it (`ABSENT` where this depends on the machine or the build).
+#: Settings that one function reads, and one function with one argument sets: name, reader, setter ("" if none is safe),
+#: and the value in a process that has not changed it (`ABSENT` if this depends on the machine or the build).
 _PLAIN: tuple[tuple[str, str, str, object], ...] = (
     ("grad mode", "is_grad_enabled", "_C._set_grad_enabled", True),
     ("inference mode", "is_inference_mode_enabled", "", False),
@@ -150,8 +152,8 @@ _PRECISIONS = (
     ("generic", "all"),
     *((backend, operation) for backend in ("cuda", "mkldnn") for operation in ("all", "matmul", "conv", "rnn")),
 )
-#: The older interface of the same settings, for releases without `_PRECISIONS`. Where both interfaces are in use,
-#: reading these says nothing and raises an error.
+#: The older interface of the same settings, for releases without `_PRECISIONS`. If both interfaces are in use, reading
+#: these is useless and raises an error.
 _OLD_PRECISIONS = (
     ("torch.get_float32_matmul_precision()", "get_float32_matmul_precision", "set_float32_matmul_precision"),
     ("torch.backends.cuda.matmul.allow_tf32", "_C._get_cublas_allow_tf32", "_C._set_cublas_allow_tf32"),
@@ -255,8 +257,10 @@ def rows_from_table(torch: Any, table: Sequence[tuple[str, str, str, object]]) -
 
 
 def _refined(torch: Any, row: StateRow) -> StateRow:
-    """Return the row, with exceptions: derived rows, a row that torch itself changes, and two rows with one setter,
-    which keeps the value of the other.
+    """Return the row with its special rules, if any.
+
+    There are derived rows, a row that torch itself changes, and two rows with one common setter, which keeps the value
+    of the other row.
     """
     if row.name in _DERIVED:
         return replace(row, derived=True)
@@ -338,7 +342,7 @@ def _hook_row(name: str, hooks: dict[Any, Any]) -> StateRow:
 
 
 def _default_device(torch: Any) -> object:
-    """Return the default device as it was set. The public function of torch would make a tensor."""
+    """Return the default device as it was set. The public function of torch would create a tensor."""
     context = getattr(find_torch_attribute(torch, "_GLOBAL_DEVICE_CONTEXT"), "device_context", None)
     return None if context is None else context.device
 
@@ -427,8 +431,9 @@ def numpy_settings() -> Sequence[StateRow] | None:
 class OperatorRegistrations(FlatSection):
     """Operators defined and implemented through `torch.library`, by name.
 
-    There are thousands, so they are compared only if their number has changed. If one registration is removed and
-    another added, this is not seen. None is restored: only the library object that registered it can remove it.
+    There are thousands of registrations, so they are compared only if their number has changed. If one registration is
+    removed and another added, this goes unnoticed. Registrations are not restored: only the library object that made
+    one can remove it.
     """
 
     def __init__(self) -> None:
@@ -506,9 +511,11 @@ def _origin(operator: str, key: str) -> str:
 
 
 def _is_of_a_library(file: str, imported: frozenset[str]) -> bool:
-    """Return whether this file belongs to torch or to a module that was just imported: then it registers what it needs.
+    """Return whether this file belongs to torch or to a module that was just imported.
 
-    `torch/library.py` and `torch/_library` register operators for other code. The caller is not known; it is assumed to
+    Their registrations are expected.
+
+    `torch/library.py` and `torch/_library` register operators for other code. Their caller is unknown, and assumed to
     be torch if a module of torch was imported.
     """
     folder = f"{os.path.dirname(sys.modules['torch'].__file__ or '')}{os.sep}"

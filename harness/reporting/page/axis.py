@@ -12,8 +12,9 @@ from harness.journal.events import End, Event, Executor, Finish, RunStarted, Sta
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A time axis. `begins`: starts of the parts, in seconds since 1970. `offsets`: their positions. `span`: the end,
-    in seconds.
+    """A time axis. `begins`: starts of the parts, in seconds since 1970. `offsets`: their positions.
+
+    `span`: the end in seconds.
     """
 
     begins: tuple[float, ...]

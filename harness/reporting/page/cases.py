@@ -1,4 +1,4 @@
-"""The cases of a run as a page shows them: attempts in order, texts cut to a limit. Plain values, pure functions."""
+"""The cases of a run as a page shows them: attempts in order, texts cut to a limit. Plain values and pure functions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Attempt:
 
     @property
     def company(self) -> str:
-        """Whether the process had run other cases before, in words."""
+        """A text that says whether the process had run other cases before."""
         return "alone" if self.alone else "after other cases"
 
 
@@ -96,7 +96,7 @@ def page_cases(
     """Return every case, in the order of the verdicts.
 
     `starts`: the start lines of each case. `ends`: when each executor ended. `text_limit`: maximum characters of each
-    text of a red or flaky case. `has_files`: return whether a folder of kept files exists, and can be linked.
+    text of a red or flaky case. `has_files`: returns whether a folder of kept files exists, and can be linked.
     """
     return tuple(
         _case(index, verdict, starts.get(verdict.case, ()), ends, axis, text_limit, has_files)
@@ -105,7 +105,7 @@ def page_cases(
 
 
 def fitting_limit(costs: Sequence[int], budget: int, most: int) -> int:
-    """Return the largest limit among `most`, its half, its quarter … 0 at which these texts fit in `budget`."""
+    """Return the largest limit among `most`, its half, its quarter … 0 with which these texts fit in `budget`."""
     limit = most
     while limit and sum(min(cost, limit) for cost in costs) > budget:
         limit //= 2

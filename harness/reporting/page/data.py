@@ -23,7 +23,7 @@ _OUTCOMES = {outcome: number for number, outcome in enumerate(Outcome)}
 
 
 class _Names:
-    """Texts by number, so that the data holds each of them once."""
+    """Numbers for texts, so that the data holds each text once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -135,7 +135,7 @@ class _Columns:
 
 
 def _commands(page: Page) -> dict[str, str]:
-    """Return every command in its exact form for copying: by case number, and f0 and b0 for findings and searches."""
+    """Return every command in its exact form for copying: by case number, or as f0 and b0 for findings and searches."""
     commands = {str(case.index): case.reproduce for case in page.cases if case.reproduce}
     commands |= {f"f{number}": finding.reproduce for number, finding in enumerate(page.findings) if finding.reproduce}
     return commands | {f"b{number}": search.reproduce for number, search in enumerate(page.bisected)}

@@ -22,13 +22,14 @@ _PACKAGE = "harness.reporting.page"
 #: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
 _SCRIPTS = ("uplot.min.js", "shared.js", "page.js")
-#: Ids of cases that a list names.
+#: The most ids of cases that a list names.
 LISTED = 20
 
 
 def render_report(page: Page, *, beside: bool = True) -> bytes:
-    """Return the page in UTF-8; equal pages give equal bytes. `beside`: the file is in the run directory and links to
-    its files.
+    """Return the page in UTF-8; equal pages give equal bytes.
+
+    `beside`: the file is in the run directory and links to its files.
     """
     in_full = page.bad[:IN_FULL]
     script_data = data.page_data(page, in_full)

@@ -1,6 +1,4 @@
-"""Texts of cases on a page: terminal escapes are removed, and characters that do not show as themselves are made
-visible.
-"""
+"""Texts of cases on a page: without terminal escapes, and with visible badges for invisible characters."""
 
 from __future__ import annotations
 
@@ -69,8 +67,9 @@ def inert_text(text: str) -> str:
 
 
 def inert_line(text: str, limit: int = MOST_OF_LINE) -> str:
-    """Return the plain text on one line of at most `limit` characters. A cut text ends with the number of cut
-    characters.
+    """Return the text as plain text on one line of at most `limit` characters.
+
+    A cut text ends with the number of cut characters.
     """
     if len(text) <= limit and text.isascii() and text.isprintable():  # the common case
         return text.strip()
@@ -81,7 +80,7 @@ def inert_line(text: str, limit: int = MOST_OF_LINE) -> str:
 
 
 def inert_markup(text: str) -> Markup:
-    """Return the text as escaped HTML, with a small badge such as ``U+202E`` for each character that does not show."""
+    """Return the text as escaped HTML, with a small badge such as ``U+202E`` for each invisible character."""
     parts: list[str] = []
     end = 0
     for match in _HIDDEN.finditer(text):

@@ -43,7 +43,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class NotRunGroup:
-    """Cases without a verdict of their own for the same reason."""
+    """Cases that have no verdict of their own for the same reason."""
 
     message: str
     cases: tuple[PageCase, ...]
@@ -101,7 +101,7 @@ def page_of(
     """Return the page of a run, from its journal and environment file.
 
     `problem`: why there is no environment file. `ledger`: the ledger of the journal, if the caller has it. `has_files`:
-    return whether the run directory has this folder of kept files.
+    returns whether the run directory has this folder of kept files.
     """
     events, doubled = _without_doubles(contents.events)
     contents = dataclasses.replace(contents, events=events)
@@ -244,7 +244,7 @@ def duration_text(seconds: float) -> str:
 def _doubts(
     contents: JournalContents, doubled: int, facts: Mapping[str, Any] | None, problem: str, ledger: Ledger
 ) -> Iterable[str]:
-    """Yield the problems of the files that the page was made from, one text per problem."""
+    """Yield the problems of the page's source files, one text per problem."""
     for damaged in contents.damaged[:20]:
         yield inert.inert_line(f"Line {damaged.number} of the journal cannot be read and was ignored: {damaged.reason}")
     if len(contents.damaged) > 20:
@@ -279,5 +279,5 @@ def _device_names(ledger: Ledger, facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _day(ledger: Ledger) -> date:
-    """Return the day of the run, in UTC, as waivers count it."""
+    """Return the day of the run in UTC, as for waivers."""
     return datetime.fromtimestamp(ledger.run.t if ledger.run is not None else 0.0, UTC).date()

@@ -16,7 +16,7 @@ FILE_NAME = "report.html"
 def write_html_report(
     run_dir: Path, contents: JournalContents | None = None, out: Path | None = None, ledger: Ledger | None = None
 ) -> Path:
-    """Write ``run_dir/report.html``, or `out`. The report depends on the run directory alone; no clock is read.
+    """Write ``run_dir/report.html``, or `out`. The report depends only on the run directory; no clock is read.
 
     Only existing files are linked: a process may have removed its files before its end, and the files of shards and of
     the nodes of a cluster run are elsewhere.

@@ -60,7 +60,7 @@ def gate_rows(verdicts: Sequence[Verdict], cases: Sequence[PageCase]) -> tuple[G
 
 @dataclass(frozen=True, slots=True)
 class WaiverRow:
-    """One waiver, or the marks and rules that waive cases without a waiver file.
+    """One waiver, or one mark or rule that waives cases without a waiver file.
 
     `left`: days left on the day of the run; None without a last day. `cases`: the cases that it had an effect on.
     """
@@ -84,7 +84,7 @@ class WaiverRow:
 
     @property
     def days(self) -> str:
-        """The days left, in words."""
+        """The days left, as text."""
         if self.left is None:
             return "no last day"
         if self.left < 0:
@@ -93,7 +93,10 @@ class WaiverRow:
 
 
 def waiver_rows(lines: Iterable[Waiver], cases: Iterable[PageCase], today: date) -> tuple[WaiverRow, ...]:
-    """Return every waiver of the run, the first to expire on top, then what waived cases without a waiver file."""
+    """Return every waiver of the run, the first to expire on top.
+
+    Marks and rules that waived cases without a waiver file follow.
+    """
     by_source: dict[str, list[PageCase]] = {}
     unsourced = []
     for case in cases:
@@ -170,7 +173,7 @@ def duration_table(cases: Sequence[PageCase]) -> DurationTable:
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """A figure of speed that a case recorded. `reach`: its value as a part of its floor; None without a floor."""
+    """A figure of speed that a case recorded. `reach`: its value as a fraction of its floor; None without a floor."""
 
     name: str
     value: str

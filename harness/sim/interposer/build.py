@@ -1,6 +1,6 @@
-"""Builds the interposer at its first use, and caches it: the library that stands in front of a CUDA runtime.
+"""Builds and caches the interposer, the library in front of a CUDA runtime, at its first use.
 
-``CMakeLists.txt`` says how it is built. ``python -m harness.sim.interposer.build`` builds it by hand.
+``CMakeLists.txt`` has the build. ``python -m harness.sim.interposer.build`` builds the library by hand.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from harness.sim.native.cmake import Progress
 from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.toolchain import SimcudaToolchains
 
-#: Sources are named from here: the software device decides about faults by the same code, and the headers are those of
-#: the simulated CUDA.
+#: Paths of sources are relative to this folder, because the code for injections belongs to the software device, and the
+#: headers to the simulated CUDA.
 ROOT = Path(__file__).parent.parent
 FILE = "libcudafaults.so"
 
@@ -28,7 +28,7 @@ _NOUN = "the interposer"
 
 
 def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the library for the CUDA that torch is built for, built if it is not in the cache.
+    """Return the library for the CUDA that torch is built for. Build it if it is not in the cache.
 
     See `harness.sim.native.build.build_libraries`. Raise BuildError.
     """
@@ -39,7 +39,7 @@ def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, 
 
 
 def interposer_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
-    """Return what is built with these toolchains."""
+    """Return the recipe of the library for these toolchains."""
     return BuildRecipe(_NOUN, "interposer", root, _SOURCES, PARTS, (FILE,), tools.runtime)
 
 

@@ -1,4 +1,4 @@
-"""The environment that puts faults in front of the CUDA runtime of a process, from its start on."""
+"""The environment that puts an injector of faults in front of the CUDA runtime of a process, from its start on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from harness.sim.native import faults
 from harness.sim.native.provider import ProvidedDevice
 from harness.sim.native.toolchain import BuildError
 
-#: The dynamic linker loads these libraries at the start of a process. In the global scope, the first one comes first.
+#: The variable with the libraries that the dynamic linker loads at the start of a process. Symbols of the first one
+#: have priority.
 PRELOAD = "LD_PRELOAD"
 
 
@@ -25,10 +26,9 @@ class InterposerError(HarnessError):
 def interposer_environment(
     injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return `before` with what injects these faults into every process that has it; `before` itself without
-    injections.
+    """Return `before` with variables that inject these faults into processes; unchanged without injections.
 
-    `before`: what the environment of these processes must have in addition to `environ`. Raise BuildError.
+    `before`: variables that these processes need in addition to `environ`. Raise BuildError.
     """
     wanted = interposer_preload(injections, before, environ)
     return {**wanted, cuda.INJECT: faults.join_injections(injections)} if injections else wanted
@@ -37,9 +37,9 @@ def interposer_environment(
 def interposer_preload(
     injections: Sequence[str], before: Mapping[str, str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return `before` with the library in front of all others, if there are injections.
+    """Return `before` with the library in front of all other preloaded ones, if there are injections.
 
-    The library injects nothing yet. The library is built now if it is not in the cache. Raise BuildError.
+    The library does not inject faults yet. It is built now if it is not in the cache. Raise BuildError.
     """
     if not injections:
         return dict(before)
@@ -54,7 +54,7 @@ def interposer_preload(
 
 
 def inject_into_this_process(injections: Sequence[str]) -> None:
-    """Inject the faults into this process, where the interposer was loaded before they were in the environment.
+    """Inject the faults into this process, in which the interposer was loaded before the environment had the faults.
 
     Raise InterposerError if it was not loaded.
     """
@@ -66,7 +66,7 @@ def inject_into_this_process(injections: Sequence[str]) -> None:
 def add_interposer(
     device: ProvidedDevice | None, backend: Backend, inject: Sequence[str], *, inline: bool
 ) -> ProvidedDevice | None:
-    """Return what a run with these faults needs: `device`, with the interposer in front of it if they are CUDA's.
+    """Return the device of a run with these faults: `device`, with the interposer in front of it for faults of CUDA.
 
     `device`: None for GPUs. `inline`: cases run in pytest's own process. Raise BuildError, InterposerError.
     """
@@ -84,7 +84,7 @@ def add_interposer(
 
 
 def check_interposer(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise InterposerError if faults are to be injected in front of CUDA, and this process has nothing that does."""
+    """Raise InterposerError if the environment asks for faults in front of CUDA, but the interposer is not loaded."""
     if environ.get(cuda.INJECT) and simulation.loaded_interposer() is None:
         raise InterposerError(
             f"{cuda.INJECT} is {environ[cuda.INJECT]!r}, but the library that injects faults is not in this process: "

@@ -1,7 +1,7 @@
 """Finished libraries of simulated devices in one file, so that other machines need not build them.
 
-The file is a tar archive: ``manifest.json`` names each library's folder, key and hash, and only what it names is taken.
-Libraries are code: import files of those only whose code you would run.
+The file is a tar archive: ``manifest.json`` names each library's folder, key and hash, and only the files that it names
+are taken. Libraries are code: import files only from people whose code you would run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LibraryManifest(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class ImportedLibrary:
-    """A build of an archive. `there`: the cache had it. `needed`: it is what this machine would build."""
+    """A build of an archive. `there`: the cache had it already. `needed`: this machine would build the same."""
 
     noun: str
     key: str
@@ -107,9 +107,9 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def read_library_archive(
     path: Path, wanted: Sequence[BuildRecipe] = (), environ: Mapping[str, str] = os.environ
 ) -> list[ImportedLibrary]:
-    """Put the libraries of an archive into the cache. `wanted`: what this machine would build.
+    """Put the libraries of an archive into the cache. `wanted`: the libraries that this machine would build.
 
-    Raise LibraryArchiveError. Nothing is put there unless every library is as the manifest says.
+    Raise LibraryArchiveError. Nothing is cached unless every library agrees with the manifest.
     """
     try:
         with tarfile.open(path, mode="r:gz") as tar:
@@ -150,7 +150,7 @@ def _manifest(tar: tarfile.TarFile, path: Path) -> LibraryManifest:
 def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> dict[str, bytes]:
     """Return the libraries that the manifest names, by the names of their members.
 
-    Raise LibraryArchiveError unless they are all there, with their hashes, and nothing else is.
+    Raise LibraryArchiveError unless all of them are present, with their hashes, and nothing else is.
     """
     wanted = {_member(entry, name): digest for entry in manifest.entries for name, digest in entry.files.items()}
     members: dict[str, bytes] = {}
@@ -183,7 +183,7 @@ def _keep(cache: Path, key: str, files: Mapping[str, bytes]) -> None:
             work.mkdir()
             for name, data in files.items():
                 (work / name).write_bytes(data)
-            shutil.rmtree(cache / key, ignore_errors=True)  # it is not complete
+            shutil.rmtree(cache / key, ignore_errors=True)  # an incomplete folder
             os.rename(work, cache / key)
     except OSError as error:
         raise LibraryArchiveError(f"cannot write to the cache {str(cache)!r}: {error.strerror}") from None

@@ -1,7 +1,7 @@
-"""Builds C++ libraries with CMake at their first use, and caches them. A `BuildRecipe` describes what is built.
+"""Builds C++ libraries with CMake at their first use, and caches them. A `BuildRecipe` describes the libraries.
 
-The name of a library's folder in the cache is a key of all that decides what the library is: the sources, the CMake
-files, and the toolchain. No path is part of it, so clones and virtual environments share the builds.
+The name of a library's folder in the cache is a key of everything that determines the library: the sources, the CMake
+files, and the toolchain. The key contains no path, so clones and virtual environments share the builds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TESTS = "tests"
 
 @dataclass(frozen=True, slots=True)
 class BuildRecipe:
-    """What is built together.
+    """The libraries of one build.
 
-    - `noun`: names it in messages. `folder`: its folder in the cache.
+    - `noun`: its name in messages. `folder`: its folder in the cache.
     - `root`: the folder of the project's ``CMakeLists.txt``, which `sources` and `parts` are relative to.
     - `sources`: files, and folders whose files count. Folders named ``tests`` below them do not count.
     - `parts`: the folders that ``CMakeLists.txt`` adds, through its variable ``PARTS``.
@@ -54,8 +54,8 @@ def build_libraries(
 ) -> Path:
     """Return the folder with the recipe's libraries. Build them if they are not in the cache.
 
-    If several processes call this at once, one builds and the others wait. `progress` gets lines about the progress; by
-    default they go to stderr. Raise BuildError, with the first error lines of the compiler, if any.
+    If several processes call this at the same time, one builds and the others wait. `progress` gets lines about the
+    progress; by default they go to stderr. Raise BuildError, with the first error lines of the compiler, if any.
     """
     report = _to_stderr if progress is None else progress
     cache = cache_folder(environ, recipe)
@@ -94,14 +94,15 @@ def build_libraries(
 
 
 def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
-    """Return the folder of the cached libraries. Raise BuildError if no variable names one and there is no home
-    folder.
+    """Return the folder of the cached libraries.
+
+    Raise BuildError if no variable names a folder and there is no home folder.
     """
     return writable_cache_root(environ, recipe.noun) / recipe.folder
 
 
 def writable_cache_root(environ: Mapping[str, str], noun: str) -> Path:
-    """Return the folder of all caches. `noun`: what is cached, for BuildError, as in `cache_folder`."""
+    """Return the folder of all caches. `noun`: the cached item, for BuildError, as in `cache_folder`."""
     root = core_cache.cache_root(environ)
     if root is None:
         raise BuildError(f"there is no home folder to cache {noun} in: set $HARNESS_CACHE_DIR")
@@ -148,7 +149,7 @@ def _complete(recipe: BuildRecipe, folder: Path) -> bool:
 def _build(
     recipe: BuildRecipe, sources: Mapping[str, bytes], made: Path, environ: Mapping[str, str], report: Progress
 ) -> None:
-    """Build the libraries in the tree of their toolchain. Their folder `made` appears atomically."""
+    """Build the libraries in the build tree of their toolchain. Their folder `made` appears atomically."""
     begin = time.monotonic()
     cache = made.parent
     tree = cache / f"tree-{short_digest([recipe.tools.key(), recipe.tools.compiler, recipe.parts])}"
@@ -164,7 +165,7 @@ def _build(
             work.mkdir()
             for name in recipe.files:
                 shutil.copy(out / name, work)
-            shutil.rmtree(made, ignore_errors=True)  # it is not complete
+            shutil.rmtree(made, ignore_errors=True)  # an incomplete folder
             os.rename(work, made)
         _touch(tree)
     sweep(cache, time.time() - _KEPT)
@@ -173,10 +174,10 @@ def _build(
 
 @contextmanager
 def _in_use(tree: Path, waiting: Callable[[], object]) -> Iterator[int]:
-    """Hold the lock of a build tree, whose file descriptor the block gets.
+    """Hold the lock of a build tree, and yield its file descriptor.
 
-    The compilers inherit it. When a process that builds is killed, the next one does not write to the tree before
-    the compilers of the first have ended.
+    The compilers inherit the descriptor. If a building process is killed, the next one does not write to the tree
+    before the compilers of the first have ended.
     """
     tree.mkdir(exist_ok=True)
     lock = os.open(tree / "compilers.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -189,13 +190,16 @@ def _in_use(tree: Path, waiting: Callable[[], object]) -> Iterator[int]:
         try:
             yield lock
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a server that a compiler has started may have inherited it too
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a server that a compiler has started may have inherited the lock
     finally:
         os.close(lock)
 
 
 def _copy(sources: Mapping[str, bytes], folder: Path) -> None:
-    """Make the folder have these files only. Unchanged files stay, so that ninja sees which have changed."""
+    """Make the folder contain exactly these files.
+
+    Unchanged files are not written, so that ninja sees which ones have changed.
+    """
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         if file.relative_to(folder).as_posix() not in sources:
             file.unlink()
@@ -207,7 +211,7 @@ def _copy(sources: Mapping[str, bytes], folder: Path) -> None:
 
 
 def sweep(cache: Path, before: float) -> None:
-    """Remove the entries of a cache last used before that time, but no locks.
+    """Remove the entries of a cache that were last used before that time, but no locks.
 
     Another process may remove some of them at the same time.
     """
@@ -235,7 +239,7 @@ def _to_stderr(line: str) -> None:
 
 
 def build_from_command_line(make: Callable[[], Path]) -> int:
-    """Build, and print how long it took and where the result is. Return 1 if the build fails."""
+    """Build, and print the duration and the place of the result. Return 1 if the build fails."""
     begin = time.monotonic()
     try:
         made = make()

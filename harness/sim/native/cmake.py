@@ -19,12 +19,12 @@ from harness.sim.native.toolchain import BuildError, Toolchain
 
 Progress = Callable[[str], object]
 
-#: The oldest releases that work. `pyproject.toml` has the same, with the reasons.
+#: The oldest releases that work. `pyproject.toml` has the same numbers, with the reasons.
 _LEAST = {"cmake": (3, 20), "ninja": (1, 11)}
 _MEMORY_OF_ONE = 1 << 30  # bytes that the compiler needs for one file with torch's headers
 _MOST_ERRORS = 5
 _PROBE_LIMIT = 20.0  # seconds; a program on a cold network file system takes several seconds
-#: Variables with which cmake or ninja would make something else than what the key of a library says.
+#: Variables that would make cmake or ninja build something other than the library's key says.
 _IGNORED = ("CLICOLOR_FORCE", "CMAKE_GENERATOR", "CMAKE_TOOLCHAIN_FILE", "DESTDIR", "LDFLAGS", "NINJAFLAGS")
 
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
@@ -45,7 +45,7 @@ def run_cmake(
     environ: Mapping[str, str],
     lock: int,
 ) -> Path:
-    """Build the sources in ``tree/source`` again as far as they have changed. Return the folder of the results.
+    """Build the changed sources in ``tree/source``. Return the folder of the results.
 
     `lock` is a file descriptor that cmake, ninja and the compilers inherit. Raise BuildError, with the first errors of
     the compiler.
@@ -63,7 +63,7 @@ def run_cmake(
     with log.open("w", buffering=1, encoding="utf-8") as notes:
         run = _Run(noun, tree, log, notes, report, environ, lock)
         if folder.is_dir() and run(configure):
-            shutil.rmtree(folder)  # of a cache that was moved, for example, cmake asks to delete it and try again
+            shutil.rmtree(folder)  # cmake may ask for this, for example in a moved cache
         if not folder.is_dir() and (status := run(configure)):
             raise run.error("cmake", status)
         if status := run([programs["ninja"], "-C", str(folder), f"-j{jobs}"]):
@@ -72,7 +72,7 @@ def run_cmake(
 
 
 def _configuration(tree: Path, tools: Toolchain, parts: Sequence[str], environ: Mapping[str, str]) -> Iterator[str]:
-    """The arguments of cmake. Folders outside the tree get a path in it, which is the same for equal folders."""
+    """Yield the arguments of cmake. Folders outside the tree get a path in it, which is the same for equal folders."""
     links = tree / "from"
     links.mkdir(exist_ok=True)
     for name, folder in tools.folders.items():
@@ -88,7 +88,7 @@ def _configuration(tree: Path, tools: Toolchain, parts: Sequence[str], environ: 
         **{name: str(links / name) for name in tools.folders},
         "CMAKE_BUILD_TYPE": "",
         "CMAKE_CXX_COMPILER": ";".join(tools.compiler),
-        "CMAKE_CXX_COMPILER_LAUNCHER": environ.get("CMAKE_CXX_COMPILER_LAUNCHER", ""),  # ccache, for example
+        "CMAKE_CXX_COMPILER_LAUNCHER": environ.get("CMAKE_CXX_COMPILER_LAUNCHER", ""),  # for example ccache
         "CMAKE_CXX_FLAGS": shlex.join(tools.flags),
         "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(tree / "out"),
         "CMAKE_RUNTIME_OUTPUT_DIRECTORY": str(tree / "out"),
@@ -138,7 +138,7 @@ class _Run:
                         line.replace(f"{self._tree}/source/", "").replace(f"{self._tree}/from/", "").rstrip("\n")
                     )
             except BaseException:
-                process.terminate()  # ninja then ends its compilers and removes what they have begun
+                process.terminate()  # ninja then ends its compilers and removes incomplete results
                 raise
         return process.returncode
 
@@ -159,7 +159,7 @@ class _Run:
             errors = [line for line in lines[begin:] if _ERROR.search(line)]
         else:
             begin = next((number for number, line in enumerate(lines) if _ERROR.search(line)), len(lines))
-            errors = lines[begin:]  # cmake says what is wrong in the lines that follow
+            errors = lines[begin:]  # cmake describes the error in the lines that follow
         shown = errors[:_MOST_ERRORS] or lines[-_MOST_ERRORS:]
         return BuildError(
             f"{format_ninja_step(failed[1]) if failed else step} failed with status {status}, so {self._noun} cannot "
@@ -168,7 +168,7 @@ class _Run:
 
 
 def format_ninja_step(text: str) -> str:
-    """Return what a step of ninja does, by its description or by its output, such as "compiling core/queue.cpp"."""
+    """Return the description of a ninja step, from its text or its output, such as "compiling core/queue.cpp"."""
     if match := _OBJECT.search(text):
         source = posixpath.normpath(posixpath.join(match[1] or "", match[2].replace("__/", "../")))
         return f"compiling {_TOGETHER.sub(_MANY, source)}"
@@ -177,7 +177,7 @@ def format_ninja_step(text: str) -> str:
 
 
 def find_program(name: str, noun: str, environ: Mapping[str, str]) -> str:
-    """Return the path of cmake or ninja: of the package for Python, or else in ``$PATH``. Raise BuildError."""
+    """Return the path of cmake or ninja: that of the Python package, or else the one in ``$PATH``. Raise BuildError."""
     least = _LEAST[name]
     old = ""
     for place in _places(name, environ):
@@ -196,7 +196,7 @@ def find_program(name: str, noun: str, environ: Mapping[str, str]) -> str:
 
 
 def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where the program may be. Wheels bring it in a folder of the package or among the scripts."""
+    """Yield possible places of the program. Wheels install it in a folder of the package or among the scripts."""
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin is not None:
         package = Path(spec.origin).parent
@@ -207,7 +207,7 @@ def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def compiler_jobs(environ: Mapping[str, str]) -> int:
-    """Return how many compilers run at once: limited by processors (or ``$MAX_JOBS``) and by memory."""
+    """Return the number of parallel compilers, limited by processors (or ``$MAX_JOBS``) and by memory."""
     import psutil
 
     limit = environ.get("MAX_JOBS", "")

@@ -1,7 +1,7 @@
 """The faults that can be injected into devices: their names by kind of device, and the syntax of an injection.
 
-Each kind of device has its lists (`Backend.faults`), which this module and C++ read. The syntax,
-``NAME[:probability][,seed=N]``, is also the same in both.
+Each kind of device has its lists (`Backend.faults`), which this module and C++ both read. Both use the same syntax,
+``NAME[:probability][,seed=N]``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FORM = "NAME[:probability][,seed=N]"
 
 
 class InjectionError(HarnessError):
-    """An unknown fault or an invalid injection. The text says what was expected; callers prepend "expected"."""
+    """An unknown fault or an invalid injection. The text names the accepted form; callers prepend "expected"."""
 
 
 @functools.cache
 def fault_catalogue(kind: DeviceKind) -> Mapping[str, str]:
-    """Return every fault of this kind of device, in the order of its lists: its name, and what it breaks."""
+    """Return every fault of this kind of device with its effect, by name, in the order of its lists."""
     texts = [(_ROOT / file).read_text(encoding="utf-8") for file in BACKENDS[kind].faults]
     return MappingProxyType(parse_fault_list("\n".join(texts)))
 
@@ -79,7 +79,7 @@ class Injection:
 
 
 def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
-    """Parse one injection into this kind of device, or into any. Raise InjectionError."""
+    """Parse an injection into devices of this kind, or of any kind. Raise InjectionError."""
     match = _INJECTION.fullmatch(text.strip())
     if match is None:
         raise InjectionError(f"a fault as {_FORM}, not {text!r}")
@@ -94,7 +94,7 @@ def parse_injection(text: str, kind: DeviceKind | None = None) -> Injection:
 
 
 def parse_injections(text: str) -> tuple[Injection, ...]:
-    """Parse injections separated by semicolons. Empty for an empty text. Raise InjectionError."""
+    """Parse injections separated by semicolons. The result is empty for an empty text. Raise InjectionError."""
     injections = [parse_injection(part) for part in text.split(SEPARATOR) if part.strip()]
     names = [injection.name for injection in injections]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -128,5 +128,5 @@ def _seed(name: str, text: str | None) -> int:
 
 
 def _decimal(value: float) -> str:
-    """Return a number in [0, 1] without an exponent: the syntax has none."""
+    """Return a number in [0, 1] without an exponent, which the syntax does not allow."""
     return f"{value:.18f}".rstrip("0") if "e" in repr(value) else repr(value)

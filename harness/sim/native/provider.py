@@ -1,7 +1,7 @@
-"""What a software device offers to the rest of the harness: its build for a run, and its use in a process.
+"""The interface of a software device to the rest of the harness: its build for a run, and its use in a process.
 
-Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Packages above need no
-other.
+Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Packages on higher floors
+need no other module.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from harness.backends.backend import Backend
 
 @dataclass(frozen=True, slots=True)
 class ProvidedDevice:
-    """What a run needs of a software device.
+    """The parts of a software device that a run needs.
 
-    `library`: what executors load; None for a device that they have anyway. `facts`: how it was built, for reports.
-    `variables`: what the environment of every process that runs cases must have from its start on.
+    `library`: the library that executors load; None for a device that they have anyway. `facts`: facts about the build,
+    for reports. `variables`: the environment variables that every process that runs cases must have from its start on.
     """
 
     library: str | None
@@ -34,13 +34,13 @@ class DeviceProvider(Protocol):
         """Build the libraries unless the cache has them. Raise HarnessError."""
 
     def enter(self, library: str) -> None:
-        """Make this executor, forked or fresh, ready for cases. Any exception means that it cannot be used."""
+        """Prepare this executor, forked or fresh, for cases. Any exception means that the device cannot be used."""
 
     def enter_inline(self, library: str) -> None:
-        """Do the same in a pytest process that runs cases itself. Called before each case. Raise HarnessError."""
+        """Prepare a pytest process that runs cases itself. Called before each case. Raise HarnessError."""
 
     def prepare(self, variables: Mapping[str, str]) -> None:
-        """Make up for the variables in this process, which was started without them. Raise HarnessError."""
+        """Apply the variables to this process, which was started without them. Raise HarnessError."""
 
 
 def provider_of(backend: Backend) -> DeviceProvider:

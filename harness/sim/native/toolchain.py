@@ -21,7 +21,7 @@ from harness.devices import software
 from harness.devices.device import DeviceError
 
 _VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
-_CXX20_SINCE = (2, 12)  # from this release on, torch compiles its own extensions, and so its headers, as C++20
+_CXX20_SINCE = (2, 12)  # since this release, torch compiles its own extensions, and so its headers, as C++20
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
 
 
@@ -31,13 +31,14 @@ class BuildError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What sources are compiled with.
+    """The tools and settings with which sources are compiled.
 
     - `compiler`: a command. `compiler_text`: its path and version, for reports.
     - `flags`: flags of the user, from ``$CXXFLAGS``. They come after those of ``CMakeLists.txt``.
     - `variables`: settings for ``CMakeLists.txt``.
     - `folders`: the same, for folders outside the project.
-    - `identity`: everything else that can change a library. It has no paths: `folders` with equal contents are equal.
+    - `identity`: everything else that can change a library. It contains no paths: `folders` with equal contents are
+      equal.
     """
 
     compiler: tuple[str, ...]
@@ -48,7 +49,7 @@ class Toolchain:
     folders: Mapping[str, Path] = field(default_factory=dict)
 
     def key(self) -> str:
-        """Return the same text for toolchains that make the same library of the same sources, on any path."""
+        """Return a text that is equal for toolchains that make the same library of the same sources, on any path."""
         return short_digest([self.compiler[1:], self.identity, self.flags, sorted(self.variables.items())])
 
 
@@ -60,7 +61,7 @@ def short_digest(value: object) -> str:
 def find_cpp_toolchain(environ: Mapping[str, str], noun: str) -> Toolchain:
     """Return the toolchain for a library that needs neither torch nor Python.
 
-    `noun`: what is built, for error messages. Raise BuildError if there is no usable compiler.
+    `noun`: the name of the library in error messages. Raise BuildError if there is no usable compiler.
     """
     compiler = _compiler(environ, noun)
     version = _version(compiler, environ)
@@ -76,7 +77,7 @@ def find_cpp_toolchain(environ: Mapping[str, str], noun: str) -> Toolchain:
 def find_torch_toolchain(environ: Mapping[str, str] = os.environ, noun: str = "the software device") -> Toolchain:
     """Return the toolchain of this interpreter, its torch, and the compiler that torch would use.
 
-    `noun`: what is built, for error messages. Raise BuildError if something is missing.
+    `noun`: the name of the library in error messages. Raise BuildError if something is missing.
     """
     tools = find_cpp_toolchain(environ, noun)
     folder = torch_folder()

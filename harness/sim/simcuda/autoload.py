@@ -1,15 +1,15 @@
 """Loads the operators of the simulated CUDA into a process that imports torch.
 
-torch calls `load` at the end of its import: it is an entry point of the group ``torch.backends``. The operators are
-therefore in every process of a run on simulated devices, those that cases start included. In every other process it
-does nothing, and imports nothing.
+torch calls `load` at the end of its import, since it is an entry point of the group ``torch.backends``. Therefore the
+operators are in every process of a run on simulated devices, including those that cases start. In all other processes
+the function does nothing, and imports nothing.
 """
 
 from __future__ import annotations
 
 import os
 
-#: The library of the operators. Set in processes of a run on simulated devices only.
+#: The library of the operators. Set only in processes of a run on simulated devices.
 VARIABLE = "SIMCUDA_OPERATORS"
 
 _loaded: str | None = None
@@ -18,8 +18,8 @@ _loaded: str | None = None
 def load() -> None:
     """Register the operators for CUDA tensors, if the environment names their library.
 
-    Raise RuntimeError if the process has another CUDA runtime, where the operators would compute on addresses of a
-    GPU, and if this torch does not take the operators. Raise OSError if the library cannot be loaded.
+    Raise RuntimeError if the process has another CUDA runtime, since the operators would then compute on addresses of a
+    GPU, and if this torch does not accept the operators. Raise OSError if the library cannot be loaded.
     """
     global _loaded
     library = os.environ.get(VARIABLE)

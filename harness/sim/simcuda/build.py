@@ -1,7 +1,7 @@
 """Builds the libraries of the simulated CUDA at their first use, and caches them.
 
 ``python -m harness.sim.simcuda.build`` builds them by hand. There is one set for each CUDA that torch is built for:
-five with the names of CUDA's own, and the operators. ``CMakeLists.txt`` says how they are built.
+five with the names of CUDA's own libraries, and the operators. ``CMakeLists.txt`` has the build.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.toolchain import NOUN, SimcudaToolchains
 
-#: Sources are named from here, since some belong to the software device too.
+#: Paths of sources are relative to this folder, since some belong to the software device too.
 ROOT = Path(__file__).parent.parent
 
 OPERATORS = "libsimcuda_operators.so"
@@ -31,7 +31,7 @@ _SOURCES = ("simcuda", "softdevice/csrc/core", "softdevice/csrc/operators")
 
 @dataclass(frozen=True, slots=True)
 class SimcudaLibraries:
-    """The libraries in `folder`. `runtime` are those that replace CUDA's, in the order in which they are loaded."""
+    """The libraries in `folder`. `runtime`: the libraries that replace CUDA's, in loading order."""
 
     folder: Path
     runtime: tuple[Path, ...]
@@ -41,7 +41,8 @@ class SimcudaLibraries:
 def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> SimcudaLibraries:
     """Return the libraries for this interpreter and its torch. Build them if they are not in the cache.
 
-    See `harness.sim.native.build.build_libraries`. Raise BuildError, also for a folder that cannot be preloaded from.
+    See `harness.sim.native.build.build_libraries`. Raise BuildError, also for a folder from which nothing can be
+    preloaded.
     """
     tools = toolchain.find_simcuda_toolchains(environ)
     made = simcuda_recipe(tools)
@@ -56,13 +57,13 @@ def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str
 
 
 def describe_build(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return compiler and key of what `build_simcuda` returns, for reports. Raise BuildError."""
+    """Return compiler and key of the libraries that `build_simcuda` returns, for reports. Raise BuildError."""
     tools = toolchain.find_simcuda_toolchains(environ)
     return {"compiler": tools.runtime.compiler_text, "key": native.cache_key(simcuda_recipe(tools))}
 
 
 def simcuda_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
-    """Return what is built with these toolchains."""
+    """Return the recipe of the libraries for these toolchains."""
     files = (*runtime_files(tools.major), OPERATORS)
     return BuildRecipe(NOUN, "simcuda", root, _SOURCES, PARTS, files, tools.operators)
 

@@ -1,7 +1,7 @@
-"""How the simulated CUDA gets into a process: what its environment must have, and whether it worked.
+"""Loads the simulated CUDA into a process: makes the environment for it, and checks the result.
 
-torch's wheels find CUDA's libraries by DT_RPATH, which no search path precedes. A library of the same soname that is
-loaded first does: LD_PRELOAD at the start of a process, or a load by hand before torch is imported.
+torch's wheels find CUDA's libraries by DT_RPATH, which has priority over all search paths, but not over a library of
+the same soname that is already loaded: by LD_PRELOAD at the start of a process, or by hand before torch is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.sim.simcuda.build import SimcudaLibraries
 PRELOAD = "LD_PRELOAD"
 #: Torch loads no entry point if this is 0.
 _TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-#: Torch replaces some operators for CUDA by kernels in Triton and CuTe, which only a GPU can run, unless this is 1.
+#: Unless this is 1, torch replaces some operators for CUDA by kernels in Triton and CuTe, which only a GPU can run.
 _TORCH_WITHOUT_JIT = "TORCH_DISABLE_NATIVE_JIT"
 
 
@@ -28,9 +28,7 @@ class SimcudaLoadError(HarnessError):
 
 
 def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the environment of a process on simulated devices must have at its start, in addition to
-    `environ`.
-    """
+    """Return the variables that a process on simulated devices must have at its start, in addition to `environ`."""
     own = ":".join(str(library) for library in built.runtime)
     outer = environ.get(PRELOAD, "")
     return {
@@ -42,7 +40,7 @@ def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> 
 
 
 def check_simcuda_loaded(operators: str) -> None:
-    """Raise LoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
+    """Raise SimcudaLoadError unless this process has the simulated CUDA, and its operators if torch is imported."""
     if simulation.simulated_runtime() is None:
         raise SimcudaLoadError(f"the simulated CUDA is not in this process: {PRELOAD} is {os.environ.get(PRELOAD)!r}")
     if "torch" in sys.modules and autoload.loaded_operators() != operators:
@@ -53,9 +51,10 @@ def check_simcuda_loaded(operators: str) -> None:
 
 
 def load_into_this_process(wanted: Mapping[str, str]) -> None:
-    """Load what `simcuda_environment` would have loaded at the start of this process.
+    """Load the libraries that `simcuda_environment` would have loaded at the start of this process.
 
-    Set them for its children. Raise LoadError if torch was imported before, or if a library cannot be loaded.
+    Set the variables for its children. Raise SimcudaLoadError if torch was imported before, or if a library cannot be
+    loaded.
     """
     if simulation.simulated_runtime() is None:
         if "torch" in sys.modules:

@@ -1,6 +1,7 @@
 """The simulated GPUs of this machine, from environment variables. Needs neither torch nor the libraries.
 
-The rules are those of ``csrc/include/simcuda_machine.h``, which reads the same variables where the devices are used:
+The rules are those of ``csrc/include/simcuda_machine.h``, which reads the same variables in processes that use the
+devices:
 
 - ``SIMCUDA_DEVICE_COUNT``: how many devices the machine has, 1 to 64; default 2;
 - ``SIMCUDA_DEVICE_MEMORY``: memory of each device in bytes, or with the suffix KiB, MiB or GiB, at least 2 MiB; default
@@ -50,9 +51,7 @@ def simulated_devices(environ: Mapping[str, str]) -> tuple[Device, ...]:
 
 
 def simulated_inventory(environ: Mapping[str, str]) -> Inventory:
-    """Return the devices that a run may use. Raise MachineError for an invalid variable, and if no device is
-    visible.
-    """
+    """Return the devices that a run may use. Raise MachineError for an invalid variable, or if no device is visible."""
     selection = apply_visible_mask(simulated_devices(environ), environ)
     if not selection.visible:
         why = "; ".join(selection.notes)

@@ -1,4 +1,4 @@
-"""The simulated CUDA as the harness uses it; see `harness.sim.native.provider`."""
+"""The provider of the simulated CUDA; see `harness.sim.native.provider`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ def provide() -> ProvidedDevice:
 
 
 def enter(library: str) -> None:
-    """Check that this executor has the simulated CUDA, which is loaded at the start of the process. Raise LoadError."""
+    """Check that this executor has the simulated CUDA, which is loaded at the start of the process.
+
+    Raise SimcudaLoadError.
+    """
     loading.check_simcuda_loaded(library)
 
 
 def enter_inline(library: str) -> None:
-    """See `enter`."""
+    """Check that this process has the simulated CUDA, see `enter`."""
     loading.check_simcuda_loaded(library)
 
 
 def prepare(variables: Mapping[str, str]) -> None:
-    """Load CUDA's libraries into this process, before it imports torch. Raise LoadError."""
+    """Load CUDA's libraries into this process, before it imports torch. Raise SimcudaLoadError."""
     loading.load_into_this_process(variables)

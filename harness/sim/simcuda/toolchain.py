@@ -1,6 +1,6 @@
-"""What the libraries of the simulated CUDA are compiled with: the CUDA that torch is built for, and its headers.
+"""The toolchains of the simulated CUDA's libraries: for the CUDA that torch is built for, with its headers.
 
-Does not import torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from harness.sim.native.toolchain import BuildError, Toolchain
 
 NOUN = "the simulated CUDA"
 
-#: A header of each kind that is needed, and the wheel that has it by major version of CUDA. From CUDA 13 on, the wheels
-#: share one folder.
+#: One header of each required kind, and the wheel that contains it by major version of CUDA. From CUDA 13 on, the
+#: wheels share one folder.
 _HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
     "cuda_runtime_api.h": {
         12: ("nvidia/cuda_runtime/include", "nvidia-cuda-runtime-cu12"),
@@ -37,9 +37,9 @@ _HEADERS: Mapping[str, Mapping[int, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SimcudaToolchains:
-    """`major`: the major version of the CUDA that torch is built for. `runtime`: for libraries that do not need torch.
+    """The toolchains. `major`: the major version of the CUDA that torch is built for.
 
-    `operators`: for those that do.
+    `runtime`: for libraries that do not need torch. `operators`: for those that do.
     """
 
     major: int
@@ -50,7 +50,7 @@ class SimcudaToolchains:
 def cuda_major() -> int:
     """Return the major version of the CUDA that the installed torch is built for.
 
-    Raise BuildError without a CUDA build of torch, and for a CUDA that is not simulated.
+    Raise BuildError without a CUDA build of torch, and for a version of CUDA that is not simulated.
     """
     detected = software.torch_cuda_version()
     if not isinstance(detected.value, tuple):
@@ -93,7 +93,7 @@ def find_simcuda_toolchains(
 
 
 def header_folders(major: int, search: Sequence[str]) -> tuple[Path, ...]:
-    """Return the folders with the headers of that CUDA. Raise BuildError with the name of the wheel that is missing."""
+    """Return the folders with the headers of that CUDA. Raise BuildError with the name of a missing wheel."""
     folders: list[Path] = []
     for header, wheels in _HEADERS.items():
         folder, wheel = wheels[major]

@@ -106,7 +106,7 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    """Return how many devices this process sees."""
+    """Return the number of devices that this process sees."""
     return _native.device_count()
 
 
@@ -116,7 +116,7 @@ def current_device() -> int:
 
 
 def set_device(device: DeviceLike) -> None:
-    """Make it the current device of the calling thread."""
+    """Make a device the current one of the calling thread."""
     torch.accelerator.set_device_index(_index(device))
 
 
@@ -129,7 +129,7 @@ class device:  # noqa: N801 - torch's name for it
         self._before = -1
 
     def __enter__(self) -> None:
-        """Switch to it."""
+        """Switch to the device."""
         if self._index >= 0:
             self._before = current_device()
             torch.accelerator.set_device_index(self._index)
@@ -137,7 +137,7 @@ class device:  # noqa: N801 - torch's name for it
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Switch back."""
+        """Switch back to the previous device."""
         if self._index >= 0:
             torch.accelerator.set_device_index(self._before)
 
@@ -186,11 +186,17 @@ def loading_code() -> str:
 
 
 def _lazy_init() -> None:
-    """Does nothing. torch calls it at the first use from Python; torch 2.11 does not synchronise a device before it."""
+    """Do nothing. torch calls this at the first use from Python.
+
+    torch 2.11 does not synchronise a device before that.
+    """
 
 
 def _is_in_bad_fork() -> bool:
-    """Return whether this process was forked from a process that had used a device. torch calls it before it seeds."""
+    """Return whether this process was forked from a process that had used a device.
+
+    torch calls this before it seeds.
+    """
     return _native.forked()
 
 
@@ -198,7 +204,7 @@ def _is_in_bad_fork() -> bool:
 
 
 #: torch's own classes. Without a device they use the current accelerator, which is this one. Subclasses do not work
-#: everywhere: where torch takes another event, it checks for exactly its own class.
+#: everywhere: functions of torch that take another event check for exactly its own class.
 Stream = torch.Stream
 Event = torch.Event
 
@@ -214,7 +220,7 @@ def default_stream(device: DeviceLike = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Make it the calling thread's stream of its device, and that device the current one."""
+    """Make a stream the calling thread's stream of its device, and make that device the current one."""
     torch.accelerator.set_stream(stream)
 
 
@@ -226,25 +232,25 @@ class StreamContext:
         self.stream = stream
 
     def __enter__(self) -> None:
-        """Switch to it."""
+        """Switch to the stream."""
         if self.stream is not None:
             self.stream.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Switch back, both stream and device."""
+        """Switch back to the previous stream and device."""
         if self.stream is not None:
             self.stream.__exit__(kind, error, trace)
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """``with torch.soft.stream(s):``."""
+    """Return a context for a stream: ``with torch.soft.stream(s):``."""
     return StreamContext(stream)
 
 
 def sleep(milliseconds: float, stream: torch.Stream | None = None) -> None:
-    """Let a stream, by default the current one, sleep for that long. Return at once."""
+    """Let a stream, by default the current one, sleep for this time. Return immediately."""
     chosen = current_stream() if stream is None else stream
     if chosen.device.type != _TYPE:
         raise ValueError(f"expected a stream of a {_TYPE} device, got one of {str(chosen.device)!r}")
@@ -296,7 +302,7 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: DeviceLike = _TYPE) -> torch.Tensor:
-    """Return state of the device's generator: 16 bytes on the CPU."""
+    """Return the state of the device's generator: 16 bytes on the CPU."""
     return torch.frombuffer(bytearray(_native.get_rng_state(_index(device))), dtype=torch.uint8)
 
 
@@ -426,6 +432,6 @@ def times_struck(name: str) -> int:
 def thread_count() -> int:
     """Return the number of threads that the devices started in this process.
 
-    The threads live as long as the process, so they are no leak.
+    The threads live until the end of the process, so they are no leak.
     """
     return _native.thread_count()

@@ -1,4 +1,4 @@
-"""Builds the library of the software device at its first use, and caches it. ``CMakeLists.txt`` says how.
+"""Builds the library of the software device at its first use, and caches it. ``CMakeLists.txt`` has the build.
 
 ``python -m harness.sim.softdevice.build`` builds it by hand.
 """
@@ -16,7 +16,7 @@ from harness.sim.native.build import BuildRecipe
 from harness.sim.native.cmake import Progress
 from harness.sim.native.toolchain import Toolchain
 
-#: Sources are named from here: the simulated CUDA shares some of them.
+#: Paths of sources are relative to this folder, since the simulated CUDA shares some of them.
 ROOT = Path(__file__).parent.parent
 CSRC = Path(__file__).with_name("csrc")
 #: The name of the module in the library; Python calls its function ``PyInit__softdevice``.
@@ -42,7 +42,7 @@ def describe_build(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def softdevice_recipe(tools: Toolchain, root: Path = ROOT) -> BuildRecipe:
-    """Return what is built with this toolchain."""
+    """Return the recipe of the library for this toolchain."""
     return BuildRecipe(_NOUN, "softdevice", root, ("softdevice",), PARTS, (f"{MODULE}.so",), tools)
 
 

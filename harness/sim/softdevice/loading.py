@@ -1,4 +1,7 @@
-"""Loads the software device into this process, for good: torch has one slot (PrivateUse1) for a third-party device."""
+"""Loads the software device into this process, permanently.
+
+torch has one slot (PrivateUse1) for a third-party device.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ class SoftdeviceLoadError(HarnessError):
 def load_software_device(path: str | Path) -> None:
     """Register ``torch.soft`` and the device type ``soft``. `path` is the library from `build`.
 
-    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raise LoadError if
-    the library cannot be loaded, or if another device is registered in torch's slot.
+    The variables ``SOFT_...`` must be set before. A second call with the same library does nothing. Raise
+    SoftdeviceLoadError if the library cannot be loaded, or if another device is registered in torch's slot.
     """
     global _loaded
     place = Path(path).absolute()

@@ -1,6 +1,6 @@
-"""The software devices of this process, from environment variables. Does not need torch.
+"""The software devices of this process, from environment variables. This module does not need torch.
 
-The rules are those of ``csrc/core/config.cpp``, which reads the same variables where the devices are used:
+The rules are those of ``csrc/core/config.cpp``, which reads the same variables in processes that use the devices:
 
 - ``SOFT_DEVICE_COUNT``: how many devices the machine has, 1 to 64; default 2;
 - ``SOFT_DEVICE_MEMORY``: memory of each device in bytes, or with the suffix KiB, MiB or GiB, at least 2 MiB; default

@@ -1,4 +1,4 @@
-"""The software device as the harness uses it; see `harness.sim.native.provider`."""
+"""The provider of the software device; see `harness.sim.native.provider`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def provide() -> ProvidedDevice:
 
 
 def enter(library: str) -> None:
-    """Load it into this executor, and use every stream once."""
+    """Load the library into this executor, and use every stream once."""
     from harness.sim.softdevice import loading, warming  # they need torch
 
     loading.load_software_device(library)
@@ -25,7 +25,7 @@ def enter(library: str) -> None:
 
 
 def enter_inline(library: str) -> None:
-    """Load it into this process. Raise LoadError."""
+    """Load the library into this process. Raise SoftdeviceLoadError."""
     from harness.sim.softdevice import loading
 
     loading.load_software_device(library)

@@ -1,7 +1,7 @@
 """Software devices: the project's own accelerator for torch, on the CPU.
 
-They are registered as devices from outside of this tree are: the entry point ``soft`` of ``gpu_conformance.backends``
-(``pyproject.toml``) names `BACKEND`, and nothing outside of this folder knows more of them.
+They are registered like devices outside this tree: the entry point ``soft`` of ``gpu_conformance.backends``
+(``pyproject.toml``) names `BACKEND`, and code outside this folder knows nothing else about them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BACKEND = Backend(
     # The first use of a device starts all threads, and they stay.
     own_threads=lambda torch: int(_module(torch).thread_count()),
     # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
-    # them (MKL 4.6 MiB at the first larger matrix product). Each thread allocates its buffers at
-    # some time, and chance decides which thread gets which work.
+    # them (MKL 4.6 MiB at the first larger matrix product). It is random which thread gets which work, and so when each
+    # thread allocates its buffers.
     ignored_meters=("heap_bytes", "mapped_bytes"),
 )

@@ -1,4 +1,4 @@
-"""Initialises the software devices of a process before its first case, so that one-time memory looks like no leak.
+"""Initialises the software devices of a process before its first case. One-time memory then does not look like a leak.
 
 The first use of a device starts the threads of all streams. Each thread then allocates some 35 KiB for the thread-local
 state of torch's libraries. The first tensor makes the device's first segment.
@@ -13,7 +13,7 @@ def warm_up_devices(injections: str) -> None:
     """Run one piece of work on every visible device, then free memory and reset statistics.
 
     No faults are injected meanwhile. The faults of `injections` (syntax of `harness.sim.native.faults`) are injected
-    afterwards, so their random sequences start at the beginning.
+    afterwards, so that their random sequences start at the beginning.
     """
     import torch
 

@@ -56,7 +56,7 @@ HEAD_SILENCE = 120.0
 MARGIN = 30.0
 #: Seconds between two reads of the session's journal.
 LOOK = 0.2
-#: Maximum bytes of a journal line that is sent; the lines of one message have about this size together.
+#: Maximum bytes of a journal line that is sent, and the approximate size of all lines of one message.
 LONGEST_LINE, BLOCK = 8 << 20, 4 << 20
 LOG = "pytest.log"
 _TAIL = 4000
@@ -101,7 +101,7 @@ class Session:
         self._descriptor = -1
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Send a message to the session. The exit of an ended session is noticed elsewhere."""
+        """Send a message to the session. Other code notices when the session has ended."""
         with contextlib.suppress(OSError):
             self.socket.sendall(json.dumps({"say": kind, **fields}).encode("ascii") + b"\n")
 
@@ -117,7 +117,7 @@ class Session:
         return [json.loads(line) for line in self._buffer.feed(data)]
 
     def new_lines(self) -> list[str]:
-        """Return the new whole lines of its journal since the last call, at most about `BLOCK` bytes of them."""
+        """Return the new complete lines of its journal since the last call, at most about `BLOCK` bytes of them."""
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self._journal, os.O_RDONLY | os.O_CLOEXEC)
@@ -181,7 +181,7 @@ class Agent:
         self._selector.register(self._wake, selectors.EVENT_READ, self._drain)
 
     def run(self) -> int:
-        """Work until the head ends it or is gone. Return the exit status."""
+        """Work until the head ends the agent or is gone. Return the exit status."""
         while not (self._quitting and self._session is None):
             for key, _ in self._selector.select(LOOK if self._session is not None else BEAT):
                 key.data()

@@ -1,7 +1,7 @@
 """Check whether Slurm can grant a new allocation: the request against the nodes of the partition.
 
 Slurm also refuses such a request, but names neither the nodes nor their resources. If these functions do not understand
-a request, they raise no objection: Slurm decides.
+a request, they have no objection, and Slurm decides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Resource:
         return ":".join(filter(None, [self.name, self.type, str(self.count)]))
 
     def is_met_by(self, others: Iterable[Resource]) -> bool:
-        """Return whether a node with these resources has it."""
+        """Return whether a node with these resources has this one."""
         same = [other for other in others if other.name == self.name and self.type in ("", other.type)]
         return sum(resource.count for resource in same) >= self.count
 
@@ -54,7 +54,7 @@ class SlurmNode:
 
     @property
     def has(self) -> str:
-        """Return its resources and features as text."""
+        """The node's resources and features as text."""
         return ", ".join([*map(str, self.gres), *self.features]) or "nothing"
 
 
@@ -93,8 +93,9 @@ def parse_resources(text: str) -> tuple[Resource, ...] | None:
 
 
 def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
-    """Return why no nodes can satisfy a request; empty if nothing is known against it. `default`: the default
-    partition.
+    """Return why no nodes can satisfy a request; empty if there is no known reason.
+
+    `default`: the default partition.
     """
     partitions = request.partitions or ((default,) if default else ())
     here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]
@@ -120,7 +121,7 @@ def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str
 
 
 def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
-    """Return the available resources, and their nodes."""
+    """Yield the available resources, and their nodes."""
     names: dict[str, list[str]] = {}
     for node in nodes:
         names.setdefault(node.has, []).append(node.name)

@@ -16,11 +16,11 @@ class Environments:
     """The facts that the nodes have sent about themselves.
 
     The facts of the run come from the node `leading`, which most others resemble, with the command and the host of the
-    head, and the devices of all nodes. They therefore agree with the `run` line of the journal, as evidence must.
+    head, and the devices of all nodes. Therefore they agree with the `run` line of the journal, as evidence requires.
     """
 
     def __init__(self, run_dir: Path, argv: Sequence[str]) -> None:
-        """`argv`: the command of the whole run. The commands of the nodes are with their facts."""
+        """`argv`: the command of the whole run. The facts of each node have its own command."""
         self._run_dir = run_dir
         self._command = [escape_invalid_xml(word) for word in argv]
         self.leading = ""

@@ -116,7 +116,7 @@ class Head:
         self._reference: SessionLines | None = None
         self._facts: dict[str, str] = {}
         self._environments = Environments(wanted.run_dir, wanted.argv)
-        #: Lines that come before the journal can begin.
+        #: Lines from before the journal begins.
         self._early: list[Callable[[], None]] = []
         #: Why the run did not begin; empty if it did.
         self.refusal = ""
@@ -214,7 +214,10 @@ class Head:
             self._say(self._progress())
 
     def _stop(self, name: str) -> None:
-        """Handle a signal: the first one gives running cases the grace period, the second one stops them at once."""
+        """Handle a signal.
+
+        The first one gives running cases the grace period, the second one stops them immediately.
+        """
         if self.stopped_by:
             for member in self._members.values():
                 if not member.closed:
@@ -310,7 +313,7 @@ class Head:
             self._attempt(member, event, fields, positions[0], jobs[0] or 0)
             return
         if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
-            return  # a second look decides nothing
+            return  # an attempt on a second device decides nothing
         self._record.copy(name, member.lines.number, event, fields)
 
     def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
@@ -410,7 +413,7 @@ class Head:
     # The start of the run.
 
     def _begin(self, now: float) -> None:
-        """Begin once all nodes have collected or have timed out. The majority defines the run."""
+        """Begin the run once all nodes have collected or have timed out. The majority defines the run."""
         there = [member for member in self._members.values() if member.ready is not None and not member.lost]
         coming = [
             name
@@ -471,7 +474,7 @@ class Head:
         return tuple(changes)
 
     def _let_in(self, member: Member) -> None:
-        """Handle a session that is ready: it takes part if it equals the others."""
+        """Handle a session that is ready. It takes part if it equals the others."""
         assert self._record is not None
         assert self._reference is not None
         ready, name = member.ready, member.host.name
@@ -559,7 +562,7 @@ class Head:
             self._cut(member, str(error))
 
     def _drop(self, member: Member, why: str) -> None:
-        """Drop a lost node. If it wakes up again, it is stopped, and its messages are recorded as late."""
+        """Drop a lost node. If it wakes up again, stop it, and record its messages as late."""
         member.lost = True
         name = member.host.name
         words = member.link.last_words()

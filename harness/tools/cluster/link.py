@@ -18,7 +18,7 @@ from harness.tools.cluster.messages import VERSION, Hello, LineBuffer, LinkProto
 
 #: Maximum bytes before the first message of the agent: login banners.
 _MOST_NOISE = 1 << 20
-#: Maximum bytes that wait to be sent. An agent that reads nothing for so long is lost.
+#: Maximum bytes that wait to be sent. An agent that leaves so much unread is lost.
 _MOST_WAITING = 64 << 20
 #: Seconds that the child has to end after it closed its output.
 _END_LIMIT = 2.0
@@ -51,14 +51,17 @@ class Link:
         os.set_blocking(self.target, False)
 
     def say(self, message: BaseModel) -> None:
-        """Send a message, now or when the child reads again. Raise LinkProtocolError if it does not read at all."""
+        """Send a message, now or when the child reads again.
+
+        Raise LinkProtocolError if the child does not read at all.
+        """
         self._waiting += messages.encode_message(message)
         if len(self._waiting) > _MOST_WAITING:
             raise LinkProtocolError(f"it has not read {len(self._waiting) >> 20} MiB")
         self.flush()
 
     def flush(self) -> None:
-        """Send waiting data, as far as the child reads it. The end of its output shows that a child is gone."""
+        """Send waiting data, as far as the child reads it. If the child is gone, the end of its output shows it."""
         while self._waiting:
             try:
                 sent = os.write(self.target, self._waiting[:_BLOCK])
@@ -71,7 +74,7 @@ class Link:
 
     @property
     def waits(self) -> bool:
-        """Return whether data waits to be sent."""
+        """Whether data waits to be sent."""
         return bool(self._waiting)
 
     def hear(self) -> list[ToHead] | None:
@@ -111,7 +114,7 @@ class Link:
         return hello
 
     def end(self) -> str:
-        """Wait for a child that has closed its output. Return how it ended, with its last words."""
+        """Wait for a child that has closed its output. Return how the child ended, with its last error line."""
         try:
             status = self.process.wait(_END_LIMIT)
         except subprocess.TimeoutExpired:
@@ -135,7 +138,7 @@ class Link:
         self.process.wait()
 
     def close(self) -> None:
-        """Close the streams. An agent then ends by itself; one that does not is killed."""
+        """Close the streams. The agent then ends by itself; otherwise it is killed."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

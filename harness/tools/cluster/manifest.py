@@ -15,7 +15,7 @@ import yaml
 
 from harness.core.errors import HarnessError
 
-#: What DNS allows as the name of a Job, with space for the suffix that Kubernetes adds.
+#: The names that DNS allows for a Job, with space for the suffix that Kubernetes adds.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 RESULTS = "/results"
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
@@ -83,7 +83,7 @@ def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
         "completionMode": "Indexed",
         "completions": wanted.shards,
         "parallelism": wanted.shards,
-        # A red shard is a result, not a reason to run it again; a shard whose node is drained continues elsewhere.
+        # A red shard is a result, so it must not run again. A shard whose node is drained continues elsewhere.
         "backoffLimitPerIndex": 0,
         "podFailurePolicy": {
             "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
@@ -111,7 +111,7 @@ def manifest_text(wanted: ManifestRequest) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that some YAML reader could take for another type, such as 1e3, yes or null."""
+    """Quotes every text that a YAML reader could take for another type, such as 1e3, yes or null."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS

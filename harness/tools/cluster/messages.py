@@ -158,7 +158,7 @@ class SessionOver(FiniteModel):
 
 
 class Stopping(FiniteModel):
-    """Something else told the node to end, for example Slurm at the time limit."""
+    """Another program, for example Slurm at the time limit, has asked the node to end."""
 
     say: Literal["stopping"] = "stopping"
     why: Text
@@ -181,7 +181,7 @@ TO_HEAD: TypeAdapter[ToHead] = TypeAdapter(ToHead)
 
 
 def encode_message(message: BaseModel) -> bytes:
-    """The message as one line of ASCII."""
+    """Return the message as one line of ASCII."""
     data = message.model_dump_json(ensure_ascii=True).encode("ascii")
     return data + b"\n"
 

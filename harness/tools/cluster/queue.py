@@ -1,7 +1,7 @@
 """Decide which node runs which case: a state machine over plain values. It reads no clock and has no effects.
 
 Cases are positions in the list of the run. A *job* is one run of one case: the case itself, or a second look at a red
-one on another device. A node holds jobs under a lease, which ends with the job, the node's session, or the node.
+case on another device. A node holds jobs under a lease, which ends with the job, the node's session, or the node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum, auto
 from harness.core.outcome import Outcome
 from harness.scheduling.backlog import longest_short
 
-#: A case that was in flight on this many lost nodes does not run again: it may be the cause.
+#: A case that was in flight on this many lost nodes does not run again, because it may be the cause.
 MOST_LOSSES = 2
 #: A node whose sessions end this often without a finished case gets no other session.
 MOST_FAILURES = 3
@@ -24,8 +24,14 @@ SETTLE = 20.0
 
 
 class NodeState(Enum):
-    """STARTING: its session collects. OPEN: it takes cases. CLOSING: it gets no more cases in this session. IDLE: its
-    session is over, and another one can be opened. QUITTING: it was told to end. GONE: it has ended, or was lost.
+    """The state of a node.
+
+    - STARTING: its session collects.
+    - OPEN: it takes cases.
+    - CLOSING: it gets no more cases in this session.
+    - IDLE: its session is over, and another one can be opened.
+    - QUITTING: it has been asked to end.
+    - GONE: it has ended, or was lost.
     """
 
     STARTING = auto()
@@ -58,7 +64,7 @@ class Node:
     failures: int = 0
     finished: int = 0
     sessions: int = 1
-    #: Why it gets no more cases; empty while it does.
+    #: Why the node gets no more cases; empty while it gets some.
     over: str = ""
 
     @property
@@ -100,21 +106,21 @@ class GiveJobs:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """Tell a node that its session gets no more cases."""
+    """End the supply of cases for a node's session."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Have a node start another session."""
+    """Start another session on a node."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class QuitNode:
-    """Tell a node to end. `stop`: at once, as on a signal."""
+    """End a node. `stop`: immediately, as on a signal."""
 
     node: str
     stop: str = ""
@@ -199,11 +205,12 @@ class CaseQueue:
         last_word: float = math.inf,
         second_looks: int = 0,
     ) -> None:
-        """`silence`: a node without a message for this many seconds is lost. `start_limit`: seconds until its first
-        message.
+        """`silence`: a node without a message for this many seconds is lost.
+
+        `start_limit`: seconds until its first message.
 
         `stuck`: a node with cases is lost after this many seconds without a message about them. `last_word`: seconds
-        that a node has to end when told to. `second_looks`: how many red cases may run again on another device.
+        within which a node must end on request. `second_looks`: how many red cases may run again on another device.
         """
         self.nodes = {name: Node(name, heard=now, since=now, moved=now) for name in nodes}
         self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
@@ -213,13 +220,13 @@ class CaseQueue:
         self._waiting, self._looks = Waiting(), Waiting()
         self._first_ready: float | None = None
         self._now = now
-        #: How many cases, and how many second looks, have no end yet.
+        #: The numbers of cases, and of second looks, that have not ended.
         self.left = self._open_looks = 0
-        #: Why no case is handed out any more; empty while cases are.
+        #: Why no further case is handed out; empty while cases are handed out.
         self.stopped = ""
 
     def load(self, seconds: Sequence[float], finished: frozenset[int] = frozenset()) -> None:
-        """Set the cases. `seconds`: how long each should take. `finished`: those that have their verdict."""
+        """Set the cases. `seconds`: the expected duration of each. `finished`: those that have their verdict."""
         self.jobs = [Job(case, over=case in finished) for case in range(len(seconds))]
         left = [case for case in range(len(seconds)) if case not in finished]
         self.left, self._is_loaded = len(left), True
@@ -231,13 +238,13 @@ class CaseQueue:
     # Events of nodes.
 
     def heard(self, name: str, now: float) -> None:
-        """A node has sent a message."""
+        """Note a message of a node."""
         self.nodes[name].heard = now
 
     def ready(
         self, name: str, now: float, *, workers: int, gated: Mapping[int, str], kinds: Mapping[str, str]
     ) -> list[Action]:
-        """A session of a node has collected and accepts cases."""
+        """Handle a node whose session has collected and accepts cases."""
         node = self.nodes[name]
         if node.state is not NodeState.STARTING:
             return []
@@ -249,12 +256,12 @@ class CaseQueue:
         return self.tick(now)
 
     def wants(self, name: str, cases: int) -> list[Action]:
-        """A node can take this many more cases."""
+        """Handle a node that can take this many more cases."""
         self.nodes[name].free += max(0, cases)
         return self._go_on()
 
     def session_over(self, name: str, why: str, now: float) -> list[Action]:
-        """A session of a node has ended; its jobs go elsewhere, or into its next session."""
+        """Handle the end of a node's session. Its jobs go elsewhere, or into the node's next session."""
         node = self.nodes[name]
         self._now = now
         if node.state is NodeState.GONE:
@@ -274,7 +281,7 @@ class CaseQueue:
         return self._go_on()
 
     def lost(self, name: str, why: str) -> list[Action]:
-        """A node is gone, or silent for too long."""
+        """Handle a node that is gone, or silent for too long."""
         node = self.nodes[name]
         if node.state is NodeState.GONE:
             return []
@@ -283,7 +290,7 @@ class CaseQueue:
         return [Drop(name, why), *self._give_back(node, f"node {name} was lost: {why}"), *self._go_on()]
 
     def ended(self, name: str) -> list[Action]:
-        """A node has sent its last message."""
+        """Handle the last message of a node."""
         node = self.nodes[name]
         if node.state is NodeState.GONE:
             return []
@@ -318,8 +325,9 @@ class CaseQueue:
     # Events of jobs.
 
     def job_of(self, name: str, case: int) -> int | None:
-        """Return the job on which a node may report for this case: a leased one, or the one that it has done; otherwise
-        None.
+        """Return the job on which a node may report for this case, otherwise None.
+
+        It is a job that the node has leased, or one that it has done.
         """
         node = self.nodes[name]
         if case in node.leased:
@@ -337,16 +345,16 @@ class CaseQueue:
         return by_reason
 
     def began(self, name: str, job: int) -> None:
-        """An attempt of a job has begun."""
+        """Note that an attempt of a job has begun."""
         self.jobs[job].begun = True
         self.nodes[name].moved = self._now
 
     def judged(self, job: int, outcome: Outcome) -> None:
-        """A node has a verdict on a job."""
+        """Note a node's verdict on a job."""
         self.jobs[job].verdict = outcome
 
     def done(self, name: str, case: int, device: str = "") -> list[Action]:
-        """A node has ended a job that it holds. `device`: where the job ran."""
+        """Handle the end of a job that a node holds. `device`: where the job ran."""
         node = self.nodes[name]
         if case not in node.leased:
             return []
@@ -400,8 +408,9 @@ class CaseQueue:
         return not waits or self._now - self._first_ready >= SETTLE
 
     def _unable(self, job: int) -> frozenset[str]:
-        """Return the nodes that cannot run a job, as far as known. A job that all nodes gate goes to any node, for the
-        reason.
+        """Return the nodes that cannot run a job, as far as known.
+
+        A job that all nodes gate goes to any node, for the reason.
         """
         entry = self.jobs[job]
         if entry.look:
@@ -420,10 +429,10 @@ class CaseQueue:
         return frozenset(unable | entry.shunned)
 
     def _deal(self) -> list[Action]:
-        """Give waiting jobs to open nodes, each its share of the rest.
+        """Give each open node its share of the waiting jobs.
 
-        A worker begins a case once it knows the next one. A node therefore gets more than its share where only it can
-        go on.
+        A worker begins a case once it knows the next one. Therefore a node gets more than its share if only this node
+        can continue.
         """
         if not self._waiting and not self._looks:
             return []
@@ -451,8 +460,9 @@ class CaseQueue:
             given.setdefault(node.name, []).append(job)
 
     def _shares(self, opened: Sequence[Node]) -> dict[str, int]:
-        """Return how many jobs each open node should have: its share of the unfinished ones. A lease does not change
-        it.
+        """Return how many jobs each open node should have: its share of the unfinished ones.
+
+        Leases do not change it.
         """
         unfinished = len(self._waiting) + len(self._looks) + sum(len(node.leased) for node in opened)
         workers = max(1, sum(node.workers for node in opened))
@@ -466,7 +476,7 @@ class CaseQueue:
         entry.begun, entry.verdict = False, None
 
     def _turn(self) -> list[Action]:
-        """End sessions that get no more cases, and open others where there are cases again."""
+        """End sessions that get no more cases, and open others if there are cases again."""
         actions: list[Action] = []
         for node in self.nodes.values():
             waits = node.takes and (self._waiting.has_for(node.name) or self._looks.has_for(node.name))
@@ -480,7 +490,7 @@ class CaseQueue:
         return actions
 
     def _without_node(self) -> list[Action]:
-        """Return the jobs that no node can run any more. A node that has not collected yet may be able to."""
+        """Handle the jobs that no node can run any more. A node that has not collected yet may be able to run them."""
         takes = {name for name, node in self.nodes.items() if node.takes}
         if not self.jobs or any(not self.nodes[name].kinds for name in takes):
             return []

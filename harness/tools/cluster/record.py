@@ -88,7 +88,7 @@ def cases_of(event: Event) -> tuple[str, ...] | None:
 
 
 def is_head_of_session(event: Event) -> bool:
-    """Return whether the line belongs to the start of a session, and is not copied."""
+    """Return whether the line belongs to the start of a session, so that it is not copied."""
     return isinstance(event, RunStarted | Collected | MustPass | Waiver)
 
 
@@ -189,7 +189,7 @@ class ClusterRecord:
         self._latest.pop(case, None)
 
     def lost(self, case: str, why: str, *, final: bool) -> None:
-        """Record that the attempt at a case is lost: the one in flight, or the one that was to follow."""
+        """Record that the attempt at a case is lost: the attempt in flight, or the one that would have followed."""
         latest = self._latest.pop(case, {})
         if "outcome" in latest:  # this attempt has ended; only the following one is lost
             if not final:
@@ -201,7 +201,7 @@ class ClusterRecord:
         self._finish(case, {**fields, "outcome": Outcome.LOST.value, "final": final, "message": why})
 
     def not_run(self, case: str, why: str) -> None:
-        """Record that a case will not run any more."""
+        """Record that a case will not run."""
         fields = {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case)}
         self._finish(case, {**fields, "outcome": Outcome.NOT_RUN.value, "final": True, "message": why})
 
@@ -245,7 +245,7 @@ class ClusterRecord:
 
     @property
     def findings(self) -> int:
-        """Return the number of findings so far."""
+        """The number of findings so far."""
         return len(self._findings)
 
     def finding(

@@ -79,9 +79,7 @@ def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
 
 
 def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
-    """Return the variables of this process for the nodes: options of the harness, and those that declare software
-    devices.
-    """
+    """Return the variables of this process for the nodes: harness options, and declarations of software devices."""
     names = {name for kind in own_kinds() for name in BACKENDS[kind].variables}
     return {
         name: value

@@ -31,7 +31,7 @@ from harness.tools.diagnosis.order import inherited_environment
 CLEAN = "clean"
 TABLE, RECORD = "faults.txt", "faults.json"
 
-#: The device of a campaign if none is named.
+#: The default device of a campaign.
 DEFAULT_DEVICE = "soft"
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 #: Outcomes with which the case itself observed nothing.
@@ -49,7 +49,7 @@ class CampaignTally:
     """The result of one run: the cases that passed, the outcome of each red case, and how often the fault occurred.
 
     Only cases that reached their end report `struck`, so it may be too low if cases crash. `doubtful`: the red cases
-    that reported no occurrence. It may have occurred in a process that they started.
+    that reported no occurrence. The fault may have occurred in a process that they started.
     """
 
     passed: frozenset[str]
@@ -62,7 +62,7 @@ class CampaignTally:
 class FaultRow:
     """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes.
 
-    `not_counted`: the cases that were red, though the fault did not occur in them, and passed alone.
+    `not_counted`: the cases that were red although the fault did not occur in them, and that passed alone.
     """
 
     fault: str

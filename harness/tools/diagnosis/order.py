@@ -33,7 +33,7 @@ class BisectError(HarnessError):
 class Company:
     """A case that failed in a shared process, its outcome, and the cases that ran in the process before it.
 
-    `earlier` is in order. `masks` maps the variables that made its devices visible to their values; empty on the CPU.
+    `earlier` is in order. `masks` maps the variables that select the visible devices to their values; empty on the CPU.
     """
 
     case: str
@@ -63,7 +63,7 @@ class Dependence:
 def company_of(contents: JournalContents, case: str) -> Company:
     """Return the cases that shared a process with `case` before it failed.
 
-    Raise BisectError if the case did not fail, or failed only in a process of its own.
+    Raise BisectError if the case did not fail, or failed only in its own process.
     """
     run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
     if run is not None and run.imported is not None:
@@ -106,7 +106,7 @@ def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
             continue
         value = value if joined else next(words, "")
         if flag == "--rootdir":
-            value = rootdir  # the user's may be relative to another folder
+            value = rootdir  # the user's folder may be relative to another one
         if not (flag == "-p" and value.startswith("no:")):
             kept += [f"{flag}={value}"] if long else [flag, value]
     return tuple(kept)
@@ -161,8 +161,11 @@ def record_dependence(run_dir: Path, dependence: Dependence) -> None:
 
 
 def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a nested run, without variables that set options: its command line sets them."""
-    kept = "HARNESS_CACHE_DIR"  # where the software device was built
+    """Return the environment for a nested run, without variables that set options.
+
+    The command line of that run sets them.
+    """
+    kept = "HARNESS_CACHE_DIR"  # the cache with the built software device
     return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
 
 

@@ -15,7 +15,7 @@ from harness.journal.record import CaseRecord, FindingRecord, RunRecord
 
 #: A case is slower only if chance gives such durations less often than this.
 SIGNIFICANCE = 0.001
-#: … and if its median duration has grown by this factor, and by this many seconds.
+#: A case is slower only if, in addition, its median duration has grown by this factor, and by this many seconds.
 FACTOR = 1.3
 LEAST_SECONDS = 0.02
 
@@ -33,7 +33,7 @@ class Fact:
 class Change:
     """A case whose result changed. `old`: the outcomes in the runs of the baseline that had the case, in order.
 
-    `text`: what happened, on one line.
+    `text`: the change, on one line.
     """
 
     case: str
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """A finding, and in how many runs of the baseline it was, in words. `cases`: the cases that it concerns."""
+    """A finding, and a text with the number of baseline runs that have it. `cases`: the cases that it concerns."""
 
     kind: str
     message: str
@@ -56,7 +56,10 @@ class FindingChange:
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """A figure of speed that a case recorded in both. `old` and `new`: the medians, as texts. `text`: their ratio."""
+    """A figure of speed that a case recorded in both runs. `old` and `new`: the medians, as texts.
+
+    `text`: their ratio.
+    """
 
     name: str
     case: str
@@ -71,16 +74,16 @@ class Comparison:
 
     - `regressions`: red now, and not in every run of the baseline that ran it. `still_red`: in every one.
     - `fixes`: passed or waived now, and red in the last run of the baseline that ran it.
-    - `lost`: not run now, or lost by the harness: nothing is known about it.
+    - `lost`: not run now, or lost by the harness, so that nothing is known about the case.
     - `flakes`: flaky now, and never before.
     - `gated`: gated or skipped now, and ran in some run of the baseline. `missing`: in the last run of the baseline
       and not in the new one. `added`: in no run of the baseline.
     - `slower`: see `is_slower`.
-    - `figures`: the speeds that cases of both recorded; they are information and make nothing worse.
+    - `figures`: the speeds that cases of both runs recorded; they are information and make nothing worse.
     - `new_findings`: findings that not every run of the baseline has. `still_findings`: those that every one has.
-      `gone_findings`: those of the last run of the baseline that the new run has not.
-    - `unexplained`: how the new run ended, if it is red, no case and no finding of it says why, and some run of the
-      baseline was not red. Otherwise empty.
+      `gone_findings`: those of the last run of the baseline that the new run does not have.
+    - `unexplained`: how the new run ended, if it is red without a red case or a finding, and some run of the baseline
+      was not red. Otherwise empty.
     - `fail_on_flaky`: the new run counts a flaky case as red.
     """
 
@@ -117,7 +120,7 @@ class Comparison:
 
     @property
     def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
-        """Return the lists of findings by heading, the most urgent first."""
+        """The lists of findings by heading, the most urgent first."""
         return {
             "new findings": self.new_findings,
             "findings as before": self.still_findings,
@@ -126,7 +129,7 @@ class Comparison:
 
     @property
     def lists(self) -> Mapping[str, tuple[Change, ...]]:
-        """Return the lists of cases by heading, the most urgent first."""
+        """The lists of cases by heading, the most urgent first."""
         return {
             "regressions": self.regressions,
             "without a verdict": self.lost,
@@ -225,7 +228,7 @@ def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
 
 
 def _changed_figures(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[FigureChange, ...]:
-    """Return each figure of the new run that some run of the baseline has too: the medians over all attempts."""
+    """Return each figure of the new run that some run of the baseline has too, with the medians over all attempts."""
     changes = []
     for case, now in new.cases.items():
         for name, texts in now.figures.items():
@@ -249,10 +252,10 @@ def _median_figure(texts: Sequence[str]) -> tuple[str, float]:
 def is_slower(old: Sequence[float], new: Sequence[float]) -> bool:
     """Return whether a case takes longer now, from the durations of its repetitions in seconds.
 
-    Every new duration must be above every old one, and there must be enough of them that chance alone arranges them
-    like this in less than one of 1,000 cases (an exact permutation test: one of ``comb(len(old) + len(new), len(new))``
-    arrangements). Six and seven repetitions are enough, or thirty and three. The medians must differ by `FACTOR` and
-    `LEAST_SECONDS` as well, since a small difference is of no interest.
+    Every new duration must be above every old one, and there must be enough durations that this occurs by chance in
+    less than one of 1,000 cases (an exact permutation test: one of ``comb(len(old) + len(new), len(new))``
+    arrangements). Six and seven repetitions are enough, or thirty and three. The medians must also differ by `FACTOR`
+    and `LEAST_SECONDS`, since a small difference is irrelevant.
     """
     if not old or not new or min(new) <= max(old):
         return False

@@ -1,8 +1,8 @@
 """The archive: a zip file with exactly one form for given files, read as untrusted input.
 
 Members are not compressed: the bytes do not depend on the version of a compression library, and nothing can unpack to
-more than its size. A reader writes the archive again from its members and compares: data outside members, such as bytes
-between them, comments, times or attributes, cannot hold anything.
+more than its size. A reader writes the archive again from its members and compares. Therefore nothing can be hidden
+outside members, such as in bytes between them, comments, times or attributes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """The contents of an archive: the members by name, or `problems` for which nothing else may be trusted."""
+    """The contents of an archive: the members by name, or `problems`, in which case the members must not be trusted."""
 
     members: dict[str, Content]
     problems: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ def _structure(infos: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
 
 
 def _collisions(names: Iterable[str]) -> Iterator[str]:
-    """Return names that are one name on some file systems."""
+    """Yield names that are equal on some file systems."""
     folded: dict[str, str] = {}
     for name in names:
         key = unicodedata.normalize("NFC", name).casefold()
@@ -194,7 +194,7 @@ def _collisions(names: Iterable[str]) -> Iterator[str]:
 def _members(
     file: IO[bytes], archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], wanted: Callable[[str], bool]
 ) -> ArchiveContents:
-    """Read each member once: for its hash, for its data, and to write the archive again."""
+    """Read each member once, to get its hash and its data, and to write the archive again."""
     contents: dict[str, Content] = {}
     damaged: list[str] = []
 

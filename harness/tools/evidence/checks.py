@@ -1,4 +1,4 @@
-"""Reasons why the files of a run are not evidence: pure checks of a run's record, each with its own sentence."""
+"""Reasons why the files of a run are not evidence. Each is a pure check of a run's record with its own sentence."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _times(record: EvidenceRecord) -> Iterator[str]:
 def _attempts(record: EvidenceRecord) -> Iterator[str]:
     """Check that each attempt starts once and ends once, in a live executor.
 
-    A case that no node could run any more ends without a start. An attempt on a second device needs no end.
+    A case that no remaining node could run ends without a start. An attempt on a second device needs no end.
     """
     starts: dict[Attempt, Number] = {}
     finishes: dict[Attempt, Number] = {}
@@ -220,7 +220,7 @@ def _attempts(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _never_came(event: Finish) -> bool:
-    """Return whether the line ends a case because nothing is left that could run it, rather than an attempt."""
+    """Return whether the line ends a case because no node could run it, rather than an attempt."""
     return event.final and event.executor is None and event.outcome in (Outcome.NOT_RUN, Outcome.LOST)
 
 
@@ -240,8 +240,8 @@ def _second_devices(record: EvidenceRecord, executors: Set[str]) -> Iterator[str
 def _executors(record: EvidenceRecord) -> Iterator[str]:
     """Check that an executor's own count of attempts matches, and that its end is recorded.
 
-    The end is missing if its worker, its session or its node died, which is a finding, or if the run was interrupted
-    and resumed, also as a shard.
+    The end may be missing if its worker, its session or its node died, which is a finding, or if the run, or a shard of
+    it, was interrupted and resumed.
     """
     attempts = Counter(event.executor for event in record.contents.events if isinstance(event, Start | SecondStart))
     alive: dict[str, Number] = {}

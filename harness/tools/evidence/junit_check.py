@@ -11,7 +11,8 @@ from harness.core.text import single_line
 from harness.reporting import junit
 from harness.tools.evidence.record import EvidenceRecord, mapping_or_empty
 
-#: The beginning of every report of the harness. Others could hide a document type, with entities, in another encoding.
+#: The beginning of every report of the harness. Another beginning could hide a document type with entities in another
+#: encoding.
 _FIRST_BYTES = b"<?xml version='1.0' encoding='utf-8'?>\n"
 _MOST = 10
 _RESULTS = ("failure", "error", "skipped")
@@ -42,7 +43,7 @@ def junit_problems(record: EvidenceRecord) -> Iterator[str]:
     # Another version of the harness may word a report differently.
     if lines or mapping_or_empty(record.environment.get("versions")).get("harness") != __version__:
         return
-    # XML libraries differ in how they write the same document.
+    # XML libraries differ in the way that they write the same document.
     if data != whole and _canonical(data) != _canonical(whole):
         yield f"junit.xml has other texts than the journal: {_first_difference(actual, expected)}"
 

@@ -19,7 +19,7 @@ from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.manifest import FileFacts, Manifest
 from harness.tools.evidence.record import EvidenceRecord
 
-#: Files that exist only during a run; and the page, which cannot be verified: `harness report html` makes it again from
+#: Files that exist only during a run, and the page, which cannot be verified; `harness report html` makes it again from
 #: the journal.
 _NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER, page.FILE_NAME})
 
@@ -40,7 +40,7 @@ def files_of(run_dir: Path) -> RunFiles:
     """Return every file of a run directory.
 
     Links that cases left in ``files/`` are not followed; pytest makes some for each test with a temporary folder. Raise
-    PackageError for other links, and for anything that is not a regular file.
+    PackageError for other links, and for anything else that is not a regular file.
     """
     files = RunFiles({}, {})
     for path in _walk(run_dir):
@@ -106,7 +106,7 @@ class Package:
         return cls(run_dir, files, evidence, tuple(checks.run_problems(evidence)))
 
     def write(self, out: Path) -> Manifest:
-        """Write the archive. Raise WriteError; PackageError if a file changes during this."""
+        """Write the archive. Raise WriteError, and PackageError if a file changes meanwhile."""
         if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(self.run_dir)):
             raise PackageError(f"{str(out)!r} is in the run directory, so it would contain itself: name another place")
         derived = manifests.derived_files(self.record)
@@ -143,7 +143,7 @@ class Package:
 
 
 def _unchanged(path: Path, facts: FileFacts) -> Iterator[bytes]:
-    """Return the content of a file. Raise PackageError if it is not the content that was hashed."""
+    """Yield the content of a file. Raise PackageError if it is not the content that was hashed."""
     digest = sha256()
     with path.open("rb") as file:
         for chunk in archive.file_chunks(file):

@@ -26,7 +26,7 @@ class EvidenceRecord:
     """A run, from the bytes of its files.
 
     `environments`: the facts in each environment file, by file name. `unreadable`: environment files that hold none.
-    `junit`: the bytes of the report; None if there is none. `conformance`: those of a kept statement.
+    `junit`: the bytes of the report; None if there is none. `conformance`: the bytes of a kept statement.
     """
 
     data: bytes
@@ -69,7 +69,7 @@ class EvidenceRecord:
         return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "unknown"
 
     def numbered(self) -> list[tuple[int, Event]]:
-        """The events with their line numbers, from 1."""
+        """Return the events with their line numbers, from 1."""
         skipped = {line.number for line in self.contents.damaged} | {line.number for line in self.contents.unknown}
         lines = self.data.split(b"\n")
         numbers = [number for number, line in enumerate(lines, start=1) if line and number not in skipped]

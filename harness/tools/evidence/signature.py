@@ -42,7 +42,7 @@ def sign_archive(archive: Path, key: Path) -> Path:
 def signature_problem(archive: IO[bytes], signature: Path, signers: Path, identity: str = "") -> tuple[str, str]:
     """Return who signed the archive, and why the signature is not accepted; empty if it is.
 
-    The open file is read, because its name may now refer to another file than the verified one.
+    The open file is read, because its name may refer to another file than the verified one by now.
 
     `signers`: an allowed-signers file, see ``man ssh-keygen``. Without `identity`, everyone in it is accepted. Raise
     SignatureError if the tool or this file is missing.

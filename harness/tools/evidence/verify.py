@@ -144,7 +144,7 @@ def _record(members: dict[str, Content], path: Path) -> tuple[EvidenceRecord | N
 
 
 def _claims(manifest: Manifest, evidence: EvidenceRecord) -> Iterator[str]:
-    """Yield problems of the claim, with specific sentences: a reader believes the claim first."""
+    """Yield problems of the claim, each with a specific sentence, because readers look at the claim first."""
     claim = manifest.claim
     if (claim.gpu or is_gpu(claim.device)) and not is_gpu(evidence.kind):
         yield (
@@ -231,7 +231,7 @@ def _demands(evidence: EvidenceRecord, demands: Demands) -> Iterator[str]:
 
 
 def red_reason(evidence: EvidenceRecord) -> str:
-    """Return why the run is red, in a few words; the counts if it is not."""
+    """Return a short reason why the run is red; the counts if it is not."""
     ledger = evidence.ledger
     counts = Counter(verdict.outcome for verdict in ledger.red)
     words = [f"{number} {outcome}" for outcome, number in counts.items()]

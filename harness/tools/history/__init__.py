@@ -1,1 +1,1 @@
-"""Runs over nights in a database: `record` reads one, `store` keeps them, `answers` asks, `site` shows."""
+"""Runs over nights in a database: `record` reads a run, `store` keeps runs, `answers` has queries, `site` pages."""

@@ -1,4 +1,4 @@
-"""Questions to a history, answered as plain values. All SQL of reports and pages is here and in `suspicion`."""
+"""Queries of a history, with results as plain values. All SQL of reports and pages is here and in `suspicion`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.tools.history.timeline import Observation, Slower, slower
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: Nights of the trend, and of what counts as recent.
+#: The nights of the trend, which count as recent.
 NIGHTS = 90
 EVER = 100_000
 #: A lane without a run for this many nights has no present state.
@@ -79,8 +79,8 @@ class Lane:
 class FailureGroup:
     """A group of failures with one fingerprint.
 
-    `open`: it is in the latest run of a lane; `open_cases`, `open_lanes`: there. The other numbers are about all runs.
-    `onsets`: where it began, by lane, as far as the window shows.
+    `open`: it is in the latest run of a lane; `open_cases`, `open_lanes`: the numbers there. The other numbers are
+    about all runs. `onsets`: where it began, by lane, as far as the window shows.
     """
 
     number: int
@@ -134,7 +134,7 @@ class HistoryFailure:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a run has that the previous run of its lane had not."""
+    """Differences of a run from the previous run of its lane."""
 
     run: int
     previous: int | None
@@ -145,10 +145,10 @@ class News:
 
 
 class Answers:
-    """Answers from an open database."""
+    """Queries of an open database."""
 
     def __init__(self, database: DuckDBPyConnection, runs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
-        """`runs`: what `runs` returned for the same state of the history, if that is known."""
+        """`runs`: the value of `runs` for the same state of the history, if known."""
         self.database = database
         self._runs = runs
         self._ran: dict[int, Ran] = {}
@@ -180,7 +180,7 @@ class Answers:
         return self._runs
 
     def _ran_in(self, nights: int) -> Ran:
-        """Return which cases ran in the last nights. It is read once."""
+        """Return which cases ran in the last nights. The database is read once."""
         if nights not in self._ran:
             self._ran[nights] = read_ran(self.database, nights)
         return self._ran[nights]
@@ -210,7 +210,7 @@ class Answers:
         return [Night(*row) for row in rows]
 
     def lanes(self, most: int = 30) -> list[Lane]:
-        """Return the lanes, that with most red cases in its latest run first. Stale lanes come last."""
+        """Return the lanes, first the lane with most red cases in its latest run. Stale lanes come last."""
         by_lane: dict[str, list[Mapping[str, Any]]] = {}
         for run in self.runs.values():
             by_lane.setdefault(run["lane"], []).append(run)
@@ -245,7 +245,7 @@ class Answers:
     # ---- news ----
 
     def news_counts(self, pairs: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """Return how many cases are newly red, and no longer red, in each run beside its previous one."""
+        """Return, for each run and its previous one, how many cases are newly red, and how many are no longer red."""
         if not pairs:
             return {}
         red = (
@@ -261,7 +261,7 @@ class Answers:
         }
 
     def news(self, run: int, since: int | None = None) -> News:
-        """Return what is new in a run since another one: by default the run before it in its lane."""
+        """Return the differences of a run from another one, by default the previous run of its lane."""
         before = self.previous(run) if since is None else since
         failures = self.failures(run)
         findings = self.findings(run)
@@ -303,7 +303,7 @@ class Answers:
         return self._failures("t.run = ?", [run])
 
     def recent_failures(self, since: date, most: int = 20_000) -> list[HistoryFailure]:
-        """Return the verdicts of this kind after a night, the latest first."""
+        """Return the red, flaky and waived verdicts after a night, the latest first."""
         return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
 
     def failures_of_group(self, key: str, most: int = MOST) -> list[HistoryFailure]:
@@ -315,7 +315,7 @@ class Answers:
         return self._failures('t."case" = ?', [case], "r.begun DESC")
 
     def failures_on(self, device: str, most: int = MOST) -> list[HistoryFailure]:
-        """Return the latest verdicts of this kind on a device."""
+        """Return the latest red, flaky and waived verdicts on a device."""
         return self._failures("d.key = ?", [device], f"r.begun DESC, c.id LIMIT {most}")
 
     def _failures(self, where: str, values: Sequence[Any], order: str = "r.begun, c.id") -> list[HistoryFailure]:
@@ -332,9 +332,11 @@ class Answers:
     def groups(
         self, *, only_open: bool = True, most: int = MOST, key: str = "", nights: int = NIGHTS
     ) -> list[FailureGroup]:
-        """Return groups of red verdicts: those in the latest runs, with most cases first; if wanted, others, too.
+        """Return groups of red verdicts in the latest runs and, if wanted, other groups.
 
-        `key`: only the group with this key. `nights`: where their onsets are looked for.
+        Groups with most cases come first.
+
+        `key`: only the group with this key. `nights`: the nights in which onsets are searched.
         """
         rows = self._rows(
             f"""
@@ -366,7 +368,7 @@ class Answers:
         return self._with_onsets([_group(row) for row in rows], nights)
 
     def group(self, key: str) -> FailureGroup:
-        """Return a group by its key, or the begin of it. Raise NothingKnownError."""
+        """Return a group by its key, or by the begin of the key. Raise NothingKnownError."""
         keys = [
             full_key for (full_key,) in self._rows("SELECT key FROM failure_group WHERE starts_with(key, ?)", [key])
         ]
@@ -380,7 +382,7 @@ class Answers:
         return groups[0]
 
     def red_runs_of_groups(self, keys: Sequence[str], lane: str) -> list[tuple[str, int]]:
-        """Return the groups with these keys and each run of a lane in which one of their cases was red."""
+        """Return pairs of a group with one of these keys, and a run of a lane in which one of its cases was red."""
         return [
             *self._rows(
                 "SELECT DISTINCT g.key, t.run FROM trouble t JOIN failure_group g USING (grp) JOIN run r USING (run) "
@@ -391,13 +393,13 @@ class Answers:
         ]
 
     def presence(self, groups: Sequence[int], nights: int = NIGHTS) -> dict[int, dict[str, list[tuple[int, bool]]]]:
-        """Return for each group, by lane, the runs in which one of its cases ran, and whether the group was there."""
+        """Return, for each group and lane, the runs in which one of its cases ran, and whether the group was there."""
         rows = self._rows(
             'SELECT grp, list(DISTINCT "case" ORDER BY "case"), list(DISTINCT run) FROM trouble '
             "WHERE list_contains(?, grp) GROUP BY grp ORDER BY grp",
             [list(groups)],
         )
-        # A case that was lost has no result, and is a failure of its group.
+        # A lost case has no result, but is a failure of its group.
         lost: dict[int, set[int]] = {}
         query = 'SELECT "case", run FROM trouble JOIN outcome_name o USING (outcome) WHERE o.name = ?'
         for case, run in self._rows(query, [Outcome.LOST.value]):
@@ -445,7 +447,7 @@ class Answers:
     ) -> dict[int, dict[str, list[Observation]]]:
         """Return the results of these cases in the last nights, by case and lane, in the order of the runs.
 
-        `lanes`: only these.
+        `lanes`: only these lanes.
         """
         numbers, runs, newest = list(cases), self.runs, self.last_night
         wanted = [
@@ -475,7 +477,10 @@ class Answers:
         return by_case
 
     def slow_cases(self, most: int = 20) -> list[SlowCase]:
-        """Return the cases whose durations rise, the largest rise first. Medians of a few runs choose candidates."""
+        """Return the cases whose durations rise, the largest rise first.
+
+        Candidates come from the medians of a few runs.
+        """
         lanes: dict[str, list[int]] = {}
         for number, run in self.runs.items():
             lanes.setdefault(run["lane"], []).append(number)
@@ -503,7 +508,10 @@ class Answers:
         return dict(self._rows('SELECT "case", id FROM case_name WHERE list_contains(?, "case")', [list(cases)]))
 
     def not_run(self, days: int = NOT_RUN, most: int = MOST) -> list[tuple[str, date, str]]:
-        """Return the cases that ran once, and in no run of the last days that has them: id, last night, and why not."""
+        """Return the cases that ran at some time, but in none of the recent runs that have them.
+
+        For each: id, last night, and the reason.
+        """
         silent = self._silent(days)
         last = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
         names = self.case_names(list(last))
@@ -511,14 +519,14 @@ class Answers:
         return sorted(listed, key=lambda row: (-row[1].toordinal(), row[0]))[:most]
 
     def never_run(self, days: int = NOT_RUN) -> list[tuple[str, int]]:
-        """Return why cases of the last days ran in no run at all, and how many, the most first."""
+        """Return why cases of the last days ran in no run at all, with the number of cases, the largest first."""
         silent = self._silent(days)
         ran = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
         reasons = Counter(why for case, why in silent.items() if case not in ran)
         return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
 
     def _silent(self, days: int) -> dict[int, str]:
-        """Return the cases that no run of the last days ran, and why not."""
+        """Return the cases that no run of the last days ran, with the reason."""
         if days not in self._silences:
             cases = [case for (case,) in self._rows('SELECT "case" FROM case_name ORDER BY "case"')]
             ran = self._ran_in(days).columns(cases).any(axis=0)
@@ -527,14 +535,16 @@ class Answers:
         return self._silences[days]
 
     def healed_waivers(self) -> list[HistoryFailure]:
-        """Return the cases of the latest runs that pass though a waiver expects them to fail."""
+        """Return the cases of the latest runs that pass although a waiver expects them to fail."""
         runs = [run for (run,) in self._rows(f"WITH {_LATEST} SELECT run FROM latest", [STALE])]
         failures = self._failures("list_contains(?, t.run) AND o.name = 'unexpected_pass'", [runs])
         return failures[:MOST]
 
     def flaky_cases(self, nights: int = 30, most: int = 50) -> list[tuple[str, int, int, int]]:
-        """Return cases that were flaky or changed between good and bad in the last nights: id, bad results, results,
-        and the number of devices with a bad one. Cases that are red in each latest run are no flakes.
+        """Return cases that were flaky or changed between good and bad in the last nights.
+
+        For each: id, bad results, results, and the number of devices with a bad one. Cases that are red in each latest
+        run are not flaky.
         """
         rows = self._rows(
             f'SELECT run, "case", device, o.name, o.red AND o.ran FROM trouble JOIN outcome_name o USING (outcome) '
@@ -620,5 +630,5 @@ def _group(row: Sequence[Any]) -> FailureGroup:
 
 
 def clock(moment: datetime) -> str:
-    """Return a time in UTC for people."""
+    """Return a time in UTC as text for people."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"

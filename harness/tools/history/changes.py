@@ -1,4 +1,4 @@
-"""What changed between two runs, and the change that a group of failures began with. Pure functions."""
+"""The changes between two runs, and the change with which a group of failures began. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.journal.identity import FREE, FactDifference, differences
 
-#: What is compared first, and bisected: columns of the table of runs, by the name that reports use.
+#: The facts that are compared first, and bisected: columns of the table of runs, by their names in reports.
 FACTORS = {
     "driver": "driver",
     "cuda": "cuda",
@@ -30,7 +30,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[FactDifference, ...]:
-    """Return what differs between two runs: rows of `answers.runs`, with `identity` and `devices`."""
+    """Return the differences between two runs: rows of `answers.runs`, with `identity` and `devices`."""
     first = {name: str(before.get(column, "")) for name, column in FACTORS.items()}
     second = {name: str(after.get(column, "")) for name, column in FACTORS.items()}
     changes = differences(first, second)
@@ -42,16 +42,18 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[FactDi
 
 
 def _identity(run: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the identity of a run, which the history keeps as a text."""
+    """Return the identity of a run, which the history stores as text."""
     kept = run.get("identity") or {}
     return json.loads(kept) if isinstance(kept, str) else kept
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Where a group began in a lane. `before`: the last run in which its cases ran without it; None if it has been
-    there since the lane's first run. `since`: the first run of the present or last spell. `until`: the run that no
-    longer had it; None if it is still there. `runs`: how many of the lane's runs had it.
+    """The begin of a group in a lane.
+
+    `before`: the last run in which its cases ran without it; None if it has been there since the lane's first run.
+    `since`: the first run of the present or last spell. `until`: the run that no longer had it; None if it is still
+    there. `runs`: how many of the lane's runs had it.
     """
 
     lane: str
@@ -62,7 +64,10 @@ class Onset:
 
 
 def onset(lane: str, presence: Sequence[tuple[int, bool]]) -> Onset | None:
-    """Return where a group began. `presence`: the runs of the lane in which its cases ran, and whether it was there."""
+    """Return the begin of a group.
+
+    `presence`: the runs of the lane in which its cases ran, and whether it was there.
+    """
     there = [place for place, (_, present) in enumerate(presence) if present]
     if not there:
         return None
@@ -81,11 +86,11 @@ def onset(lane: str, presence: Sequence[tuple[int, bool]]) -> Onset | None:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A fact that a group may have begun with.
+    """A fact whose change may have caused a group.
 
-    `good`, `bad`: the pair of values between which it began. `lanes`: how many lanes changed from one to the other
-    there; `of`: how many lanes have runs before and after. `separates`: no run with the group has a value that a run
-    without it has, so that the fact alone explains all runs.
+    `good`, `bad`: the pair of values between which the group began. `lanes`: how many lanes changed from one value to
+    the other there; `of`: how many lanes have runs before and after. `separates`: no run with the group has a value of
+    a run without it, so that the fact alone explains all runs.
     """
 
     name: str
@@ -99,7 +104,7 @@ class Suspect:
 def suspects(
     onsets: Sequence[Onset], runs: Mapping[int, Mapping[str, Any]], presence: Sequence[tuple[int, bool]]
 ) -> list[Suspect]:
-    """Return the facts that a group may have begun with, the likeliest first. `presence`: of all lanes."""
+    """Return the facts whose change may have caused a group, the likeliest first. `presence`: of all lanes."""
     pairs = [(runs[begin.before], runs[begin.since]) for begin in onsets if begin.before is not None]
     listed = []
     for name, column in FACTORS.items():
@@ -120,19 +125,19 @@ def suspects(
 
 
 def _nearest(good: set[str], bad: set[str]) -> tuple[str, str]:
-    """Return the pair of versions that are next to each other: the last good one below the first bad one."""
+    """Return the nearest pair of versions: the last good one below the first bad one."""
     first_bad = min(bad, key=version_key)
     below = [value for value in good if version_key(value) < version_key(first_bad)]
     return (max(below, key=version_key) if below else min(good, key=version_key)), first_bad
 
 
 def version_key(text: str) -> tuple[tuple[int, ...], str]:
-    """Return the key by which versions are ordered: their numbers, then the text."""
+    """Return the key that orders versions: their numbers, then the text."""
     return tuple(int(number[:18]) for number in _NUMBERS.findall(text)), text
 
 
 def deciding_commands(listed: Sequence[Suspect], case: str, reproduce: str) -> Iterator[str]:
-    """Yield what decides between the values of the first suspect: commands, with a remark on what to install."""
+    """Yield the commands that decide between the values of the first suspect, with a remark on what to install."""
     command = reproduce or f"pytest {shlex.quote(case)}"
     if not listed:
         yield command

@@ -1,4 +1,4 @@
-"""The database of a history: its schema, and the rows of a run, entered or removed in one transaction."""
+"""The database of a history: its schema, and the rows of a run, which are entered or removed in one transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HistoryError(HarnessError):
 
 
 class Added(StrEnum):
-    """What became of a run."""
+    """What happened to a run that was added."""
 
     NEW = "added"
     SAME = "already there"
@@ -31,7 +31,7 @@ class Added(StrEnum):
 
 
 def duckdb() -> Any:
-    """Return the module. Raise HistoryError if it is not installed."""
+    """Return the module `duckdb`. Raise HistoryError if it is not installed."""
     try:
         import duckdb as module
     except ImportError:
@@ -56,7 +56,7 @@ def open_text(path: Path, error: str) -> str:
 
 
 def quoted(path: Path) -> str:
-    """Return the path as a text of SQL."""
+    """Return the path as a string literal of SQL."""
     return "'" + str(path).replace("'", "''") + "'"
 
 
@@ -64,7 +64,10 @@ def quoted(path: Path) -> str:
 
 
 def schema_of(database: DuckDBPyConnection, path: Path) -> int:
-    """Return the version of the schema; 0 for an empty database. Raise HistoryError if it is no history."""
+    """Return the version of the schema; 0 for an empty database.
+
+    Raise HistoryError if the database is not a history.
+    """
     with contextlib.suppress(duckdb().Error):
         rows = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'what')").fetchall())
         if len(rows) == 2 and rows["schema"].isdecimal():  # the common case; the list of tables takes longer
@@ -103,7 +106,7 @@ def prepare(database: DuckDBPyConnection, path: Path) -> None:
 
 @contextlib.contextmanager
 def transaction(database: DuckDBPyConnection) -> Iterator[None]:
-    """Commit what the block does, or nothing of it."""
+    """Commit everything that the block does, or nothing."""
     database.execute("BEGIN")
     try:
         yield

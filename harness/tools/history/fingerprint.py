@@ -1,8 +1,10 @@
-"""Fingerprint of a failure: what stays of message and stack in other runs, on other machines. Pure functions.
+"""The fingerprint of a failure: the parts of message and stack that are equal in other runs, on other machines.
+
+Pure functions.
 
 Failures with one fingerprint are one group. The key is a hash of the title: the message without everything that differs
 between two runs of one defect, and the innermost frame outside the tests. A message that many defects share, such as a
-failed assertion, says too little: the suite of the case is then part of the title.
+failed assertion, is too unspecific, so the suite of the case is then part of the title.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml
 from harness.reporting.page.inert import inert_text
 
-#: Maximum characters of a message, and of a stack, that are looked at.
+#: Maximum characters of a message, and of a stack, that are used.
 MOST_OF_MESSAGE = 600
 MOST_OF_STACK = 20_000
 #: Maximum characters of a title.
@@ -24,7 +26,7 @@ MOST_OF_TITLE = 300
 _RULES = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
-        # Ids first: the rules for numbers and paths would leave parts of them.
+        # Ids come first: the rules for numbers and paths would leave parts of them.
         (r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,}", "<uuid>"),
         (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<uuid>"),
         (r"\b[\w./-]+\.py::[\w:]+(?:\[[^\]\n]*\])?", "<case>"),
@@ -46,14 +48,14 @@ _RULES = tuple(
 _GENERIC = re.compile(
     r"assert\b|AssertionError\b|a comparison|Failed: |timeout\b|did not finish|leak|crashed\b", re.IGNORECASE
 )
-#: What pytest writes of an assertion without a message: values, which differ between cases of one cause.
+#: pytest's text for an assertion without a message: values, which differ between cases of one cause.
 _COMPARISON = re.compile(
     r"(?:AssertionError: )?assert \(?(?:not |True|False|None|#|\[#\]|tensor\(#\)|[-+()\s<>=!]|in|is)+"
 )
 _PYTHON_FRAME = re.compile(r'^\s*File "([^"\n]+)", line \d+,? in ([\w.<>]+)', re.MULTILINE)
 _PYTEST_FRAME = re.compile(r"^([\w./@+-]+\.py):\d+: ?(?:in )?([\w.<>]*)", re.MULTILINE)
 _TESTS = re.compile(r"(?:^|/)(?:suites|tests?)/|(?:^|/)(?:test_|conftest)")
-#: Frames of what runs every case.
+#: Frames of the code that runs every case.
 _MACHINERY = re.compile(r"(?:^|/)(?:harness|_pytest|pluggy|pytest|threading|runpy)(?:/|\.py$)")
 
 
@@ -95,9 +97,9 @@ def normalised(text: str) -> str:
 
 
 def innermost_frame(stack: str) -> str:
-    """Return file and function of the last frame that belongs neither to the tests nor to what runs them; "" without.
+    """Return file and function of the last frame outside the tests and the code that runs them; "" without one.
 
-    Line numbers change with every release, so that they are left out.
+    Line numbers are left out because they change with every release.
     """
     text = stack[-MOST_OF_STACK:]
     frames = [(match.start(), match[1], match[2]) for match in _PYTHON_FRAME.finditer(text)]
@@ -106,7 +108,7 @@ def innermost_frame(stack: str) -> str:
         if _TESTS.search(path) or _MACHINERY.search(path):
             continue
         short = "/".join(path.split("/")[-2:])
-        # After the last frame, pytest names the exception in place of a function.
+        # In the last frame, pytest names the exception in place of the function.
         is_function = function and not function.endswith(("Error", "Exception", "Failed"))
         return f"{short} {function}" if is_function else short
     return ""

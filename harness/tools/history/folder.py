@@ -1,7 +1,7 @@
 """A history in a folder: one Parquet file per run, for object stores and for many writers.
 
-The file's name follows from the run's id, so that writing a run again replaces it. Readers keep a copy of the runs in
-one DuckDB file in the user's cache, and enter the files that are new there.
+The file's name follows from the run's id, so that another write of a run replaces its file. Readers keep a copy of the
+runs in one DuckDB file in the user's cache, and add new files to it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 SUFFIX = ".parquet"
-#: Files that are entered at once, which limits the memory.
+#: The most files that are entered in one transaction, to limit the memory.
 BATCH = 100
-#: Seconds after which a copy that did not change is removed.
+#: Seconds after which an unchanged copy is removed.
 UNUSED = 60 * 86_400.0
 #: Time of the last change in nanoseconds, and size.
 _Stat = tuple[int, int]
@@ -43,7 +43,7 @@ class FolderStore:
     path: Path
 
     def add(self, record: HistoryRecord) -> Added:
-        """Write the file of a run, or say why not. Raise HistoryError."""
+        """Write the file of a run, or return why it is not written. Raise HistoryError."""
         target = self.path / run_file_name(record.run_id)
         database = duckdb().connect()
         try:
@@ -78,7 +78,7 @@ class FolderStore:
 
     @property
     def copy(self) -> FileStore | None:
-        """Return the copy of the runs in the user's cache; None if no folder for it can be had."""
+        """The copy of the runs in the user's cache; None if it has no usable folder."""
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         root = cache_root(os.environ)
         if root is None:
@@ -94,7 +94,7 @@ class FolderStore:
         copy = self.copy
         if copy is not None:
             while _copied(copy) != (there := self._there()):
-                with copy.writing() as database:  # a batch at a time, so that other readers wait for no more
+                with copy.writing() as database:  # one batch at a time, so that other readers wait only for one batch
                     self._update(database, there)
                 _remove_unused(copy.path)
             with copy.reading() as database:
@@ -116,7 +116,7 @@ class FolderStore:
         """Return the files of runs by name. Raise HistoryError if there is none."""
         there = {}
         for file in self.files():
-            with contextlib.suppress(FileNotFoundError):  # pruned since it was listed
+            with contextlib.suppress(FileNotFoundError):  # pruned after the listing
                 seen = file.stat()
                 there[file.name] = (seen.st_mtime_ns, seen.st_size)
         if not there:
@@ -124,8 +124,9 @@ class FolderStore:
         return there
 
     def _update(self, database: DuckDBPyConnection, there: Mapping[str, _Stat]) -> dict[str, _Stat]:
-        """Remove the runs of files that are gone or have changed, and enter a batch of those that the database has
-        not. Return what it has then.
+        """Remove the runs of files that are gone or have changed, and enter a batch of new files.
+
+        Return the files that the database has then.
         """
         database.execute("CREATE TABLE IF NOT EXISTS copied_file (name TEXT, changed BIGINT, size BIGINT, run_id TEXT)")
         gone = [name for name, stat in _entered_files(database).items() if there.get(name) != stat]
@@ -193,13 +194,13 @@ class FolderStore:
 
 
 def _entered_files(database: DuckDBPyConnection) -> dict[str, _Stat]:
-    """Return the files that the database has the runs of."""
+    """Return the files whose runs the database has."""
     rows = database.execute("SELECT name, changed, size FROM copied_file").fetchall()
     return {name: (changed, size) for name, changed, size in rows}
 
 
 def _copied(copy: FileStore) -> dict[str, _Stat]:
-    """Return the files that a copy has; none if there is no copy, or it cannot be read."""
+    """Return the files that a copy has; none if there is no copy or it is unreadable."""
     if copy.path.exists():
         with contextlib.suppress(HistoryError, duckdb().Error), copy.reading() as database:
             return _entered_files(database)
@@ -207,7 +208,7 @@ def _copied(copy: FileStore) -> dict[str, _Stat]:
 
 
 def _remove(database: DuckDBPyConnection, files: list[str]) -> None:
-    """Remove the runs of these files; all runs if one is a merged run, because its shards may be runs now."""
+    """Remove the runs of these files. If one is a merged run, remove all runs, because its shards may be runs now."""
     query = "SELECT run, parts FROM run WHERE run_id IN (SELECT run_id FROM copied_file WHERE list_contains(?, name))"
     rows = database.execute(query, [files]).fetchall()
     if any(parts for _, parts in rows):
@@ -220,7 +221,7 @@ def _remove(database: DuckDBPyConnection, files: list[str]) -> None:
 
 
 def _remove_unused(copy: Path) -> None:
-    """Remove copies of other folders that have not changed for long."""
+    """Remove copies of other folders that have not changed for a long time."""
     before = time.time() - UNUSED
     for other in copy.parent.glob("*.duckdb"):
         with contextlib.suppress(OSError):
@@ -229,7 +230,7 @@ def _remove_unused(copy: Path) -> None:
 
 
 def write_staged(database: DuckDBPyConnection, target: Path) -> None:
-    """Write what is staged, one run, under another name, and rename it."""
+    """Write the staged run under another name, and rename the file."""
     parts = " UNION ALL BY NAME ".join(
         f"SELECT '{name}' AS part, {schema.SCHEMA} AS schema, * FROM stage_{name}" for name in schema.STAGES
     )
@@ -255,6 +256,6 @@ def is_folder(path: Path, text: str = "") -> bool:
 
 
 def open_store(text: str) -> FileStore | FolderStore:
-    """Return the store for ``--db``: a folder if it is one or ends with a slash, otherwise a file."""
+    """Return the store for ``--db``: a folder if it is a folder or ends with a slash, otherwise a file."""
     path = Path(text)
     return FolderStore(path) if is_folder(path, text) else FileStore(path)

@@ -1,4 +1,4 @@
-"""The front page of a history as values: the last night, what is red, what is new, what is suspicious."""
+"""The front page of a history as values: the last night, red groups, news, and suspicious devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_CHANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Outbreak:
-    """Red groups that began in the same runs: probably one cause, whatever the cases say. `began`: texts by lane."""
+    """Red groups that began in the same runs, probably for one cause. `began`: texts by lane."""
 
     groups: tuple[FailureGroup, ...]
     began: tuple[str, ...]
@@ -32,7 +32,10 @@ class Outbreak:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The front page. `lanes`: with a present state; `stale`: the others. `groups`: red ones of the latest runs."""
+    """The front page. `lanes`: those with a present state; `stale`: the others.
+
+    `groups`: red groups of the latest runs.
+    """
 
     night: date
     nights: tuple[Night, ...]
@@ -111,7 +114,7 @@ def spread_text(group: FailureGroup) -> str:
 
 
 def began_texts(group: FailureGroup, runs: Mapping[int, Mapping[str, Any]], *, only_open: bool = False) -> list[str]:
-    """Return where the group began, by lane that has it: the run, and what differs from the run before."""
+    """Return where the group began, by lane that has it: the run, and its differences from the previous run."""
     texts = []
     for onset in group.onsets:
         if only_open and onset.until is not None:
@@ -130,7 +133,7 @@ def began_texts(group: FailureGroup, runs: Mapping[int, Mapping[str, Any]], *, o
 
 
 def changes_text(differences: tuple[FactDifference, ...]) -> str:
-    """Return the first differences between two runs in words."""
+    """Return the first differences between two runs as text."""
     if not differences:
         return "no known fact changed"
     named = ", ".join(difference.text for difference in differences[:MOST_CHANGES])

@@ -1,4 +1,4 @@
-"""The names of what a history has, for addresses of pages and for searches."""
+"""The names of items of a history, for addresses of pages and for searches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def page_names(database: DuckDBPyConnection) -> dict[str, list[str]]:
 
 
 def search_names(database: DuckDBPyConnection, words: str) -> list[tuple[str, str, str]]:
-    """Return kind, name and title of what has `words` in its name, at most so many of each kind."""
+    """Return kind, name and title of items with `words` in their names, up to a maximum number per kind."""
     wanted = "contains(lower({}), lower($1))"
     queries = {
         "case": ("SELECT id, id FROM case_name WHERE", wanted.format("id"), "ORDER BY id"),

@@ -1,6 +1,8 @@
-"""The pages of a history. Every text of a run is inert in them, and all but charts and keys works without a script.
+"""The pages of a history.
 
-They load only their own scripts, from the folder `assets` beside them.
+Every text of a run is inert in them, and everything except charts and keys works without a script.
+
+The pages load only their own scripts, from the folder `assets` beside them.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ MOST_LISTED_RUNS = 1000
 
 
 class Links(Protocol):
-    """The addresses of pages, relative to a page in the folder `root` leads to; "" for what has no page."""
+    """The addresses of pages, relative to a page whose path to the top is `root`; "" for items without a page."""
 
     @property
     def search(self) -> bool:
-        """Whether pages have a form that searches."""
+        """Whether pages have a search form."""
         ...
 
     def case(self, root: str, case: str) -> Markup: ...
@@ -85,7 +87,7 @@ def page_file_name(kind: str, name: str) -> str:
 
 
 class Pages:
-    """Makes the pages of a history. `front`: the values of the front page, which every page names the night of."""
+    """Makes the pages of a history. `front`: the values of the front page; every page names its night."""
 
     def __init__(self, answers: Answers, made: Front, links: Links, wanted: str = "") -> None:
         """`wanted`: lists have only rows with all of these words."""
@@ -147,7 +149,7 @@ class Pages:
         )
 
     def cases(self, failures: Sequence[HistoryFailure]) -> bytes:
-        """Return the list of cases with failures, the latest of which are first."""
+        """Return the list of cases with failures, the latest failures first."""
         latest: dict[str, HistoryFailure] = {}
         for failure in failures:
             latest.setdefault(failure.case, failure)
@@ -211,7 +213,7 @@ class Pages:
         )
 
     def found(self, words: str, rows: Sequence[tuple[str, str, Any]]) -> bytes:
-        """Return what a search found: rows of kind, text and value of a link."""
+        """Return the results of a search: rows of kind, text and value of a link."""
         columns = ("Kind", "Name")
         return self._list(
             "search",
@@ -247,7 +249,7 @@ class Pages:
         )
 
     def _text(self, row: Sequence[tuple[str, Any]]) -> str:
-        """Return what people read of a row."""
+        """Return the visible text of a row."""
         shown = []
         for kind, value in row:
             match kind:
@@ -305,8 +307,9 @@ class Pages:
         return self._render("device.html", "../", columns=columns, nights=nights, **values)
 
     def run(self, number: int, report: Markup, since: int | None = None) -> bytes:
-        """Return the page of a run. `report`: the address of the run's own page, or "". `since`: what it is compared
-        with, if not with the run before it.
+        """Return the page of a run. `report`: the address of the run's own page, or "".
+
+        `since`: the run to compare it with, if not the previous run.
         """
         run = self._answers.runs[number]
         news = self._answers.news(number, since)
@@ -341,14 +344,14 @@ def scripts(search: bool) -> dict[str, str]:
     """Return the scripts of the pages, by their file names. With `search`, a server answers while the user types."""
     assets = [(_SHARED, "uplot.min.js"), (_SHARED, "shared.js"), (_PACKAGE, "history.js")]
     texts = {name: shell.asset(package, name) for package, name in [(_PACKAGE, "htmx.min.js")] * search + assets}
-    # A browser keeps a file: another text has another name.
+    # Another text has another name, because a browser caches a file by its name.
     return {
         f"assets/{hashlib.sha256(script.encode()).hexdigest()[:12]}-{name}": script for name, script in texts.items()
     }
 
 
 def content_policy_of_site(*, search: bool) -> str:
-    """Return the content security policy of the pages. With `search`, they may ask their own server."""
+    """Return the content security policy of the pages. With `search`, they may send requests to their own server."""
     policy = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
     return policy.replace("form-action 'none'", "form-action 'self'; connect-src 'self'") if search else policy
 

@@ -1,4 +1,4 @@
-"""SQL of a user on a database that is read-only and closed to files, network and settings."""
+"""A user's SQL on a database that is read-only and closed to files, network and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.tools.history.database import HistoryError, duckdb
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: Rows that are fetched at once.
+#: The rows of one fetch.
 _ROWS = 1000
 
 

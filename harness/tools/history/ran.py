@@ -1,4 +1,7 @@
-"""Which cases ran in which runs on which devices: one bit per case, so that reports on many nights read no verdicts."""
+"""The cases that ran in each run on each device.
+
+There is one bit per case, so that reports on many nights need not read verdicts.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from harness.tools.history.timeline import STEADY
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: The numbers of runs whose cases are reported on, as SQL with one value: nights.
+#: SQL for the numbers of runs whose cases are in reports. Its one value is the number of nights.
 RECENT = "SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY"
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Rows of a run and a device, in the order of the begin of the runs. `device`: its number; 0 for none.
+    """One row per run and device, in the order of the begin of the runs. `device`: its number; 0 for none.
 
     `bits`: a row of bytes for each; the highest bit of the first byte is the case with the number 0.
     """
@@ -29,7 +32,7 @@ class Ran:
     bits: Any
 
     def columns(self, cases: Sequence[int]) -> Any:
-        """Return for each row whether it ran each of these cases: an array of booleans."""
+        """Return, for each row, whether it ran each of these cases: an array of booleans."""
         numbers = np.asarray(cases, dtype=np.int64)
         if not len(self.runs) or not len(numbers):
             return np.zeros((len(self.runs), len(numbers)), dtype=bool)
@@ -39,26 +42,26 @@ class Ran:
         return (bits == 1) & stored
 
     def by_run(self) -> Ran:
-        """Return the rows of all devices of a run together."""
+        """Return one row per run, for all devices together."""
         if not len(self.runs):
             return self
-        # The rows of a run follow each other.
+        # The rows of a run are adjacent.
         starts = np.flatnonzero(np.r_[True, self.runs[1:] != self.runs[:-1]])
         bits = np.bitwise_or.reduceat(self.bits, starts, axis=0)
         return Ran(self.runs[starts], np.zeros(len(starts), dtype=np.int64), bits)
 
     def select(self, wanted: Any) -> Ran:
-        """Return some of the rows: `wanted` is an array of booleans or of places."""
+        """Return some of the rows. `wanted`: an array of booleans or of positions."""
         return Ran(self.runs[wanted], self.devices[wanted], self.bits[wanted])
 
 
 def read_ran(database: DuckDBPyConnection, nights: int) -> Ran:
-    """Return what ran in the last nights."""
+    """Return the cases that ran in the last nights."""
     return _read(database, RECENT, [nights])
 
 
 def read_ran_of(database: DuckDBPyConnection, runs: Sequence[int]) -> Ran:
-    """Return what ran in these runs."""
+    """Return the cases that ran in these runs."""
     return _read(database, "SELECT unnest(?)", [list(runs)])
 
 
@@ -76,7 +79,7 @@ def _read(database: DuckDBPyConnection, runs: str, values: Sequence[object]) -> 
 
 
 def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
-    """Return the last run that ran each of these cases; a case that none ran is left out."""
+    """Return the last run that ran each of these cases. Cases that no run ran are left out."""
     there = ran.columns(cases)
     last = {}
     for place, case in enumerate(cases):
@@ -88,8 +91,9 @@ def last_runs(ran: Ran, cases: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Spells:
-    """Of some cases: the most short spells of bad results in one lane, how often a spell ended, and how often the case
-    ran.
+    """Counts per case.
+
+    They are the most short spells of bad results in one lane, how often a spell ended, and how often the case ran.
     """
 
     most: Any
@@ -98,9 +102,9 @@ class Spells:
 
 
 def count_spells(ran: Any, bad: Any, lanes: Sequence[str]) -> Spells:
-    """Return the spells of bad results per case. A spell of `STEADY` runs is no short one.
+    """Return the spells of bad results per case. A spell of `STEADY` runs is not short.
 
-    `ran`, `bad`: arrays of a row per run, in order, and a column per case. `lanes`: the lane of each row.
+    `ran`, `bad`: arrays with one row per run, in order, and one column per case. `lanes`: the lane of each row.
     """
     cases = ran.shape[1]
     ended, number = (np.zeros(cases, dtype=np.int64) for _ in range(2))
@@ -118,5 +122,5 @@ def count_spells(ran: Any, bad: Any, lanes: Sequence[str]) -> Spells:
 
 
 def places(values: Sequence[int]) -> Mapping[int, int]:
-    """Return the place of each value."""
+    """Return the position of each value."""
     return {int(value): place for place, value in enumerate(values)}

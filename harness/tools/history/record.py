@@ -1,4 +1,4 @@
-"""One run as the history keeps it, from a run directory, a merged or imported run, or an evidence archive."""
+"""One run in the form of the history, from a run directory, a merged or imported run, or an evidence archive."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HistoryRecordError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class HistoryDevice:
-    """A device. `key`: its UUID; for a device whose UUID other hosts have too, with the host."""
+    """A device. `key`: its UUID, together with the host if other hosts have the same UUID."""
 
     key: str
     uuid: str
@@ -59,7 +59,7 @@ class HistoryDevice:
 class CaseVerdict:
     """A verdict. `device`: the key of the first device, "" for none. `seconds`: of all attempts; None if none ended.
 
-    `host_size`, `device_size`: the most memory of one attempt, see `size_code`; None if unknown.
+    `host_size`, `device_size`: the peak memory of one attempt, see `size_code`; None if unknown.
     `reason`: why the case did not run.
     """
 
@@ -113,7 +113,7 @@ class HistoryFinding:
 class HistoryRecord:
     """One run. `facts`: the columns of the table of runs, by name. `identity`: what should be equal in comparable runs.
 
-    `print`: the hash of the journal: of a run that was resumed, the record is another one with the same `run_id`.
+    `print`: the hash of the journal. After a resumption, the record of the run has another hash and the same `run_id`.
     """
 
     run_id: str
@@ -144,7 +144,7 @@ def read_history_record(path: Path, machine: str = "") -> HistoryRecord:
 
 def _of_directory(path: Path) -> HistoryRecord:
     file = path / journal.FILE_NAME
-    print_ = _print(file)  # before the journal is read: what a run still writes is another state of it
+    print_ = _print(file)  # before the journal is read: later lines of an unfinished run belong to another state
     contents = reader.read_run_journal(file)
     try:
         facts = environment.read_environment(path)
@@ -155,7 +155,7 @@ def _of_directory(path: Path) -> HistoryRecord:
 
 
 def _print(file: Path) -> str:
-    """Return the hash of a journal; "" if it cannot be read, which its reader then reports."""
+    """Return the hash of a journal; "" if it cannot be read, an error that its reader reports."""
     try:
         with file.open("rb") as data:
             return file_digest(data, "sha256").hexdigest()
@@ -181,7 +181,10 @@ def _of_archive(path: Path) -> HistoryRecord:
 def make_record(
     contents: JournalContents, facts: Mapping[str, Any] | None, print_: str, path: Path, page: Path | None
 ) -> HistoryRecord:
-    """Return the record of a run. `facts`: the facts of environment.json. `path`, `page`: where run and page are."""
+    """Return the record of a run. `facts`: the facts of environment.json.
+
+    `path`, `page`: the places of run and page.
+    """
     return _Maker(contents, facts).made(print_, path, page)
 
 
@@ -201,7 +204,7 @@ class _Maker:
     def made(self, print_: str, path: Path, page: Path | None) -> HistoryRecord:
         verdicts = tuple(map(self._verdict, self._ledger.verdicts))
         troubles = tuple(map(self._trouble, filter(_is_trouble, self._ledger.verdicts)))
-        # Devices without a case are kept, too: one that is drained at the start is sick.
+        # Devices without a case are kept too: a device that was drained at the start is sick.
         for uuid in self._run.devices:
             self._device(uuid, self._run.host)
         health = tuple(self._healths())
@@ -319,7 +322,7 @@ class _Maker:
         return keys[0] if keys else ""
 
     def _device(self, uuid: str, host: str) -> str:
-        """Return the key of a device, and keep its facts."""
+        """Return the key of a device, and store its facts."""
         backend = backend_of(uuid)
         unique = backend is not None and backend.nvml
         key = _line(uuid if unique else f"{uuid} on {host}", 300)
@@ -341,15 +344,15 @@ class _Maker:
 
 
 def _most_memory(verdict: Verdict, place: str) -> int | None:
-    """Return the most memory that an attempt had in use; None if no attempt has a figure."""
+    """Return the peak memory of the attempts; None if no attempt has a figure."""
     most = max((finish.memory.get(place, 0) for finish in verdict.finishes), default=0)
     return size_code(most) if most > 0 else None
 
 
 def size_code(size: int) -> int:
-    """Return a number of bytes as the history keeps it: 8 times its binary logarithm, rounded up.
+    """Return a number of bytes in the form of the history: 8 times its binary logarithm, rounded up.
 
-    The next larger code is 9 % more. Noise below that would be most of the size of the file.
+    The next larger code is 9 % more. Smaller differences are noise, and would take most of the size of the file.
     """
     return min(math.ceil(8 * math.log2(size)), MOST_CODE)
 
@@ -363,5 +366,5 @@ def _line(text: str, limit: int = MOST_OF_MESSAGE) -> str:
 
 
 def identity_json(record: HistoryRecord) -> str:
-    """Return the identity as one text that can be compared."""
+    """Return the identity as one text, for comparisons."""
     return json.dumps(dict(record.identity), sort_keys=True)

@@ -1,4 +1,4 @@
-"""The cases whose durations may have risen: medians of a few runs at either end of each lane's last runs."""
+"""The cases whose durations may have risen, by medians of a few runs at either end of each lane's last runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def find_rises(database: DuckDBPyConnection, lanes: Mapping[str, Sequence[int]], most: int) -> list[tuple[str, int]]:
     """Return the lanes and cases whose median rose most. `lanes`: the runs of each, in order.
 
-    Lanes with fewer than `LEAST_RUNS` runs, which have no trend, are left out.
+    Lanes with fewer than `LEAST_RUNS` runs are left out, because they have no trend.
     """
     slots: dict[int, tuple[int, int, int]] = {}
     for place, runs in enumerate(lanes.values()):
@@ -47,7 +47,7 @@ def find_rises(database: DuckDBPyConnection, lanes: Mapping[str, Sequence[int]],
 
 
 def median_of_known(values: Any, axis: int) -> Any:
-    """Return the medians without NaN; NaN where there is nothing else. `numpy.nanmedian` takes seconds for this."""
+    """Return the medians without NaN; NaN if there are only NaN. `numpy.nanmedian` takes seconds for this."""
     ordered = np.sort(values, axis=axis)  # NaN comes last
     number = np.expand_dims((~np.isnan(ordered)).sum(axis=axis), axis)
     low = np.take_along_axis(ordered, np.maximum(number - 1, 0) // 2, axis)

@@ -1,4 +1,4 @@
-"""Find the runs in what a command line names: run directories, folders of them, evidence archives."""
+"""Finds the runs that a command line names: run directories, folders of them, evidence archives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.tools.matrix.folders import NoRunError, find_runs
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
-    """Paths of runs, each once. `notes`: sentences about what was left out."""
+    """Paths of runs, each once. `notes`: sentences about paths that were left out."""
 
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
@@ -22,7 +22,8 @@ class FoundPaths:
 def find(given: Sequence[Path]) -> FoundPaths:
     """Return the runs. A regular file is an evidence archive. Raise NoRunError for a folder without a run.
 
-    The sessions of the nodes of a cluster run are left out: the run has their results, and each of them has a part.
+    The sessions of the nodes of a cluster run are left out, since each has only a part of the results, and the run has
+    all.
     """
     archives = [path for path in given if path.is_file()]
     folders = [path for path in given if path not in archives]
@@ -39,7 +40,7 @@ def find(given: Sequence[Path]) -> FoundPaths:
 
 
 def _cluster_run(path: Path) -> Path | None:
-    """Return the cluster run that a run directory is a node's session of: it is in ``nodes/NODE/N`` there."""
+    """Return the cluster run to which a node's session belongs. The session is in ``nodes/NODE/N`` of that run."""
     parents = path.resolve().parents
     if len(parents) > 2 and parents[1].name == "nodes" and (parents[2] / FILE_NAME).exists():
         return parents[2]

@@ -1,4 +1,4 @@
-"""The tables and views of a history, and the staging tables that a run enters through."""
+"""The tables and views of a history, and the staging tables through which a run enters."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _TABLES = f"""
     CREATE TABLE run_finding (run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER);
 """
 
-#: The views that `harness history sql` documents (docs/history.md). Their columns stay, whatever the tables become.
-#: A number of bytes in SQL, of its code (`record.size_code`).
+#: The views that `harness history sql` documents (docs/history.md). Their columns stay when the tables change. This is
+#: the SQL for a number of bytes from its code (`record.size_code`).
 _BYTES = "round(pow(2, {} / 8))::BIGINT"
 _VIEWS = f"""
     CREATE VIEW runs AS
@@ -86,9 +86,11 @@ CREATE = _TABLES + _VIEWS
 
 
 def ran_statement(runs: str, most: int) -> str:
-    """Return the statement that notes which cases ran in the runs of the table `runs`. `most`: the last case's number.
+    """Return the statement that records which cases ran in the runs of the table `runs`.
 
-    The number of bits is one of whole bytes, which DuckDB then keeps without padding.
+    `most`: the last case's number.
+
+    The number of bits is a multiple of 8, so that DuckDB stores the bits without padding.
     """
     return f"""
         INSERT INTO ran
@@ -98,7 +100,8 @@ def ran_statement(runs: str, most: int) -> str:
     """
 
 
-#: Columns of the staging tables, and of the files of a folder, which have all of them beside `part`: what a row is.
+#: Columns of the staging tables, and of the files of a folder. These files have all columns, and `part`, the kind of
+#: row.
 STAGES: dict[str, dict[str, str]] = {
     "run": {
         "run_id": "TEXT", "print": "TEXT", "begun": "DOUBLE", "run_seconds": "DOUBLE", "host": "TEXT", "model": "TEXT",
@@ -121,9 +124,9 @@ STAGES: dict[str, dict[str, str]] = {
     "finding": {"run_id": "TEXT", "kind": "TEXT", "message": "TEXT", "title": "TEXT", "cases": "INTEGER"},
 }  # fmt: skip
 
-#: Enter what is staged: names first, then rows with the numbers of the names. `{stage}` is the schema of the stages.
+#: Enters staged rows: names first, then rows with the numbers of the names. `{stage}` is the schema of the stages.
 INGEST = (
-    # Shards whose merged run is there, or comes, are part of it.
+    # Shards whose merged run is present, or is being added, are part of that run.
     """
     CREATE OR REPLACE TEMP TABLE fresh AS
         SELECT s.*, (SELECT coalesce(max(run), 0) FROM run) + row_number() OVER (ORDER BY begun, run_id) AS run
@@ -210,7 +213,7 @@ INGEST = (
 
 #: The tables with rows of runs.
 OF_RUNS = ("verdict", "ran", "trouble", "run_device", "health_event", "run_finding", "run")
-#: After runs were removed: names that no row uses.
+#: Removes names that no row uses, after runs were removed.
 FORGET = (
     'DELETE FROM case_name WHERE "case" NOT IN (SELECT DISTINCT "case" FROM verdict)',
     "DELETE FROM device_name WHERE device NOT IN (SELECT DISTINCT device FROM run_device)",

@@ -1,6 +1,6 @@
-"""A server of the pages of a history: read-only, on this machine alone unless asked otherwise.
+"""A server of the pages of a history: read-only, and by default only for this machine.
 
-Pages have the addresses of an export, and there is one for every case, group, device and run.
+Pages have the same addresses as in an export, and every case, group, device and run has one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from harness.tools.history.suspicion import DeviceSuspicion
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-#: Maximum characters of what is searched for.
+#: Maximum characters of a search.
 MOST_SEARCHED = 300
-#: Seconds that a file stays open for the next request, and between looks for a writer that waits.
+#: Seconds for which a file stays open for the next request, and between checks for a waiting writer.
 IDLE = 10.0
 CHECK = 0.05
 _HEADERS = {
@@ -49,8 +49,9 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What every page needs, as of one state of the store. `names`: by folder, the name that each page is of; `runs`:
-    the names of runs.
+    """The inputs of every page in one state of the store.
+
+    `names`: by folder, the names of items with a page. `runs`: the names of runs.
     """
 
     stamp: object
@@ -60,10 +61,10 @@ class _State:
 
 
 class Reader:
-    """The history for requests, of which it answers one at a time.
+    """Reads the history for requests, one at a time.
 
-    It is read once for each state of the store. An open file keeps writers out: it is closed when a writer waits, and
-    after some seconds without a request.
+    The history is read once per state of the store. An open file blocks writers, so it is closed when a writer waits,
+    and after some seconds without a request.
     """
 
     def __init__(self, store: FileStore | FolderStore) -> None:
@@ -77,7 +78,7 @@ class Reader:
         self._used = 0.0
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open file."""
         with self._lock:
             self._close()
 
@@ -87,7 +88,7 @@ class Reader:
 
     @contextlib.contextmanager
     def pages(self, wanted: str = "") -> Generator[tuple[Pages, Answers, _State]]:
-        """Yield what makes pages. Raise HarnessError if the history cannot be read or has no run."""
+        """Yield the inputs of pages. Raise HarnessError if the history cannot be read or has no run."""
         with self._lock:
             answers = self._reading()
             state = self._current(answers)
@@ -95,7 +96,7 @@ class Reader:
             self._used = time.monotonic()
 
     def _reading(self) -> Answers:
-        """Return answers from the present state of the store."""
+        """Return queries of the present state of the store."""
         if self._file is not None and self._file.is_wanted():
             self._close()
             self._file.wait_for_writers()
@@ -111,12 +112,12 @@ class Reader:
         return self._answers
 
     def _yield_to_writers(self, store: FileStore) -> None:
-        """Close the file when a writer waits for it, or when nobody has asked for a page for some time."""
+        """Close the file when a writer waits for it, or after some time without a request."""
         answers = self._answers
         while True:
             time.sleep(CHECK)
             with self._lock:
-                if self._answers is not answers:  # it was closed, and perhaps opened again
+                if self._answers is not answers:  # it has been closed, and perhaps opened again
                     return
                 if store.is_wanted() or time.monotonic() - self._used > IDLE:
                     self._close()
@@ -136,7 +137,7 @@ class Reader:
     def _stamp(self) -> object:
         """Return a value that changes with the store."""
         path = self._store.path
-        with contextlib.suppress(OSError):  # the reading that follows says what is wrong
+        with contextlib.suppress(OSError):  # the following read reports the error
             files = sorted(path.iterdir()) if path.is_dir() else [path]
             return tuple((file.name, (seen := file.stat()).st_mtime_ns, seen.st_size) for file in files)
         return None
@@ -145,7 +146,7 @@ class Reader:
 def render_page(reader: Reader, name: str, words: str = "", since: str = "", wanted: str = "") -> bytes:
     """Return a page by its name, such as ``cases/0123456789abcdef.html``. Raise NothingKnownError if there is none.
 
-    `words`: what is searched for. `since`: the run that a run is compared with. `wanted`: what a list is filtered by.
+    `words`: the search words. `since`: the run that a run is compared with. `wanted`: the filter of a list.
     """
     with reader.pages(wanted) as (made, answers, state):
         lists: dict[str, Callable[[], bytes]] = {
@@ -217,8 +218,10 @@ def run_report_file(reader: Reader, name: str) -> Path:
 
 
 def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
-    """Return the ASGI application. `hosts`: the names under which it may be called; another name is refused, so that no
-    page of elsewhere reads the history through a name that leads here.
+    """Return the ASGI application. `hosts`: the accepted host names.
+
+    Requests with other names are refused, so that a foreign page cannot read the history through a name that resolves
+    to this host.
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -263,8 +266,9 @@ def application(reader: Reader, hosts: Sequence[str]) -> Starlette:
 
 
 def serve(store: FileStore | FolderStore, host: str, port: int, names: Sequence[str]) -> None:
-    """Serve until the user interrupts. `names`: further names under which the server may be called. Raise HistoryError
-    if the packages are missing, the history cannot be read, or the port cannot be had.
+    """Serve until the user interrupts. `names`: further accepted host names.
+
+    Raise HistoryError if the packages are missing, the history cannot be read, or the port is not available.
     """
     try:
         import uvicorn
@@ -275,7 +279,7 @@ def serve(store: FileStore | FolderStore, host: str, port: int, names: Sequence[
         ) from None
     reader = Reader(store)
     with reader.pages():
-        pass  # a history that cannot be read is an error now, and not a page
+        pass  # an unreadable history is an error now, not later as a page
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

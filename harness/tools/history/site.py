@@ -1,4 +1,4 @@
-"""Static pages of a history: those of what failed lately, in a folder."""
+"""Static pages of a history in a folder: pages of recent failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.tools.history.answers import NIGHTS, Answers, HistoryFailure
 from harness.tools.history.database import HistoryError
 from harness.tools.history.pages import Pages, page_file_name, scripts
 
-#: Maximum pages of each kind; those with the latest failures have pages.
+#: Maximum pages of each kind. Those with the latest failures have pages.
 MOST_CASES = 400
 MOST_GROUPS = 300
 MOST_RUNS = 200
@@ -48,7 +48,7 @@ def export_site(answers: Answers, out: Path) -> int:
 
 
 def _earlier(out: Path) -> set[str]:
-    """Return the pages of an earlier export. Raise HistoryError for a folder with something else in it."""
+    """Return the pages of an earlier export. Raise HistoryError for a folder with other files."""
     if out.exists() and not out.is_dir():
         raise HistoryError(f"{str(out)!r} is not a folder: give --out a new one")
     try:
@@ -95,7 +95,7 @@ class _Links:
 
 
 class _Site:
-    """Decides which pages there are."""
+    """Decides which pages to make."""
 
     def __init__(self, answers: Answers, out: Path) -> None:
         self._answers = answers

@@ -36,14 +36,14 @@ def stage(database: DuckDBPyConnection, records: Sequence[HistoryRecord]) -> Non
 def stage_columns(database: DuckDBPyConnection, name: str, arrays: Mapping[str, Any]) -> None:
     """Make one staging view of columns of equal length."""
     columns = STAGES[name]
-    # `place` keeps the order of the rows: that of collection.
+    # `place` keeps the order of the rows, which is that of collection.
     database.register(f"staged_{name}", {**arrays, "place": np.arange(len(arrays["run_id"]))})
     listed = ", ".join(_cast(column, kind) for column, kind in columns.items())
     database.execute(f"CREATE OR REPLACE TEMP VIEW stage_{name} AS SELECT {listed}, place FROM staged_{name}")
 
 
 def _cast(column: str, kind: str) -> str:
-    """Return the column with its type. A list is staged as one text, and no number as -1 or NaN."""
+    """Return the column with its type. A list is staged as one text, and a missing number as NaN."""
     if kind.endswith("[]"):
         return (
             f"""CASE WHEN "{column}" = '' THEN [] ELSE string_split("{column}", chr(10)) END::{kind} AS "{column}\""""
@@ -93,7 +93,7 @@ def _plain(row: Any) -> dict[str, Any]:
 
 
 def ingest(database: DuckDBPyConnection) -> int:
-    """Enter the staged runs that are not there. Return their number. The caller has begun the transaction."""
+    """Enter the staged runs that are not in the history. Return their number. The caller has begun the transaction."""
     for statement in INGEST:
         database.execute(statement)
     note_ran(database, "fresh")
@@ -102,13 +102,13 @@ def ingest(database: DuckDBPyConnection) -> int:
 
 
 def note_ran(database: DuckDBPyConnection, runs: str) -> None:
-    """Note which cases ran in the runs of this table."""
+    """Record which cases ran in the runs of this table."""
     (most,) = database.execute('SELECT coalesce(max("case"), 0) FROM case_name').fetchall()[0]
     database.execute(ran_statement(runs, most))
 
 
 def unstage(database: DuckDBPyConnection) -> None:
-    """Remove what refers to the arrays."""
+    """Remove the references to the arrays."""
     for name in STAGES:
         database.execute(f"DROP VIEW IF EXISTS stage_{name}")
         database.unregister(f"staged_{name}")

@@ -11,7 +11,9 @@ _TWO_SIDED_95 = 1.959964
 
 
 def wilson(bad: int, total: int, z: float = _TWO_SIDED_95) -> tuple[float, float]:
-    """Return the Wilson score interval of a rate (E. B. Wilson 1927): it is sound for few observations and rare events.
+    """Return the Wilson score interval of a rate (E. B.
+
+    Wilson 1927), which is valid for few observations and rare events.
 
     Without observations, the interval is (0, 1).
     """
@@ -27,14 +29,14 @@ def wilson(bad: int, total: int, z: float = _TWO_SIDED_95) -> tuple[float, float
 def poisson_tail(seen: int, expected: float) -> float:
     """Return the probability of `seen` or more events if `expected` are expected.
 
-    For a sum of rare events of different rates this is an upper bound in the tail: the variance of such a sum is
+    For a sum of rare events with different rates this is an upper bound in the tail: the variance of such a sum is
     smaller than that of a Poisson number.
     """
     if seen <= 0:
         return 1.0
     if expected <= 0:
         return 0.0
-    # Terms fall on either side of the expectation: the shorter tail is summed from its greatest term outwards.
+    # The terms decrease on either side of the expectation. The shorter tail is summed from its largest term outwards.
     if seen <= expected:
         term = math.exp(_log_poisson(seen - 1, expected))
         below, k = term, seen - 1
@@ -59,7 +61,7 @@ def _log_poisson(k: int, expected: float) -> float:
 def holm(chances: Sequence[float]) -> list[float]:
     """Return the probabilities corrected for their number (S. Holm 1979), in the same order.
 
-    A limit on them limits the probability of a single false alarm among all.
+    A limit on the corrected probabilities limits the probability of any false alarm.
     """
     order = sorted(range(len(chances)), key=chances.__getitem__)
     corrected = [1.0] * len(chances)
@@ -83,7 +85,7 @@ def theil_sen(values: Sequence[float]) -> float:
 def mann_kendall(values: Sequence[float]) -> float:
     """Return the one-sided probability that values without a trend rise at least as much as these (Mann 1945)."""
     count = len(values)
-    if count < 4:  # the least probability that 3 values can have is 1/6
+    if count < 4:  # the least possible probability for 3 values is 1/6
         return 1.0
     score = sum(
         (values[later] > values[earlier]) - (values[later] < values[earlier])

@@ -1,7 +1,7 @@
 """The store of a history in one DuckDB file. `folder` has the other kind.
 
-A run is one transaction: after a kill at any moment it is there as a whole, or not at all. There is one writer at a
-time, which a lock beside the file ensures; readers open the file read-only.
+A run is one transaction: after a kill at any moment, all of it is stored or nothing. A lock beside the file ensures
+that there is one writer at a time; readers open the file read-only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a writer waits for another one, and a reader for a writer.
 PATIENCE = 120.0
-#: The settings of a database that only reads: SQL of a user can reach no file, no network and no setting.
+#: The settings of a database that is only read: a user's SQL can reach no file, no network and no setting.
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
 
 
@@ -37,12 +37,12 @@ class FileStore:
     path: Path
 
     def add(self, record: HistoryRecord) -> Added:
-        """Enter a run, or say why it is not entered. Raise HistoryError."""
+        """Enter a run, or return why it is not entered. Raise HistoryError."""
         with self.writing() as database:
             return databases.add_record(database, record)
 
     def prune(self, keep: timedelta, now: datetime) -> int:
-        """Remove runs that began before `now` minus `keep`, and give their space back. Return their number."""
+        """Remove runs that began before `now` minus `keep`, and free their space. Return their number."""
         if not self.path.exists():
             raise HistoryError(missing_text(self.path))
         with self.writing() as database:
@@ -65,7 +65,7 @@ class FileStore:
 
     @contextlib.contextmanager
     def writing(self) -> Generator[DuckDBPyConnection]:
-        """Yield the database for writing, of the current schema; a new one if there is none."""
+        """Yield the database for writing, with the current schema. Make a new one if there is none."""
         with self._lock():
             if not self.path.exists():
                 self._create()
@@ -77,18 +77,18 @@ class FileStore:
                 database.close()
 
     def is_wanted(self) -> bool:
-        """Return whether a writer waits for the file, or has it."""
+        """Return whether a writer waits for the file, or holds it."""
         try:
             with self._lock_path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file gives it back
-        except FileNotFoundError:  # nobody has written here
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
+        except FileNotFoundError:  # nobody has written here yet
             return False
-        except OSError:  # it is held, or nothing can be known of it
+        except OSError:  # the lock is held, or its state is unknown
             return True
         return False
 
     def wait_for_writers(self) -> None:
-        """Wait until no writer wants the file: who opens it at once, again and again, would keep them out."""
+        """Wait until no writer wants the file. Readers that reopen it immediately would starve writers."""
         deadline = time.monotonic() + PATIENCE
         while self.is_wanted() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -111,7 +111,7 @@ class FileStore:
             raise HistoryError(f"cannot write {str(path)!r}: {error.strerror}; give a writable --db") from None
 
     def _create(self) -> None:
-        """Make an empty history under another name: a kill must leave no half file."""
+        """Make an empty history under another name, so that a kill leaves no incomplete file."""
         temporary = self.path.with_name(f".{self.path.name}.new")
         temporary.unlink(missing_ok=True)
         database = duckdb().connect(str(temporary))
@@ -122,7 +122,7 @@ class FileStore:
         temporary.replace(self.path)
 
     def _rewrite(self) -> None:
-        """Copy the rows to a new file: DuckDB keeps the space of removed rows for new ones."""
+        """Copy the rows to a new file, since DuckDB keeps the space of removed rows for new ones."""
         temporary = self.path.with_name(f".{self.path.name}.new")
         with self._lock():
             temporary.unlink(missing_ok=True)
@@ -154,5 +154,5 @@ class FileStore:
 
 
 def _is_busy(error: str) -> bool:
-    """Return whether another process, or another thread of this one, has the file open in a way that excludes this."""
+    """Return whether another process or thread has the file open in a way that excludes this one."""
     return "lock" in error.lower() or "different configuration" in error

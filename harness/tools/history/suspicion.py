@@ -1,9 +1,9 @@
-"""Suspicion of a device: its bad results beside those of its siblings on the same cases in the same nights.
+"""Suspicion of a device: its bad results compared with those of its siblings on the same cases in the same nights.
 
-A stratum is one case in one night, on devices of one kind with one driver and one torch. Of its bad results, each
-device is expected to have the share that it has of the results. What is red everywhere, or since a driver or a
-commit, is expected of all devices alike, and makes none suspicious. The number of bad results beyond the expectation
-is tested (a Poisson bound of the Mantel-Haenszel statistic), and corrected for the number of devices (Holm).
+A stratum is one case in one night, on devices of one kind with one driver and one torch. The expected share of a device
+in the bad results of a stratum is its share of all results there. Failures everywhere, or since a driver or a commit,
+are expected equally of all devices, and make none suspicious. The number of bad results beyond the expectation is
+tested (a Poisson bound of the Mantel-Haenszel statistic), and corrected for the number of devices (Holm).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from harness.tools.history.statistics import holm, poisson_tail
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: Nights that are looked at.
+#: The nights that are evaluated.
 NIGHTS = 30
-#: A device is suspicious if chance makes any of them so less often than this.
+#: A device is suspicious if the probability that any device looks like this by chance is below this.
 SIGNIFICANCE = 0.01
-#: Least number of runs with a bad result: one broken night is no broken device.
+#: Least number of runs with a bad result, because one broken night does not mean a broken device.
 LEAST_RUNS = 2
 
 _BAD = """
@@ -45,11 +45,11 @@ _PRESENT = """
 
 @dataclass(frozen=True, slots=True)
 class DeviceSuspicion:
-    """A device beside its siblings.
+    """A device compared with its siblings.
 
-    `bad`: its bad results where siblings ran the same case; `expected`: its share of all bad results there. `chance`:
-    the probability of so many, corrected for the number of devices. `runs`, `cases`: in how many the bad results are.
-    `events`: how often it was sick or drained; `xids`: NVIDIA's numbers of its errors.
+    `bad`: its bad results in strata with siblings; `expected`: its share of all bad results there. `chance`: the
+    probability of this many, corrected for the number of devices. `runs`, `cases`: the numbers of runs and cases with
+    these bad results. `events`: how often it was sick or drained; `xids`: NVIDIA's numbers of its errors.
     """
 
     device: str
@@ -74,7 +74,7 @@ class DeviceSuspicion:
 
 
 def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object = None) -> list[DeviceSuspicion]:
-    """Return every device of the last nights, the most suspicious first. `until`: the last night to look at."""
+    """Return every device of the last nights, the most suspicious first. `until`: the last night that counts."""
     (last,) = database.execute("SELECT max(night) FROM run WHERE ? OR night <= ?", [until is None, until]).fetchall()[0]
     window = database.execute(
         "SELECT run, night, driver, torch FROM run WHERE night <= ? AND night > ?::DATE - INTERVAL (?) DAY",
@@ -96,7 +96,7 @@ def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object
 
 @dataclass(slots=True)
 class _Count:
-    """The bad results of a device in strata that it shares with others, and how many are expected of it."""
+    """The bad results of a device in strata that it shares with others, and their expected number."""
 
     bad: int = 0
     expected: float = 0.0
@@ -110,7 +110,10 @@ def _counts(
     models: Mapping[int, str],
     bad: Sequence[tuple[int, int, int]],
 ) -> dict[int, _Count]:
-    """Return the counts by device. `facts`: by run, what must be equal in a stratum; `models`: names of devices."""
+    """Return the counts by device.
+
+    `facts`: by run, the facts that must be equal in a stratum; `models`: names of devices.
+    """
     results: dict[tuple[object, ...], list[tuple[int, int, int]]] = {}
     for run, case, device in bad:
         results.setdefault((*facts[run], models.get(device)), []).append((run, case, device))
@@ -145,7 +148,7 @@ def _counts(
 
 
 def judged(rows: Sequence[tuple[str, str, str, int, float, int, int, int, Sequence[int]]]) -> list[DeviceSuspicion]:
-    """Return the suspicions of these devices. Devices without siblings take no part in the correction."""
+    """Return the suspicions of these devices. The correction does not count devices without siblings."""
     tested = [row for row in rows if row[4] > 0]
     chances = dict(
         zip((row[0] for row in tested), holm([poisson_tail(row[3], float(row[4])) for row in tested]), strict=True)

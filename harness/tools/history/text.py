@@ -14,7 +14,7 @@ from harness.tools.history.statistics import wilson
 from harness.tools.history.suspicion import DeviceSuspicion
 from harness.tools.history.timeline import Story
 
-#: Maximum lines of one list, and of one of a single run.
+#: Maximum lines of one list, and of a list of a single run.
 MOST_LINES = 20
 MOST_OF_RUN = 200
 #: Maximum groups that a text names of those that began together.
@@ -23,7 +23,7 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def front_text(front: Front) -> str:
-    """Return the front page: last night, red groups, machines, and what else a person should know."""
+    """Return the front page: last night, red groups, machines, and other important facts."""
     return "".join(f"{inert.inert_line(line)}\n" if not line.startswith(" ") else f"{line}\n" for line in _lines(front))
 
 
@@ -110,7 +110,7 @@ def flaky_text(case: str, bad: int, ran: int, devices: int) -> str:
 
 
 def story_text(story: Story, of_run: dict[int, str], changes: str = "") -> str:
-    """Return the verdict over time on a case in words. `of_run`: names of runs."""
+    """Return a text about the verdicts over time on a case. `of_run`: names of runs."""
     low, high = story.interval
     parts = [story.kind.value]
     if story.since is not None and story.kind.value != "green":
@@ -126,7 +126,7 @@ def story_text(story: Story, of_run: dict[int, str], changes: str = "") -> str:
 
 
 def suspects_lines(group: FailureGroup, suspects: Sequence[Suspect], commands: Sequence[str]) -> Iterator[str]:
-    """Yield what a group began with, and what decides it."""
+    """Yield the facts whose change may have caused a group, and the commands that decide it."""
     yield _line(f"[{group.key}] {group.title}")
     if not suspects:
         yield "no known fact changed where it began, and none separates the runs with it from those without"
@@ -146,7 +146,7 @@ def suspects_lines(group: FailureGroup, suspects: Sequence[Suspect], commands: S
 
 
 def news_lines(news: News, name: str, before: str) -> Iterator[str]:
-    """Yield what is new in a run."""
+    """Yield the differences of a run from the previous one."""
     yield _line(
         f"{name}: {len(news.new)} newly red, {len(news.fixed)} fixed, {len(news.gated)} newly gated since {before}"
     )

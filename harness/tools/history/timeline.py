@@ -1,7 +1,7 @@
-"""The verdict over time on one case in one lane: what its results over many runs say together. Pure functions.
+"""The verdict over time on one case in one lane, from its results over many runs. Pure functions.
 
-A lane is a machine with a kind of device and a profile: its runs are comparable. `Observation`s come in the order of
-their runs.
+A lane is a machine with a kind of device and a profile, so that its runs are comparable. `Observation`s come in the
+order of their runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from harness.core.outcome import Outcome
 from harness.tools.history.statistics import mann_kendall, theil_sen, wilson
 from harness.tools.matrix.classing import hypergeometric
 
-#: Runs that a flaky case is searched in, and a trend.
+#: The number of runs in which flaky results and trends are searched.
 WINDOW = 30
-#: A case that was red this often in a row is no longer called flaky.
+#: A case that was red this often in a row no longer counts as flaky.
 STEADY = 3
-#: A device is named as the cause if chance puts all bad results on it less often than this.
+#: A device is named as the cause if the probability that all bad results are on it by chance is below this.
 SIGNIFICANCE = 0.01
-#: A case is slower if its median rose by this factor and by this many seconds, and chance gives such a rise less often
-#: than `TREND`: a single slow night is no trend.
+#: A case is slower if its median rose by this factor and by this many seconds, and the probability of such a rise by
+#: chance is below `TREND`. A single slow night is no trend.
 SLOWER = 1.25
 SLOWER_SECONDS = 0.05
 TREND = 0.001
@@ -36,7 +36,7 @@ END_RUNS = 5
 
 
 class VerdictTrend(StrEnum):
-    """What the results over time say."""
+    """The state of a case over time."""
 
     GREEN = "green"
     REGRESSED = "regressed"
@@ -51,7 +51,7 @@ class VerdictTrend(StrEnum):
 class Observation:
     """A result of the case. `run`: the number of the run. `seconds`: None if the case did not run.
 
-    `host_memory`, `device_memory`: the most memory in MiB; None if unknown.
+    `host_memory`, `device_memory`: the peak memory in MiB; None if unknown.
     """
 
     run: int
@@ -83,7 +83,7 @@ class Story:
 
     `since`: the run in which the present state began. `before`: the last run before it with another result; None if
     there is none. `bad`, `ran`: results in the window. `interval`: the Wilson interval of the rate. `device`: the only
-    device with bad results, if chance does not explain that others have none.
+    device with bad results, unless chance explains that others have none.
     """
 
     kind: VerdictTrend
@@ -137,7 +137,7 @@ def _state(
     streaks = [(bad, list(streak)) for bad, streak in groupby(ran, key=lambda observation: observation.bad)]
     is_bad, last = streaks[-1]
     before = streaks[-2][1][-1].run if len(streaks) > 1 else None
-    # A spell of STEADY red runs is a defect that somebody mended, and no flake.
+    # A spell of STEADY red runs is a defect that was fixed, not a flake.
     spells = sum(
         bad and len(list(own)) < STEADY for bad, own in groupby(window, key=lambda observation: observation.bad)
     )
@@ -151,7 +151,7 @@ def _state(
     if unsteady:
         return VerdictTrend.FLAKY, first, before
     if len(streaks) > 1 and last[0] in window:
-        # One bad result between good ones is no defect that somebody fixed.
+        # One bad result between good ones is not a defect that was fixed.
         single = len(streaks[-2][1]) == 1 and len(streaks) > 2
         return (VerdictTrend.FLAKY if single else VerdictTrend.FIXED), first, before
     return VerdictTrend.GREEN, first, before

@@ -29,7 +29,7 @@ def case_lines(answers: Answers, case: str) -> Iterator[str]:
 
 
 def run_lines(answers: Answers, run_id: str) -> Iterator[str]:
-    """Yield what is new in a run."""
+    """Yield the differences of a run from the previous one."""
     run = answers.run_by_id(run_id)
     news = answers.news(run["run"])
     before = "the first run of its machine" if news.previous is None else answers.runs[news.previous]["run_id"]
@@ -39,13 +39,13 @@ def run_lines(answers: Answers, run_id: str) -> Iterator[str]:
 
 
 def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
-    """Yield the changes that a group may have begun with."""
+    """Yield the changes that may have caused a group."""
     group = answers.group(key)
     listed = group_suspects(answers, group)
     yield from text.suspects_lines(group, listed, list(deciding_commands(listed, group.case, group.reproduce)))
 
 
 def group_suspects(answers: Answers, group: FailureGroup) -> list[Suspect]:
-    """Return the facts that a group may have begun with."""
+    """Return the facts whose change may have caused a group."""
     presence = answers.presence([group.number], EVER).get(group.number, {})
     return suspects(group.onsets, answers.runs, [run for runs in presence.values() for run in runs])

@@ -46,7 +46,7 @@ def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence
     finally:
         limits.unlink()
     with tempfile.TemporaryDirectory(prefix="harness-build-") as temp:
-        # A build leaves folders beside its sources, and packs their contents the next time.
+        # A build leaves folders beside its sources, and would pack their contents the next time.
         source = Path(temp, "source")
         shutil.copytree(root / "harness", source / "harness", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -55,9 +55,10 @@ def collect_wheels(root: Path, folder: Path, *, python: str, platforms: Sequence
 
 
 def accepted(platforms: Sequence[str]) -> list[str]:
-    """The platforms with the older ones whose wheels they take too: pip takes wheels of exactly those that it is given.
+    """Return the platforms, with the older ones whose wheels they accept. pip itself accepts only the given platforms.
 
-    A machine of ``manylinux_2_28_x86_64`` takes wheels of ``manylinux_2_17_x86_64``, which is ``manylinux2014_x86_64``.
+    A machine of ``manylinux_2_28_x86_64`` accepts wheels of ``manylinux_2_17_x86_64``, which is
+    ``manylinux2014_x86_64``.
     """
     tags = list(platforms)
     for platform in platforms:

@@ -1,7 +1,9 @@
-"""Classify failures: what the red results of one case have in common, and how sure this is. Pure functions.
+"""Classify failures by what the red results of one case have in common, with the certainty of the class.
 
-An observation is the verdict of one run on the case. `ResultPlace` is where it was made. An explanation is a value
-that a place can have, such as a driver: it is complete if all observations with it are red and no others are.
+Pure functions.
+
+An observation is the verdict of one run on the case. `ResultPlace` is the place of an observation. An explanation is a
+value that a place can have, such as a driver. It is complete if all observations with it are red and no others are.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from itertools import combinations
 
 
 class Factor(StrEnum):
-    """A property of a place that can explain a failure. The narrowest comes first, because it claims the least.
+    """A property of a place that can explain a failure. The narrowest factor comes first, because it claims the least.
 
     The later factors distinguish runs on the same machine: a change by a person, or the time of a change.
     """
@@ -68,14 +70,14 @@ _MACHINE = tuple(factor for factor in Factor if factor not in (*CONDITIONS, *TIM
 
 
 class Sure(StrEnum):
-    """How sure a class is. See `sureness`."""
+    """The certainty of a class. See `sureness`."""
 
     STRONG = "strong"
     WEAK = "weak"
     ONE = "one observation"
 
 
-#: A class is strong if chance gives such results less often than this, corrected for the number of red cases.
+#: A class is strong if the probability of such results by chance, corrected for the number of red cases, is below this.
 SIGNIFICANCE = 0.01
 #: Maximum number of values of one factor in a mixed class.
 MOST_VALUES = 3
@@ -87,12 +89,7 @@ MOST_CONDITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class ResultPlace:
-    """Where an observation was made. An unknown value is an empty text, or an empty tuple, and explains nothing.
-
-    `devices`: the names of the devices. `uuids`: their UUIDs, and those of the GPUs of MIG instances. Only UUIDs that
-    no other host has. `conditions`: what else the run had that not all runs have, each with its factor. `rank`: the
-    number of the run by the time of its begin; runs that began at the same time have the same one. `run`: its name.
-    """
+    """Maximum number of further conditions: a run that differs in one fact often differs in many."""
 
     host: str
     devices: tuple[str, ...] = ()
@@ -104,7 +101,7 @@ class ResultPlace:
     run: str = ""
 
     def values(self, factor: Factor) -> tuple[str, ...]:
-        """Return the place's values of a factor: several only where a case ran on several devices."""
+        """Return the place's values of a factor. There are several only if a case ran on several devices."""
         if factor is Factor.UUID:
             return self.uuids
         if factor is Factor.DEVICE:
@@ -129,7 +126,7 @@ class ResultPlace:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The observations made in one place."""
+    """The observations of one place."""
 
     red: int = 0
     flaky: int = 0
@@ -149,7 +146,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A value of a factor: ``Cause(Factor.DRIVER, "580.95")``. `rank`: of a time, that of the run which it names."""
+    """A value of a factor: ``Cause(Factor.DRIVER, "580.95")``. `rank`: for a time, the rank of its run."""
 
     factor: Factor
     value: str
@@ -165,7 +162,7 @@ class Cause:
         return self.value in place.values(self.factor)
 
 
-#: One cause, or two that only do it together.
+#: One cause, or two causes that act only together.
 Explanation = tuple[Cause, ...]
 
 
@@ -173,13 +170,14 @@ Explanation = tuple[Cause, ...]
 class Classing:
     """The class of a failure.
 
-    - `causes`: what the class names. Empty for ``everywhere`` and ``flake``. For ``mixed``: two causes that only do it
-      together, or several values of one factor (`together` tells which), or nothing if nothing explains the results.
-    - `also`: further explanations that fit equally well, so that these observations cannot tell them apart.
+    - `causes`: the causes that the class names. Empty for ``everywhere`` and ``flake``. For ``mixed``: two causes that
+      act only together, or several values of one factor (`together` distinguishes these), or nothing if nothing
+      explains the results.
+    - `also`: further explanations that fit equally well, so that these observations cannot distinguish them.
     - `maybe_flake`: a flake fits as well, because the case was bad only once.
     - `always`: whether each observation with the causes is red.
-    - `chance`: the probability that the bad results are so by chance, see `sureness`. 1 if that is not known.
-    - `total`: all observations; `inside`: those with the causes. `machines`: how many machines have a bad one.
+    - `chance`: the probability of these bad results by chance, see `sureness`. 1 if unknown.
+    - `total`: all observations; `inside`: those with the causes. `machines`: the number of machines with a bad one.
     """
 
     kind: CauseClass
@@ -196,7 +194,7 @@ class Classing:
 
 
 def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing | None:
-    """Return the class of a case; None if it is red and flaky nowhere. `tries`: the number of classified cases."""
+    """Return the class of a case; None if it is never red or flaky. `tries`: the number of classified cases."""
     seen = _Seen(tallies, max(1, tries))
     if not seen.bad:
         return None
@@ -219,18 +217,19 @@ def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing |
         best = min(significant, key=lambda cause: seen.chance((cause,)))
         same = [other for other in significant if other != best and seen.alike(best, other)]
         return _one(seen, best, tuple((other,) for other in same), always=False)
-    # On a machine with good results, one bad result on each of some devices is a flake rather than some bad devices.
+    # On a machine with good results, one bad result on each of some devices is more likely a flake than several bad
+    # devices.
     values = () if seen.mixed_places else seen.values_that_explain(2 if seen.mixed_machines else 1)
     return _flake(seen) if seen.mixed_machines and not values else _mixed(seen, values)
 
 
 def _is_pair(first: Cause, second: Cause) -> bool:
-    """Return whether two causes may act together. Of two conditions, or with a time, too many pairs fit by chance."""
+    """Return whether two causes may act together. Pairs of two conditions, or with a time, fit by chance too often."""
     return first.factor in _MACHINE and second.factor in (*_MACHINE, *CONDITIONS) and first.factor is not second.factor
 
 
 def _few(causes: Sequence[Cause]) -> tuple[Explanation, ...]:
-    """Explanations of one cause each, with the first conditions only."""
+    """Return explanations of one cause each, with only the first conditions."""
     conditions = [cause for cause in causes if cause.factor in CONDITIONS][:MOST_CONDITIONS]
     return tuple((cause,) for cause in causes if cause.factor not in CONDITIONS or cause in conditions)
 
@@ -261,14 +260,14 @@ class _Seen:
         return sum(_is_mixed(tally) for tally in self.spots.values())
 
     def is_single_on_mixed_machine(self) -> bool:
-        """Whether the case was bad once, and good in another run on the same machine."""
+        """Return whether the case was bad once, and good in another run on the same machine."""
         return self.total.bad == 1 and self.mixed_machines > 0
 
     def covering(self) -> list[Cause]:
         """Return every cause that all bad places have, the narrowest first.
 
         A difference between runs of one machine is a cause only if one machine has good and bad results. Otherwise the
-        machines differ, and their differences are reported as such.
+        differences between the machines are reported.
         """
         causes: list[Cause] = []
         factors = (*_MACHINE, *CONDITIONS) if self.mixed_machines else _MACHINE
@@ -292,15 +291,14 @@ class _Seen:
         )
 
     def alike(self, first: Cause, second: Cause) -> bool:
-        """Return whether the two hold in the same places."""
+        """Return whether both explanations hold in the same places."""
         return all(first.holds(place) is second.holds(place) for place in self.tallies)
 
     def chance(self, causes: Explanation) -> float:
-        """Return the probability that all bad results fall on places with these causes, given where the first of them
-        fell.
+        """Return the probability that all bad results fall on places with these causes, given the place of the first.
 
         The units are machines for causes that several machines can have, otherwise observations: a machine that is red
-        in ten runs is no more evidence about its driver than one that is red in one run.
+        in ten runs is no more evidence about its driver than a machine that is red in one run.
         """
         wide = all(cause.factor in (Factor.DEVICE, Factor.DRIVER, Factor.TORCH) for cause in causes)
         inside = [place for place in self.tallies if all(cause.holds(place) for cause in causes)]
@@ -324,9 +322,9 @@ class _Seen:
         return sum(tally.bad > 0 for tally in self.machines.values())
 
     def values_that_explain(self, least: int) -> Explanation:
-        """Return a few values of one factor that only red observations have, each at least `least` of them, or nothing.
+        """Return a few values of one factor that only red observations have, or nothing.
 
-        Of several such factors, the widest.
+        Each value is in at least `least` observations. Of several such factors, return the widest.
         """
         for factor in reversed(_MACHINE):
             red = self._red_values(factor)
@@ -338,8 +336,9 @@ class _Seen:
         return ()
 
     def _red_values(self, factor: Factor) -> dict[str, int]:
-        """Return the number of red observations by value; nothing if a bad place has no value, or if there are many
-        values.
+        """Return the number of red observations by value.
+
+        Empty if a bad place has no value, or if there are many values.
         """
         red: dict[str, int] = {}
         for place, tally in self.bad.items():
@@ -358,7 +357,7 @@ def _is_mixed(tally: Tally) -> bool:
 def hypergeometric(everything: int, inside: int, bad: int) -> float:
     """Return the probability that `bad` of `everything`, drawn at random, are all `inside`, if the first of them is.
 
-    The first bad result names the suspect, so it is no evidence against it. A single bad result therefore has
+    The first bad result selects the suspect, so it is no evidence against it. Therefore a single bad result has
     probability 1.
     """
     if not 0 < bad <= inside <= everything:
@@ -367,9 +366,9 @@ def hypergeometric(everything: int, inside: int, bad: int) -> float:
 
 
 def sureness(bad: int, chance: float, tries: int) -> Sure:
-    """Return ``strong`` if chance times the number of classified cases is at most `SIGNIFICANCE`; otherwise ``weak``.
+    """Return ``strong`` if `chance` times the number of classified cases is at most `SIGNIFICANCE`, otherwise ``weak``.
 
-    Many cases are classified at once, and chance has as many tries (the Bonferroni correction).
+    The factor is the Bonferroni correction: with many classified cases, chance has as many tries.
     """
     if bad == 1:
         return Sure.ONE
@@ -377,7 +376,7 @@ def sureness(bad: int, chance: float, tries: int) -> Sure:
 
 
 def _everywhere(seen: _Seen) -> Classing:
-    # A case that fails every other time is red in each of these runs with this probability.
+    # A case that fails every second time is red in all of these runs with this probability.
     chance = 0.5**seen.total.red
     same = tuple((cause,) for cause in seen.covering())
     sure = sureness(seen.total.bad, chance, seen.tries)
@@ -417,7 +416,7 @@ def _mixed(seen: _Seen, causes: Explanation, *, together: bool = False, also: tu
 
 
 def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
-    """Classify a flake: good and bad on the same devices. It is strong if this was seen more than once."""
+    """Classify a flake: good and bad on the same devices. It is strong if this was observed more than once."""
     sure = Sure.STRONG if seen.mixed_places else Sure.WEAK
     sure = Sure.ONE if seen.total.bad == 1 else sure
     also = _few(complete)
@@ -428,8 +427,8 @@ def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
 def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
     """Return the classes of all cases, each adjusted to the others.
 
-    Cases that were bad once each, all on the same device, are not flakes: their class is ``one_uuid`` if chance would
-    give so many of them on one device less often than `SIGNIFICANCE`.
+    Cases that were bad once each, all on the same device, are not flakes: their class is ``one_uuid`` if the
+    probability of this many cases on one device by chance is below `SIGNIFICANCE`.
     """
     suspects: dict[Cause, list[int]] = {}
     for case, classing in classings.items():
@@ -453,7 +452,7 @@ def _suspect(classing: Classing) -> Cause | None:
 
 
 def joint_chance(classings: Sequence[Classing], tries: int) -> float:
-    """Return the probability that, of `tries` red cases, so many have all bad results on the device of the first."""
+    """Return the probability that, of `tries` red cases, this many have all bad results on the device of the first."""
     shares = [
         math.comb(classing.inside.all, classing.total.bad) / math.comb(classing.total.all, classing.total.bad)
         for classing in classings

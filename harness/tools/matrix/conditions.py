@@ -33,7 +33,7 @@ def facts_of(run: RunStarted, environment: Mapping[str, Any] | None) -> Facts:
 
 
 def _values(factor: Factor, value: str) -> Iterator[str]:
-    """Return the values of a fact. None if it is not set."""
+    """Yield the values of a fact; none if it is not set."""
     parts = value.split("; ") if factor is Factor.OPTION else [value]
     for part in parts[:_MOST_VALUES]:
         if part:
@@ -47,8 +47,8 @@ def _values(factor: Factor, value: str) -> Iterator[str]:
 def differing(runs: Sequence[Facts]) -> list[frozenset[tuple[Factor, str]]]:
     """Return, for each run, its values that not all runs have: ``--inject=no_wait``, ``without $CUDA_HOME``.
 
-    A fact that a run does not record explains nothing there. Only options, and variables where the environment is
-    known, count as absent if they are not recorded.
+    A fact that a run does not record explains nothing there. Only options, and variables if the environment is known,
+    count as absent if they are not recorded.
     """
     names = dict.fromkeys(name for run in runs for name in run if name != _READ)
     values_by_run: list[set[tuple[Factor, str]]] = [set() for _ in runs]

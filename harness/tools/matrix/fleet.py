@@ -1,4 +1,4 @@
-"""One matrix of many runs. `Fleet` takes one run at a time and keeps little of each."""
+"""One matrix of many runs. `Fleet` takes one run at a time and keeps only a summary of each."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _ABSENT = {
 }
 #: The fact with the version of the harness.
 HARNESS = "harness"
-#: Results of cases in runs, by number. These come first, so that 0 is a case that a run does not have.
+#: Numbers of the results of cases in runs. These come first, so that 0 means that a run does not have the case.
 _FIRST = (HoleKind.NOT_COLLECTED, HoleKind.DESELECTED, HoleKind.OTHER_SHARD)
-#: Beyond the places of a tally.
+#: The number after the categories of a tally.
 _SILENT = 3
 _SURES = (Sure.ONE, Sure.WEAK, Sure.STRONG)
 
@@ -137,7 +137,7 @@ class Fleet:
         return _Maker(self._runs, self._cases, list(self._said), self._troubles, [*self._notes, *self._twins()]).made()
 
     def _enter_unread(self) -> None:
-        """Cases that only other runs have read are deselected in a run that would have left them out."""
+        """Mark cases that only other runs have read as deselected in runs that would have left them out."""
         for run in self._runs:
             if unread := run.summary.unread:
                 run.column.extend([0] * (len(self._cases) - len(run.column)))
@@ -469,7 +469,7 @@ class _Hole:
 
 
 def exit_status(matrix: Matrix) -> int:
-    """Return 0 if nothing is red, 1 if a run is, 5 if no case ran."""
+    """Return 0 if nothing is red, 1 if a run is red, 5 if no case ran."""
     if any(run.red for run in matrix.runs):
         return EXIT_RED
     ran = any(outcome.ran for cell in matrix.cells for outcome in cell.outcomes)
@@ -477,7 +477,10 @@ def exit_status(matrix: Matrix) -> int:
 
 
 def place_of(summary: RunSummary, uuids: Sequence[str]) -> ResultPlace:
-    """Return the place of an attempt on these devices. Without devices, the place has the names of all of them."""
+    """Return the place of an attempt on these devices.
+
+    Without devices, the place has the names of all devices of the run.
+    """
     by_uuid = {device.uuid: device for device in summary.devices}
     used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
     unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
@@ -491,7 +494,7 @@ def place_of(summary: RunSummary, uuids: Sequence[str]) -> ResultPlace:
 
 
 def _version(version: str) -> str:
-    """Return a version for a place: a machine without a driver has none that could explain anything."""
+    """Return a version for a place. A machine without a driver has no version that could explain anything."""
     return "" if version == NONE else escape_invalid_xml(version)
 
 
@@ -516,7 +519,7 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _when(summary: RunSummary) -> str:
-    """Return a run with the time of its start, in words."""
+    """Return a text for a run, with the time of its start."""
     try:
         begun = f"{datetime.fromtimestamp(summary.begun, UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError):
@@ -525,9 +528,9 @@ def _when(summary: RunSummary) -> str:
 
 
 def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, ...]:
-    """Return what failures of one fault have in common: the class with its causes, or the runs in which they were bad.
+    """Return the common key of failures of one fault: the class with its causes, or the runs in which they were bad.
 
-    A case that is red wherever it ran may be gated in some runs, so its runs explain nothing.
+    A case that is red everywhere it ran may be gated in some runs, so its runs explain nothing.
     """
     apart = () if failure.causes or failure.kind is CauseClass.EVERYWHERE else bad_runs
     return failure.kind, failure.causes, failure.together, apart

@@ -23,10 +23,9 @@ class NoRunError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """Run directories without duplicates, in the order of their paths: a matrix must not depend on the order of
-    arguments.
+    """Run directories without duplicates, in the order of their paths.
 
-    `notes`: sentences about folders that were left out.
+    A matrix must not depend on the order of arguments. `notes`: sentences about folders that were left out.
     """
 
     runs: tuple[Path, ...]

@@ -96,8 +96,9 @@ def job_table(jobs: Sequence[PlanJob]) -> str:
 
 
 def formatted_plan(jobs: Sequence[PlanJob], form: PlanFormat, by: System | None) -> tuple[str, str]:
-    """Return the plan in a format, and a note about the jobs that `by` does not reach. The note is empty without such
-    jobs.
+    """Return the plan in a format, and a note about the jobs that `by` does not reach.
+
+    The note is empty if there are none.
 
     Raise PlanError if no job is left.
     """

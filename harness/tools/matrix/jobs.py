@@ -48,7 +48,7 @@ class PlanJob:
 
     @property
     def name(self) -> str:
-        """Unique in a plan."""
+        """The name, unique in a plan."""
         return f"{self.run}-{self.part}" if self.shard else self.run
 
     def variables(self) -> dict[str, str]:
@@ -69,7 +69,7 @@ class PlanJob:
 def all_jobs(plan: LoadedPlan) -> list[PlanJob]:
     """Return every job of the plan, in the order of the file.
 
-    Raise ConfigError if two jobs are the same, or if an exclude leaves nothing out.
+    Raise ConfigError if two jobs are equal, or if an exclude matches no job.
     """
     file = plan.file
     problems: list[str] = []

@@ -110,7 +110,7 @@ def _doubts(matrix: Matrix) -> list[str]:
 
 
 def _data(matrix: Matrix) -> dict[str, Any]:
-    """Return the data for the script: each text once, rows with equal cells by number."""
+    """Return the data for the script, with each text once, and rows with equal cells by number."""
     outcomes = list(Outcome)
     number_of = {outcome: number for number, outcome in enumerate(outcomes)}
     files, suites, patterns = _Numbers(), _Numbers(), _Numbers()

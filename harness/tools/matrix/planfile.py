@@ -184,7 +184,7 @@ def _of_machine(machine: Machine, hardware: Hardware) -> Iterator[tuple[str, str
 
 
 def _places(machine: Machine) -> dict[str, tuple[str, ...]]:
-    """Return the texts that choose a host, for each system that reaches the machine."""
+    """Return the texts that select a host, for each system that reaches the machine."""
     slurm = machine.slurm
     places = {
         "github": machine.github,
@@ -234,7 +234,7 @@ def _of_product(
 
 
 def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
-    """Return why a run with this profile does not start on this hardware. Empty if it does."""
+    """Return why a run with this profile cannot start on this hardware; empty if it can."""
     device = str(hardware.device["device"])
     if profile.device not in (None, "auto", device):
         return f"the profile is for {profile.device}, hardware {name!r} is {device}"

@@ -1,4 +1,4 @@
-"""Summarise one run: its machine and the result of each case, in few bytes. Several processes read runs."""
+"""Summarise one run in few bytes: its machine and the result of each case. Several processes read runs in parallel."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
 from harness.tools.matrix.stated import RunLevel, read_levels
 
-#: Maximum characters of a message, and of a command. A longer command is left out: a part of it does not work.
+#: Maximum characters of a message, and of a command. A longer command is left out, since a part of it would not work.
 MOST_OF_MESSAGE = 300
 MOST_OF_COMMAND = 1000
-#: Maximum attempts of a run whose messages are kept, and lines among which a duplicate is noticed.
+#: Maximum attempts of a run whose messages are kept, and lines among which duplicates are detected.
 MOST_MESSAGES = 100_000
 MOST_LINES = 1_000_000
 #: Maximum findings of a run, and cases of a finding.
@@ -41,7 +41,7 @@ MOST_FINDINGS = 100
 MOST_CASES = 20
 #: The version of a component that a machine does not have.
 NONE = "none"
-#: Facts of a run that belong to its machine, and may therefore differ; a different seed is no difference, either.
+#: Facts of a run that belong to its machine, and the seed. Both may differ between runs.
 _MACHINE = frozenset({"torch", "driver", "device", "--seed"})
 
 
@@ -61,9 +61,9 @@ class RunDevice:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The result of a case in a run: the outcome, the UUIDs of its devices, and why it did not run.
+    """The result of a case in a run: the outcome, the UUIDs of its devices, and the reason if it did not run.
 
-    `found`: for a gated case, the value that the machine has instead of `reason`.
+    `found`: for a gated case, the machine's value, in contrast to `reason`.
     """
 
     outcome: Outcome
@@ -93,14 +93,14 @@ class RunFinding:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run. `says`: for each of `ids` a place in `said`. `troubles`: by place in `ids`.
+    """One run. `says`: for each of `ids` a position in `said`. `troubles`: by position in `ids`.
 
-    `facts`: what should be the same in all runs, such as the hash of the suites' files. `deselected`: cases that the
-    run's options left out. `elsewhere`: cases of other shards. `unread`: how the ids begin that the run has not read,
-    since it would have left them out. `parts`: run ids of the shards that it was merged from.
-    `print`: runs with the same one are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
-    `findings`: the first of them. `exit_status`: that of the run. `conditions`: what it was beside its machine.
-    `levels`: what it states about levels of conformance.
+    `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `deselected`: cases that the
+    run's options left out. `elsewhere`: cases of other shards. `unread`: the beginnings of ids that the run has not
+    read, because it would have left them out. `parts`: run ids of the shards that it was merged from.
+    `print`: runs with the same value are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
+    `findings`: the first of them. `exit_status`: that of the run. `conditions`: its facts other than those of the
+    machine. `levels`: its statement about levels of conformance.
     """
 
     name: str
@@ -191,7 +191,7 @@ class _Attempt:
 
 
 class _Reader:
-    """Processes the events of a run one at a time. Equal attempts are one object: a run may have millions."""
+    """Processes the events of a run one at a time. Equal attempts are one object, since a run may have millions."""
 
     def __init__(self) -> None:
         self.run: RunStarted | None = None
@@ -247,7 +247,8 @@ class _Reader:
             case Collected():
                 self._tally.add_collected(CollectedList.of(event))
                 self._collected.update(event.ids)
-                # The collected cases come first, in their order, even if others began before this line was written.
+                # The collected cases come first, in their order, even if other cases began before this line was
+                # written.
                 self._ids = dict.fromkeys(event.ids) | self._ids
                 self._deselected |= dict.fromkeys(event.deselected)
                 self._elsewhere |= dict.fromkeys(event.selected)
@@ -257,7 +258,7 @@ class _Reader:
                 self._attempts[event.case] = reopened_attempts(attempts, lambda attempt: replace(attempt, final=False))
 
     def _is_double(self, line: bytes) -> bool:
-        """Return whether the line is a duplicate, and count it. Lines are remembered up to a limit."""
+        """Return whether the line is a duplicate, and count duplicates. Lines are remembered up to a limit."""
         key = hash(line)
         if key in self._lines:
             self._doubled += 1
@@ -329,7 +330,7 @@ class _Reader:
         decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None, Outcome, bool]] = {}
         for index, case in enumerate(self._ids):
             attempts = self._attempts.get(case, [])
-            # Equal attempts are one object, and all of them are alive, so their ids are unique.
+            # Equal attempts are one object, and all objects are alive, so their ids are unique.
             key = (case in self._started, tuple(map(id, attempts)))
             if (verdict := decided.get(key)) is None:
                 decision = decide_outcome(attempts, int(key[0]))
@@ -377,7 +378,7 @@ class _Reader:
 
 
 def _unexplained(summary: Summary) -> Iterator[str]:
-    """Return why the run is red if neither a case nor a finding explains it."""
+    """Yield the reason why the run is red if neither a case nor a finding explains it."""
     status = summary.run_exit_status()
     if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
         return
@@ -409,7 +410,7 @@ def _devices(uuids: Sequence[str], facts: Mapping[str, Any], run: RunStarted) ->
 
 
 def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> RunDevice:
-    """Return a device. `alone`: the name that all devices of the run have, if the run's identity has one."""
+    """Return a device. `alone`: the common name of all devices of the run, if the run's identity has one."""
     row, backend = rows.get(uuid, {}), backend_of(uuid)
     name = row.get("name") or alone or (backend.label if backend is not None and not backend.nvml else "")
     return RunDevice(

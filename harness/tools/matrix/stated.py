@@ -1,5 +1,6 @@
-"""What a run states about the levels of conformance of its device: read from the file that `harness conformance --keep`
-has written. It is not made again here; `harness verify` does that.
+"""The statement of a run about the levels of conformance of its device.
+
+It is read from the file that `harness conformance --keep` has written, and not verified; `harness verify` does that.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RunLevel:
 
 
 def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
-    """Return the levels that a run states, and a doubt: "" if there is none. Both are empty without a statement."""
+    """Return the levels that a run states, and a doubt, or "". Both are empty without a statement."""
     path = run_dir / FILE_NAME
     if not is_plain(path):
         return (), ""
@@ -50,7 +51,7 @@ def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
 
 
 def _level(row: Any) -> RunLevel:
-    """Raise ValueError, TypeError or KeyError for what is no level."""
+    """Return a level from its row. Raise ValueError, TypeError or KeyError for an invalid row."""
     if row["state"] not in _STATES:
         raise ValueError(row["state"])
     name, digest = (single_line(escape_invalid_xml(str(row[key])), 100) for key in ("level", "list"))

@@ -47,7 +47,7 @@ def classes_text(matrix: Matrix) -> str:
 
 
 def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
-    """Return the causes of the JSON in words."""
+    """Return a text for the causes in the JSON."""
     return wording.explanation_text(tuple(Cause(cause.factor, cause.value) for cause in causes), together=together)
 
 
@@ -68,7 +68,7 @@ def title_of(group: Group) -> str:
 
 
 def apart_of(group: Group) -> str:
-    """Return the causes that a group cannot be told apart from; empty without any."""
+    """Return the causes that cannot be distinguished from those of a group; empty without any."""
     also = [tuple(Cause(cause.factor, cause.value) for cause in causes) for causes in group.also]
     return wording.apart_text(also, maybe_flake=group.maybe_flake)
 
@@ -134,7 +134,7 @@ def difference_text(difference: Difference) -> str:
 
 
 def value_text(value: str) -> str:
-    """Return the value, with hashes cut to an unambiguous beginning."""
+    """Return the value, with hashes shortened to an unambiguous beginning."""
     return value[:19] if value.startswith("sha256:") else value or "not recorded"
 
 

@@ -1,4 +1,4 @@
-"""Classes, causes and next steps in words. Pure functions."""
+"""Texts for classes, causes and next steps. Pure functions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
 def advice_text(
     kind: CauseClass, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool
 ) -> str:
-    """Return the next step: the run that tells explanations apart, or the step that follows from the class."""
+    """Return the next step: the run that distinguishes explanations, or the step that follows from the class."""
     if kind is CauseClass.EVERYWHERE:
         untried = _nouns([explanation[0] for explanation in also if explanation[0].factor is not Factor.UUID])
         return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]

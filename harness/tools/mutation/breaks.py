@@ -1,6 +1,6 @@
-"""Breaks of torch, and the ways to make them. Importing this file does not import torch.
+"""Breaks of torch, and the ways to make them. The import of this file does not import torch.
 
-A break is made in a process that is used for nothing else, and is never undone.
+A break is made in a process that has no other use, and is never undone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Break:
     - `breaks`: what is wrong, in one sentence.
     - `suites`: the folders, files or case ids that should notice. Only these run.
     - `apply`: breaks torch in this process. None for a fault.
-    - `shows`: the demonstration. A function of no arguments whose value, plain and always the same, the break changes.
+    - `shows`: the demonstration, a function without arguments. It returns a plain value that is always the same, and
+      that the break changes.
     - `device`: the kind of device that the cases run on.
     - `fault`: the fault of the software device that is injected, for a break without `apply`.
     - `options`: further options for pytest.
@@ -47,7 +48,7 @@ class Break:
 
 @dataclass
 class Theme:
-    """The breaks of one file of the catalogue, in order. Its instances are decorators of the functions that break."""
+    """The breaks of one file of the catalogue, in order. A theme is a decorator for the functions that break torch."""
 
     breaks: list[Break] = field(default_factory=list)
 
@@ -65,7 +66,7 @@ class Theme:
     def edit(
         self, name: str, breaks: str, where: str, old: str, new: str, *suites: str, shows: Callable[[], object]
     ) -> None:
-        """Add a break that replaces a piece of the source of a function of torch. See `edit`."""
+        """Add a break that replaces a part of the source of a function of torch. See `edit`."""
         self.add(Break(name, breaks, suites, lambda: edit(where, old, new), shows))
 
     def add(self, entry: Break) -> None:
@@ -82,7 +83,7 @@ class Theme:
 
 
 def replace(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
-    """Replace an attribute of a module or class by what `around` makes of it, for functions of any kind."""
+    """Replace an attribute of a module or class by the result of `around`, for functions of any kind."""
     attribute = vars(owner).get(name, getattr(owner, name))
     if isinstance(attribute, staticmethod | classmethod):
         setattr(owner, name, type(attribute)(around(attribute.__func__)))
@@ -93,7 +94,7 @@ def replace(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
 
 
 def edit(where: str, old: str, new: str) -> None:
-    """Replace each `old` in the source of a function by `new`, and recompile it.
+    """Replace each `old` in the source of a function by `new`, and recompile the function.
 
     `where`: ``module:function`` or ``module:Class.method``. Raise BreakError if the source in this release of torch
     does not have `old`.
@@ -108,7 +109,7 @@ def edit(where: str, old: str, new: str) -> None:
     if old not in source:
         raise BreakError(f"the source of {where} does not have {old!r}")
     made: dict[str, Any] = {}
-    # Inside a function with the class as a variable, for `super()` without arguments.
+    # The code is nested in a function that has the class as a variable, for `super()` without arguments.
     outer = (
         f"def outer(__class__):\n{textwrap.indent(source.replace(old, new), '    ')}\n    return {function.__name__}\n"
     )
@@ -120,14 +121,14 @@ def replace_kernel(operator: str, around: Callable[..., Any], keys: Sequence[str
     """Replace the kernels of an operator for these dispatch keys.
 
     `around` is called with the kernel as a function, then the arguments of the operator. Every caller of the operator,
-    in Python or C++, gets the broken one. In the place of a tensor `around` may get a number, as in ``x * 2.0``. The
-    kernel takes it as a tensor of no dimensions, of a type with which the result has the same type as with the number.
+    in Python or C++, gets the broken one. In the place of a tensor, `around` may get a number, as in ``x * 2.0``. The
+    kernel gets it as a tensor without dimensions, of a type that gives the same type of result as the number.
     """
     import warnings
 
     import torch
 
-    make: Any = torch.library.Library  # it has no types
+    make: Any = torch.library.Library  # it has no type annotations
     library = make("aten", "IMPL")
     _LIBRARIES.append(library)
     tensors = _places_of_tensors(operator)
@@ -157,8 +158,8 @@ def _places_of_tensors(operator: str) -> frozenset[int]:
 def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence[Any]:
     """Return the arguments, with tensors for numbers in these positions.
 
-    torch passes a number to a kernel as a tensor that does not decide the type of the result. A kernel in Python gets
-    the number, and a kernel in C++ does not accept the number.
+    torch passes a number to a kernel as a tensor that does not affect the type of the result. A kernel in Python gets
+    the number itself, which a kernel in C++ does not accept.
     """
     numbers = [place for place in tensors if place < len(arguments) and type(arguments[place]) in _NUMBERS]
     if not numbers:
@@ -177,19 +178,19 @@ def _with_tensors(arguments: Sequence[Any], tensors: frozenset[int]) -> Sequence
     return made
 
 
-#: The type of the tensor that torch makes of a number.
+#: The type of the tensor that torch makes from a number.
 _NUMBERS: Mapping[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 #: Kernels stay registered while their library lives.
 _LIBRARIES: list[Any] = []
 
 
 def is_mistake(text: str) -> bool:
-    """Return whether a text is an exception that shows an error in a break, rather than a wrong value.
+    """Return whether a text is an exception that comes from a mistake in a break, rather than from a wrong value.
 
     Wrong computations in torch do not raise these exceptions, and code with wrong values raises others.
     """
     if "RanksError: rank" in text.partition(" raised ")[0]:
-        text = text.partition(" raised ")[2]  # what a rank of the case has raised
+        text = text.partition(" raised ")[2]  # the exception of a rank of the case
     kind, colon, _ = text.partition(":")
     return bool(colon) and kind.rpartition(".")[2] in _MISTAKES
 

@@ -95,7 +95,7 @@ def _row(entry: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[s
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
     ran = checked & clean.passed
     texts = {verdict.case: verdict.message for verdict in ledger.verdicts}
-    # They passed without the break, so the break caused the exception.
+    # These cases passed without the break, so the break caused the exception.
     stumbled = {case: texts[case] for case in tally.wrong if case in clean.passed and is_mistake(texts[case])}
     if entry.apply is None:  # a fault has no code that could be wrong
         stumbled = {}

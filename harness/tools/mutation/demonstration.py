@@ -34,7 +34,7 @@ class DemonstrationError(HarnessError):
 
 
 def judge_outcomes(before: str, again: str, after: str) -> str:
-    """Return what is wrong with a demonstration, or "". Its value is taken twice before the break and once after."""
+    """Return what is wrong with a demonstration, or "". Its value is taken twice before the break and once after it."""
     if before != again:
         return f"its demonstration differs without the break: {single_line(before)} and {single_line(again)}"
     if before == after:

@@ -1,4 +1,4 @@
-"""Breaks of kernels by a line each: the theme that adds them, and numbers for their demonstrations."""
+"""Breaks of kernels, one line each: the theme that adds them, and numbers for their demonstrations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def torch_() -> Any:
 
 
 def waves(*shape: int, dtype: str = "float64") -> Any:
-    """Return irregular numbers of a shape, always the same."""
+    """Return irregular numbers of a shape, which are always the same."""
     torch = torch_()
     count = 1
     for size in shape:
@@ -28,7 +28,7 @@ def waves(*shape: int, dtype: str = "float64") -> Any:
 
 
 def plain(value: Any) -> object:
-    """Return what tensors hold, as a value that can be compared."""
+    """Return the contents of tensors as a value that can be compared."""
     torch = torch_()
     if isinstance(value, torch.Tensor):
         return str(
@@ -79,12 +79,12 @@ class KernelTheme(Theme):
 
 
 def result(change: Callable[..., Any]) -> Around:
-    """Return a kernel that changes the result of an operator, given the result and the arguments."""
+    """Return a kernel that changes the result of an operator. `change` gets the result and the arguments."""
     return lambda kernel, *arguments, **named: change(kernel(*arguments, **named), *arguments, **named)
 
 
 def spoiled(x: Any, factor: float = 1.01) -> Any:
-    """Return the same with its first element 1% off, or one more."""
+    """Return the tensor with its first element 1% off, or one more."""
     spoilt = x.clone()
     first = spoilt.view(-1)[:1] if spoilt.is_contiguous() else spoilt.reshape(-1)[:1]
     if spoilt.numel():

@@ -13,7 +13,7 @@ from harness.ranks.ranks import Ranks, RanksError, RankSettings
 
 
 def on_two_ranks(body: Callable[[Any], object], *modules: str, cuda: bool = False) -> Callable[[], object]:
-    """Return a demonstration: what each of two ranks returns, or the error of the one that broke first.
+    """Return a demonstration: the results of two ranks, or the error of the rank that broke first.
 
     `modules` are imported before the ranks are forked, once for all demonstrations. `cuda`: each rank has a GPU.
     """
@@ -35,7 +35,7 @@ def on_two_ranks(body: Callable[[Any], object], *modules: str, cuda: bool = Fals
 
 
 def in_group(rank: Any, module: str, name: str) -> object:
-    """Call a function of a module in a process group. What it has made is freed before the group."""
+    """Call a function of a module in a process group. Its objects are freed before the group."""
     import torch
     import torch.distributed as dist
 

@@ -17,7 +17,7 @@ VARIABLE = "HARNESS_MUTATION"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Break torch before the first test file is imported. Supervisors import none and must stay intact."""
+    """Break torch before the first test file is imported. Supervisors import no test file, and must stay intact."""
     plugins = session.config.pluginmanager.get_plugins()
     if not any(getattr(plugin, "is_harness_zygote", False) for plugin in plugins):
         return

@@ -32,7 +32,7 @@ def read_source(path: Path | None) -> Mapping[str, Break]:
 
 
 def _line(error: Exception, path: Path) -> str:
-    """Return the line of the file that an error comes from. A syntax error names its line itself and has no frame."""
+    """Return the line of the file that an error comes from. A syntax error has no frame, but names its line itself."""
     frames = traceback.extract_tb(error.__traceback__)
     numbers = [frame.lineno for frame in frames if frame.filename == str(path.absolute())]
     return f" (line {numbers[-1]})" if numbers else ""

@@ -1,6 +1,6 @@
-"""The table of cases that notice breaks of torch. Pure: plain values in, text and JSON out.
+"""The table of cases that notice breaks of torch. Pure: takes plain values, returns text and JSON.
 
-A case catches a break if it passed without it and is red with it.
+A case catches a break if it passed without the break and is red with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN = 3  # cases named in a line of the table; the JSON record has all of the
 class BreakRow:
     """The result of one break. `caught_by`: by case, its outcome. `ran`: the cases that could have caught it.
 
-    `stumbled`: by case, the exception that the break itself raised in it, a TypeError for example. This is not a catch.
+    `stumbled`: by case, the exception that the break itself raised there, for example a TypeError. This is not a catch.
     `unusable`: why the break was not tried; otherwise empty.
     """
 
@@ -59,7 +59,7 @@ class Table:
 
     @property
     def blind(self) -> tuple[str, ...]:
-        """The cases that could have caught breaks and caught none."""
+        """The cases that could have caught breaks but caught none."""
         ran = {case for row in self.tried for case in row.ran}
         return tuple(sorted(ran - {case for row in self.tried for case in row.caught_by}))
 

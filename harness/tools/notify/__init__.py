@@ -1,1 +1,1 @@
-"""Tell people what is new in a run: webhooks, e-mail, GitHub issues, standard output."""
+"""Notifies people of news in a run: webhooks, e-mail, GitHub issues, standard output."""

@@ -1,4 +1,4 @@
-"""Send a bulletin. A channel that cannot be reached raises ChannelError, whose text has no secret."""
+"""Send a bulletin. A channel that cannot be reached raises ChannelError, whose text contains no secret."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChannelError(HarnessError):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A message goes to the address that was given, and nowhere else."""
+    """Refuses redirects: a message must go only to the given address."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
@@ -50,7 +50,7 @@ def send(channel: Channel, bulletin: Bulletin, site: str = "") -> None:
 
 
 def _post(url: str, name: str, body: object) -> None:
-    """Post JSON. Messages of errors name the variable and the host, never the address: its path is a secret."""
+    """Post JSON. Error messages name the variable and the host, but not the address, whose path is a secret."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

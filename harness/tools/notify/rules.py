@@ -1,4 +1,4 @@
-"""The rules of `harness notify`: channels, who owns which cases, what goes where, and silences. A YAML file."""
+"""The rules of `harness notify`: channels, owners of cases, routes, and silences. A YAML file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Variable = Annotated[Text, AfterValidator(_variable)]
 
 
 class Webhook(StrictModel):
-    """A message to a URL, which an environment variable has."""
+    """A message to a URL, which is in an environment variable."""
 
     kind: Literal["slack", "teams", "mattermost", "json"]
     url_env: Variable
 
 
 class Email(StrictModel):
-    """A message through a server of SMTP, or through the program ``sendmail`` if no server is named."""
+    """A message through an SMTP server, or, if no server is named, through the program ``sendmail``."""
 
     kind: Literal["email"]
     sender: Text
@@ -65,14 +65,14 @@ Channel = Annotated[Webhook | Email | GitHub | Stdout, Field(discriminator="kind
 
 
 class Owner(StrictModel):
-    """Who is responsible for the cases of a pattern. The first one that matches counts."""
+    """The owner of the cases of a pattern. The first matching entry counts."""
 
     cases: Text
     owner: Text
 
 
 class Route(StrictModel):
-    """Which channels hear of the cases of a pattern, in runs with a profile."""
+    """The channels for the cases of a pattern, in runs with a profile."""
 
     to: Annotated[tuple[Text, ...], Field(min_length=1)]
     cases: Text = "*"
@@ -80,7 +80,7 @@ class Route(StrictModel):
 
 
 class Silence(StrictModel):
-    """What nobody hears of until a day: the cases of a pattern, or a group by its key."""
+    """Failures that are not reported until a day: the cases of a pattern, or a group by its key."""
 
     until: date
     reason: Text
@@ -95,8 +95,10 @@ class Silence(StrictModel):
 
 
 class Rules(StrictModel):
-    """The file. `remind`: after how many nights a group that is still red is reported again; 0: never. `again`: a group
-    that comes back within so many nights is not new. `site`: the address of the exported pages, for links.
+    """The file.
+
+    `remind`: the number of nights after which a group that is still red is reported again; 0: never. `again`: a group
+    that reappears within this many nights is not new. `site`: the address of the exported pages, for links.
     """
 
     channels: Annotated[dict[Text, Channel], Field(min_length=1)]
@@ -108,11 +110,11 @@ class Rules(StrictModel):
     site: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
 
     def owner(self, case: str) -> str:
-        """Return who is responsible for a case; empty if nobody is named."""
+        """Return the owner of a case; empty if it has none."""
         return next((owner.owner for owner in self.owners if matches_pattern(owner.cases, case)), "")
 
     def channels_of(self, cases: tuple[str, ...], profile: str) -> tuple[str, ...]:
-        """Return the channels that hear of one of these cases, each once, in the order of the routes."""
+        """Return the channels for any of these cases, each once, in the order of the routes."""
         names = (
             name
             for route in self.routes
@@ -158,6 +160,6 @@ def variables_of(channel: Channel) -> tuple[str, ...]:
 
 
 def missing_variables(channel: Channel, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the variables that a channel needs and that are not set or are empty."""
+    """Return the variables that a channel needs but that are unset or empty."""
     variables = os.environ if environ is None else environ
     return tuple(name for name in variables_of(channel) if not variables.get(name))

@@ -10,11 +10,11 @@ from harness.core.text import format_count
 from harness.reporting.page import inert
 from harness.tools.notify.topics import Bulletin, Topic, Why
 
-#: Maximum groups and findings of a message, and cases named of one group.
+#: Maximum groups and findings of a message, and named cases of a group.
 MOST_GROUPS = 10
 MOST_FINDINGS = 40
 MOST_CASES = 3
-#: Escapes what has a meaning in Markdown.
+#: Escapes characters with a meaning in Markdown.
 MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>()#+-.!|~@"})
 
 
@@ -101,7 +101,7 @@ def text(bulletin: Bulletin, site: str = "") -> str:
 
 
 def bulletin_markdown(bulletin: Bulletin, site: str = "") -> str:
-    """Return the bulletin as Markdown, without the title: a block of code, in which no text of a run has a meaning."""
+    """Return the bulletin as Markdown, without the title: a block of code, in which texts of a run have no effect."""
     body = "\n".join(bulletin_lines(bulletin, site)).rstrip()
     fence = "`" * max(3, 1 + max((len(run) for run in _runs_of_backticks(body)), default=0))
     return f"{fence}text\n{body}\n{fence}\n"

@@ -1,4 +1,4 @@
-"""What is new in a run, decided from a history. Pure functions of plain values, and one that asks the history."""
+"""The news of a run, from a history. Pure functions of plain values, and one that queries the history."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class Why(StrEnum):
 class Topic:
     """A group of failures of the run, or a finding.
 
-    `key`: that of the group, empty for a finding. `cases`: the red ones of the group in this run, all of them.
-    `outcomes`: their verdicts. `since`: the night in which it began, for a reminder. `owner`: who is responsible for
-    the first case.
+    `key`: that of the group, empty for a finding. `cases`: all red cases of the group in this run. `outcomes`: their
+    verdicts. `since`: the night in which it began, for a reminder. `owner`: the owner of the first case.
     """
 
     why: Why
@@ -45,8 +44,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A group in the earlier runs of the lane: the last night that had it, the night in which its spell began, and the
-    day on which the last run that had it ended, when it was reported.
+    """A group in the earlier runs of the lane.
+
+    It has the last night with the group, the night in which its spell began, and the day on which the last run with the
+    group ended, when it was reported.
     """
 
     last: date
@@ -56,9 +57,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Bulletin:
-    """What is reported of one run. `silenced`: groups that a silence covers; `known`: red, and reported before.
+    """The report on one run. `silenced`: groups that a silence covers; `known`: red groups that were reported before.
 
-    `changes`: what differs from the run before, in words. `before`: the id of that run; empty for a lane's first run.
+    `changes`: the differences from the previous run, as text. `before`: the id of that run; empty for a lane's first
+    run.
     """
 
     run_id: str
@@ -77,7 +79,7 @@ class Bulletin:
     known: int = 0
 
     def only(self, topics: Sequence[Topic]) -> Bulletin:
-        """Return the bulletin with these topics alone."""
+        """Return the bulletin with only these topics."""
         return replace(self, topics=tuple(topics))
 
 
@@ -86,14 +88,14 @@ def why_reported(
 ) -> Why | None:
     """Return why a red group is reported, or None if it is known.
 
-    `past`: the group in earlier runs. `previous`: the night of the run before this one in the lane; None without one.
-    `silences`: those that cover the group, and have ended.
+    `past`: the group in earlier runs. `previous`: the night of the lane's previous run; None without one. `silences`:
+    those that cover the group, and have ended.
     """
     if past is None or previous is None:
         return Why.NEW
     if any(past.reported <= silence.until for silence in silences):
         return Why.UNSILENCED
-    if past.last < previous:  # it was not in the run before
+    if past.last < previous:  # the group was not in the previous run
         return Why.AGAIN if (night - past.last).days > rules.again else None
     if not rules.remind:
         return None
@@ -111,7 +113,7 @@ def grouped(failures: Sequence[HistoryFailure]) -> dict[str, list[HistoryFailure
 
 
 def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date) -> Bulletin:
-    """Return what to report of a run: a row of `answers.runs`."""
+    """Return the report on a run, a row of `answers.runs`."""
     news = answers.news(run["run"])
     before = answers.runs[news.previous] if news.previous is not None else None
     groups = grouped(answers.failures(run["run"]))
@@ -182,7 +184,10 @@ def _spell(earlier: Sequence[int], there: Mapping[int, date]) -> date:
 
 
 def by_channel(whole: Bulletin, rules: Rules) -> Iterator[tuple[str, Bulletin]]:
-    """Yield each channel that hears something, with what it hears. Findings go to every channel of the profile."""
+    """Yield each channel that has something to report, with its bulletin.
+
+    Findings go to every channel of the profile.
+    """
     of: dict[str, list[Topic]] = {}
     for topic in whole.topics:
         names = rules.channels_of(topic.cases, whole.profile) if topic.cases else _all(rules, whole.profile)
@@ -200,7 +205,7 @@ def _all(rules: Rules, profile: str) -> tuple[str, ...]:
 
 
 def unheard(whole: Bulletin, rules: Rules) -> list[Topic]:
-    """Return the topics that no route leads anywhere."""
+    """Return the topics without a route."""
     reported = {id(topic) for _, heard in by_channel(whole, rules) for topic in heard.topics}
     return [topic for topic in whole.topics if id(topic) not in reported]
 

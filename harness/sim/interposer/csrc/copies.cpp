@@ -22,7 +22,7 @@ bool of_device(const cudaPointerAttributes& memory) {
   return memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
 }
 
-// A stream of ours on the device, in whose order nothing else is.
+// Returns a stream of this library on the device, in which no other work is queued.
 cudaStream_t side_stream(int device) {
   static std::mutex mutex;
   static std::map<int, cudaStream_t> streams;
@@ -40,7 +40,7 @@ cudaStream_t side_stream(int device) {
 
 constexpr int changed = 0x55;
 
-// Behind the copy, in its stream.
+// Corrupts the target after the copy, in its stream.
 cudaError_t corrupt(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   char* const place = static_cast<char*>(to) + bytes / 2;
   const auto target = attributes(to), source = attributes(from);
@@ -51,7 +51,7 @@ cudaError_t corrupt(void* to, const void* from, std::size_t bytes, cudaStream_t 
   if (target.type == cudaMemoryTypeHost || capturing(stream)) {
     return NEXT(cudaLaunchHostFunc)(stream, [](void* at) { *static_cast<char*>(at) ^= changed; }, place);
   }
-  *place ^= changed;  // pageable: it is there when the call returns
+  *place ^= changed;  // pageable memory: the copy is done when the call returns
   return cudaSuccess;
 }
 
@@ -60,7 +60,7 @@ bool stays_stale(const void* to) {
          strikes(Fault::managed_memory_stale);
 }
 
-// `copy` gives a copy of so many bytes to that stream.
+// `copy` queues a copy of the given number of bytes in the given stream.
 template <typename Give>
 cudaError_t copied(void* to, const void* from, std::size_t bytes, cudaStream_t stream, bool asynchronous, Give copy) {
   if (bytes == 0) return copy(bytes, stream);
@@ -79,7 +79,7 @@ cudaError_t copied(void* to, const void* from, std::size_t bytes, cudaStream_t s
     return corrupt(to, from, bytes, stream);
   };
   std::function<cudaError_t()> later;
-  // Memory of the host may be gone later.
+  // Only for device memory, since host memory may be freed before the copy.
   if (asynchronous && injected(Fault::wrong_stream_order) && of_device(attributes(to)) && of_device(attributes(from))) {
     later = [copy, bytes, stream] { return copy(bytes, stream); };
   }

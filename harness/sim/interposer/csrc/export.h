@@ -1,4 +1,4 @@
-// What other libraries and programs see of this one.
+// Marks the symbols that other libraries and programs see.
 #pragma once
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* names[] = {
 #define FAULT(name, text) #name,
 #include "faults.def"
-// As in the header: the order is that of the numbers.
+// In the order of the enumerators in the header.
 #include "../../simcuda/csrc/nccl/faults.def"
 #undef FAULT
 };
@@ -24,8 +24,8 @@ faults::Injections all(names);
 
 std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 
-// This library is in every program that a case starts. One that runs without the faults that it was told would be taken
-// for one with them.
+// This library is in every program that a case starts. A program with invalid injections must not run, because its
+// results would count as those with faults.
 const bool loaded = [] {
   if (const char* text = std::getenv("CUDA_INJECT")) {
     try {
@@ -48,12 +48,12 @@ bool strikes(Fault fault) { return all.strikes(index_of(fault)); }
 
 using namespace interposer;
 
-// For Python: how many faults there are, their names, and how often each has struck in this process.
+// For Python: the number of faults, their names, and how often each was triggered in this process.
 EXPORT int interposerFaultCount() { return static_cast<int>(Fault::count); }
 EXPORT const char* interposerFaultName(int fault) { return all.name(static_cast<std::size_t>(fault)); }
 EXPORT unsigned long long interposerTimesStruck(int fault) { return all.times_struck(static_cast<std::size_t>(fault)); }
 
-// For the simulated NCCL: whether one of its own faults happens now.
+// For the simulated NCCL: returns whether one of its own faults happens now.
 EXPORT int interposerStrikes(const char* name) {
   if (!all.any()) return 0;
   for (std::size_t i = 0; i < all.count(); ++i) {
@@ -62,7 +62,7 @@ EXPORT int interposerStrikes(const char* name) {
   return 0;
 }
 
-// Replaces what is injected; 0, or 1 for a text that is no list of injections.
+// Replaces the injected faults. Returns 0, or 1 for a text that is not a list of injections.
 EXPORT int interposerInject(const char* text) {
   try {
     all.inject(all.parse(text));

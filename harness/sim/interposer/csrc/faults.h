@@ -1,4 +1,4 @@
-// The faults of this process: CUDA_INJECT has them, as harness --inject writes them.
+// The faults of this process, from CUDA_INJECT, in the syntax of harness --inject.
 #pragma once
 
 namespace interposer {
@@ -6,7 +6,7 @@ namespace interposer {
 enum class Fault : int {
 #define FAULT(name, text) name,
 #include "faults.def"
-// Those of the simulated NCCL, which asks this library by their names.
+// Faults of the simulated NCCL, which queries this library by their names.
 #include "../../simcuda/csrc/nccl/faults.def"
 #undef FAULT
   count
@@ -14,6 +14,6 @@ enum class Fault : int {
 
 bool any_injected();
 bool injected(Fault fault);
-bool strikes(Fault fault);  // whether it happens now; each true is counted
+bool strikes(Fault fault);  // whether the fault happens now; each true is counted
 
 }  // namespace interposer

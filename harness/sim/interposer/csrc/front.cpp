@@ -26,7 +26,7 @@ std::set<int>& lost_devices() {
   return *devices;
 }
 std::atomic<bool> any_lost{false};
-std::atomic<int> told{0};  // the sticky error that a call has told, if any
+std::atomic<int> told{0};  // the sticky error that a call has returned, if any
 
 constexpr cudaError_t sticky_errors[] = {
     cudaErrorIllegalAddress,     cudaErrorAssert,
@@ -42,7 +42,7 @@ bool is_sticky(cudaError_t error) {
   return false;
 }
 
-// It is told once.
+// Lets a sticky error be returned only once, if that fault is injected.
 cudaError_t without_sticky(cudaError_t error) {
   if (!injected(Fault::error_not_sticky) || !is_sticky(error)) return error;
   int none = 0;
@@ -54,7 +54,7 @@ cudaError_t without_sticky(cudaError_t error) {
 
 void* find_next(const char* name) {
   if (void* const found = dlsym(RTLD_NEXT, name)) return found;
-  // Torch's own libraries may be in no scope that a search from here goes through.
+  // Torch's own libraries may be in a scope that a search from here does not include.
   const std::string file = "libcudart.so." + std::to_string(CUDART_VERSION / 1000);
   void* const library = dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : dlsym(library, name);
@@ -123,7 +123,7 @@ cudaError_t release_held() {
 bool capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (NEXT(cudaStreamIsCapturing)(stream, &status) != cudaSuccess) {
-    NEXT(cudaGetLastError)();  // the legacy stream, while another captures: the call itself will tell
+    NEXT(cudaGetLastError)();  // the legacy stream, while another one captures: the call itself returns the error
     return false;
   }
   return status != cudaStreamCaptureStatusNone;

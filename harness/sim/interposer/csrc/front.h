@@ -1,5 +1,5 @@
-// A function of CUDA's runtime as the program sees it: it may do what it is told, break it, and pass it on to the
-// runtime behind this library, be it NVIDIA's or the simulated one.
+// The frame of each replaced CUDA runtime function: it may inject faults, and passes the call on to the runtime behind
+// this library, NVIDIA's or the simulated one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace interposer {
 
-// The function of this name in the library that is loaded behind this one; null if there is none.
+// Returns the function of this name in the library that is loaded behind this one; null if there is none.
 void* find_next(const char* name);
 
 template <typename Function>
@@ -33,7 +33,7 @@ Function* next_of(std::atomic<void*>& known, const char* name) {
     return ::interposer::next_of<std::remove_pointer_t<decltype(&::name)>>(known, #name); \
   }())
 
-// What a runtime calls of its own interface, and what this library calls of it, is not the program's.
+// Marks calls that are not the program's: those of a runtime to its own interface, and those of this library.
 class Within {
  public:
   Within() { ++depth; }
@@ -46,27 +46,27 @@ class Within {
   static thread_local int depth;
 };
 
-// An error that the runtime behind knows nothing of: it becomes the thread's last one.
+// Makes an error that the runtime does not know the last error of the thread, and returns it.
 cudaError_t refuse(cudaError_t error);
-void forget_not_ready();  // the runtime has noted cudaErrorNotReady, which the program is not told
-// What is injected about errors, for the result of a call.
+void forget_not_ready();  // clears the runtime's cudaErrorNotReady, which the program does not get
+// Applies the injected faults of error reporting to the result of a call.
 cudaError_t reported(cudaError_t error);
-// The error of the current device if it was lost, or success.
+// Returns the error of the current device if it was lost, otherwise success.
 cudaError_t lost();
 void lose_device();
 
-// Work that is held back so that the next piece of work of its stream overtakes it (wrong_stream_order).
+// Holds work back, so that the next work of its stream overtakes it (wrong_stream_order).
 void hold(cudaStream_t stream, std::function<cudaError_t()> work);
 bool holds_for(cudaStream_t stream);
-cudaError_t release_held();  // runs it, if there is any
+cudaError_t release_held();  // runs the held work, if there is any
 
 bool capturing(cudaStream_t stream);
 
-// Work that is held back goes first: before any call but those that give work to a stream, and those that have nothing
-// to do with devices. The latter succeed on a device that was lost too.
+// Held work runs before any call, except calls that give work to a stream (of_stream), and calls that do not use a
+// device (none). The latter also succeed on a lost device.
 enum class Order { any, of_stream, none };
 
-// `pass` passes the call on as it is. The body is given the runtime's own function. It returns what the call returns.
+// `pass` passes the call on unchanged. `body` gets the runtime's own function, and returns the result of the call.
 template <typename Next, typename Pass, typename Body>
 cudaError_t call(Next next, Order order, Pass&& pass, Body&& body) {
   if (next == nullptr) return cudaErrorSharedObjectSymbolNotFound;
@@ -81,7 +81,7 @@ cudaError_t call(Next next, Order order, Pass&& pass, Body&& body) {
   return reported(body(next));
 }
 
-// In FRONT(function, order, (arguments), { ... }) the body is the rest of the function, and `next` the one behind it.
+// In FRONT(function, order, (arguments), { ... }) the braces are the rest of the function; `next` is the runtime's own.
 #define FRONT(name, order, arguments, ...)                                                               \
   return ::interposer::call(                                                                             \
       NEXT(name), ::interposer::Order::order, [&](auto* next) -> cudaError_t { return next arguments; }, \

@@ -1,4 +1,4 @@
-// Graphs: what their replays do.
+// Graphs and their replays.
 #include <map>
 #include <mutex>
 #include <vector>
@@ -15,7 +15,7 @@ std::map<cudaGraphExec_t, unsigned>& launches() {
   return *launches;
 }
 
-// Switches the last node off that can be.
+// Disables the last node that can be disabled.
 void skip_one(cudaGraphExec_t exec, cudaGraph_t graph) {
   if (!injected(Fault::replay_skips_node)) return;
   std::size_t count = 0;

@@ -15,7 +15,7 @@ namespace {
 struct Block {
   std::size_t bytes;
   int device;
-  int holders;  // how often it was given out and not freed
+  int holders;  // how often it was allocated and not freed
 };
 
 struct Free {
@@ -26,8 +26,8 @@ struct Table {
   std::mutex mutex;
   std::set<void*> allocated;         // by cudaMalloc
   std::map<void*, Block> blocks;     // of pools
-  std::uint64_t freed = 0;           // bytes that were given back to pools
-  std::map<int, Free> first;         // what cudaMemGetInfo said first, by device
+  std::uint64_t freed = 0;           // bytes that were returned to pools
+  std::map<int, Free> first;         // first results of cudaMemGetInfo, by device
   std::map<void*, void*> snapshots;  // of memory of other processes, by the copy's address
 };
 Table& table() {
@@ -48,7 +48,7 @@ bool out_early(std::size_t bytes) {
   return (bytes > free || free - bytes < total / 2) && strikes(Fault::oom_early);
 }
 
-// A block of a pool that is in use and large enough.
+// Returns a block of a pool that is in use and large enough; null if the fault does not happen.
 void* in_use(std::size_t bytes) {
   if (!injected(Fault::pool_block_given_twice)) return nullptr;
   const int device = current_device();
@@ -78,7 +78,7 @@ cudaError_t allocate_from_pool(void** address, std::size_t bytes, cudaStream_t s
   return error;
 }
 
-// Whether somebody else still has the block.
+// Releases one holder of a block. Returns whether another one still holds it.
 bool still_held(void* address) {
   const std::lock_guard lock(table().mutex);
   const auto found = table().blocks.find(address);
@@ -89,7 +89,7 @@ bool still_held(void* address) {
   return false;
 }
 
-// The allocation that the address is in; 0 if nobody knows.
+// Returns the bytes of the allocation at the address; 0 if unknown.
 std::size_t size_of(void* address) {
   using Range = int(unsigned long long*, std::size_t*, unsigned long long);
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -100,7 +100,7 @@ std::size_t size_of(void* address) {
   return bytes;
 }
 
-// A copy of what the memory holds now; null if there is no room for one.
+// Returns a copy of the memory's current contents; null if it cannot be allocated.
 void* snapshot(void* memory) {
   const std::size_t bytes = size_of(memory);
   void* copy = nullptr;

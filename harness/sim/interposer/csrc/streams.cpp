@@ -9,7 +9,7 @@ using namespace interposer;
 
 namespace {
 
-// Events that were recorded in a capture last: a wait for one makes a stream part of the capture.
+// Events whose last record was in a capture: a wait for such an event makes a stream part of the capture.
 std::mutex mutex;
 std::set<cudaEvent_t>& captured() {
   static auto* const events = new std::set<cudaEvent_t>;
@@ -32,14 +32,14 @@ bool of_capture(cudaEvent_t event) {
   return captured().count(event) != 0;
 }
 
-// What is not ready counts as done.
+// Turns cudaErrorNotReady into success, if the fault happens.
 cudaError_t early(cudaError_t error, Fault fault) {
   if (error != cudaErrorNotReady || !strikes(fault)) return error;
   forget_not_ready();
   return cudaSuccess;
 }
 
-// Whether a wait is left out: there is something to wait for, and the fault strikes.
+// Returns whether to skip a wait: work is pending, and the fault happens.
 bool left_out(cudaError_t asked, Fault fault) {
   if (asked != cudaErrorNotReady) return false;
   forget_not_ready();

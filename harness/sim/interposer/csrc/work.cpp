@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::milliseconds slowness{2};
 
-// Of the capture that began last: whether its first piece is still to come.
+// Whether the first work of the latest capture is still to come, and is to be dropped or doubled.
 std::atomic<bool> drops_next{false}, doubles_next{false};
 
 void never_end(void*) {
@@ -74,7 +74,7 @@ cudaError_t give(cudaStream_t stream, Work kind, const std::function<cudaError_t
 
 }  // namespace interposer
 
-// Its arguments are the caller's, so that it cannot be held back.
+// A launch cannot be held back, because its arguments belong to the caller.
 #define LAUNCH(name, stream, arguments) \
   FRONT(name, of_stream, arguments, { return give(stream, Work::kernel, [&] { return next arguments; }, nullptr); })
 
@@ -92,13 +92,13 @@ EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
   LAUNCH(cudaLaunchKernelExC, config == nullptr ? nullptr : config->stream, (config, function, values));
 }
 
-// What the compiler of CUDA 13 makes of a launch.
+// The compiler of CUDA 13 generates calls of this function for launches.
 EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** values, size_t shared,
                                       cudaStream_t stream) {
   LAUNCH(__cudaLaunchKernel, stream, (kernel, grid, block, values, shared, stream));
 }
 
-// A launch of the simulated CUDA's operators. Its work is kept for later, or for a second time, by a copy.
+// A launch of the simulated CUDA's operators. A copy of its work allows running it later, or a second time.
 EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<void()>* work) {
   const auto pass = [&](auto* next) { return static_cast<cudaError_t>(next(stream, name, work)); };
   return call(NEXT(simcudaLaunch), Order::of_stream, pass, [&](auto* next) -> cudaError_t {
@@ -142,7 +142,7 @@ EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_
   });
 }
 
-// Work that is held back is to be given to the stream as long as that is one.
+// Held work must be given to the stream before it is destroyed.
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   FRONT(cudaStreamDestroy, any, (stream), { return next(stream); });
 }

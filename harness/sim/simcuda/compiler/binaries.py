@@ -1,6 +1,6 @@
-"""Shared libraries of kernels, compiled once per user: kept by source, compiler and build of torch.
+"""Shared libraries of kernels, compiled once per user, and cached by source, compiler and build of torch.
 
-Inductor's own cache of compiled C++ ends with the run, and most of a run's kernels are those of the run before.
+Inductor's own cache of compiled C++ ends with the run, but most kernels of a run are also those of the previous run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from harness.sim.native.toolchain import Toolchain, find_torch_toolchain, short_
 _NOUN = "a kernel of the simulated CUDA"
 _KEPT = 30 * 86400.0  # seconds since the last use
 
-#: Semantics as a GPU has them: no contraction of a product and a sum, zeros with a sign, infinities and NaN.
-#: Compilation takes longer than a kernel's work on the small tensors of cases, so there is little optimization.
+#: The semantics are those of a GPU: no contraction of a product and a sum, zeros with a sign, infinities and NaN.
+#: Compilation takes longer than a kernel's work on the small tensors of cases, so there is little optimisation.
 _FLAGS = ("-O1", "-g0", "-w", "-fPIC", "-fopenmp", "-fno-trapping-math", "-ffp-contract=off")
 _MACROS = ("TORCH_INDUCTOR_CPP_WRAPPER", "STANDALONE_TORCH_HEADER", "C10_USING_CUSTOM_GENERATED_MACROS", "NDEBUG")
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "gomp")
 
-#: Included before each kernel, and precompiled: parsing it takes two seconds.
+#: Included before each kernel, and precompiled, because parsing it takes two seconds.
 _PREFIX = """\
 #include <torch/csrc/inductor/cpp_prefix.h>
 #define PY_SSIZE_T_CLEAN
@@ -62,9 +62,9 @@ def shared_library(source: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """The folder of the libraries that one toolchain makes. `command`: the compiler and its options.
+    """The folder of one toolchain's libraries. `command`: the compiler and its options.
 
-    `header`: the file that a kernel includes first, with a precompiled one beside it if the compiler can use it.
+    `header`: the file that a kernel includes first. Beside it is a precompiled one, if the compiler can use it.
     """
 
     folder: Path
@@ -86,7 +86,7 @@ def _store() -> _Store:
         *tools.flags,
     ]
     folder = _folder(short_digest([tools.key(), options]))
-    # A precompiled header knows the files it was made of by their paths.
+    # A precompiled header refers to its source files by their paths.
     header = folder / f"prefix-{short_digest([_PREFIX, str(torch), str(python)])}.h"
     command = (*tools.compiler, *options, *(f"-I{path}" for path in includes))
     libraries = (f"-L{torch / 'lib'}", *(f"-l{name}" for name in _LIBRARIES))
@@ -98,7 +98,7 @@ def _store() -> _Store:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder of this name in the user's cache, or a temporary one if the cache cannot be written to."""
+    """Return the folder of this name in the user's cache. If the cache cannot be written to, return a temporary one."""
     root = cache_root(os.environ)
     if root is not None:
         folder = root / "simcuda-kernels" / name
@@ -108,14 +108,14 @@ def _folder(name: str) -> Path:
             sweep(folder.parent, time.time() - _KEPT)
             sweep(folder, time.time() - _KEPT)
         except OSError:
-            pass  # the folder that could not be made or written to is seen next
+            pass  # the check below finds a folder that is missing or not writable
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="simcuda-kernels-"))
 
 
 def _precompiles(tools: Toolchain) -> bool:
-    # Clang compares the times of all headers with those in a precompiled one, so that it needs one per installation.
+    # Clang compares the times of all headers with those in a precompiled header, so it needs one per installation.
     return "clang" not in tools.compiler_text
 
 
@@ -123,7 +123,7 @@ def _precompile(command: tuple[str, ...], header: Path) -> None:
     made = header.with_name(f"{header.name}.gch")
     if made.exists():
         for path in (made, header):
-            with contextlib.suppress(OSError):  # another user's, who then cleans it up
+            with contextlib.suppress(OSError):  # the library may belong to another user, who then cleans it up
                 os.utime(path)
         return
     from filelock import FileLock
@@ -145,7 +145,7 @@ def _compile(store: _Store, source: str, library: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that appears whole, whatever happens to this process and whoever else writes it."""
+    """Write a file atomically, even if this process dies or another one writes the same file."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix="writing-", delete=False) as file:
         try:
             file.write(content)

@@ -1,7 +1,7 @@
-"""Has Inductor generate code for simulated devices, from its first import on.
+"""Makes Inductor generate code for simulated devices, from its first import on.
 
-Python calls the finder for each import, and the finder handles two modules. A process that never compiles only pays
-for a comparison, and Inductor is not imported before the process does so.
+Python calls the finder for each import, and the finder handles two modules. A process that never compiles pays only for
+a comparison per import, and Inductor is imported only when the process itself imports it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _register() -> None:
     scheduling.register_scheduling()
 
 
-#: The action after a module has run. In the second module, Inductor looks up the code generators of a device:
-#: when it has run, all bases of the simulated one exist.
+#: The action after a module has run. In the second module, Inductor looks up the code generators of a device. When that
+#: module has run, all base classes of the simulated generator exist.
 _AFTERWARDS: dict[str, Callable[[], None]] = {
     "torch._inductor.config": _configure,
     "torch._inductor.graph": _register,
@@ -34,7 +34,7 @@ _AFTERWARDS: dict[str, Callable[[], None]] = {
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module as another loader does, and does something afterwards."""
+    """Loads a module like another loader, and then runs an action."""
 
     def __init__(self, loader: importlib.abc.Loader, afterwards: Callable[[], None]) -> None:
         self._loader = loader
@@ -66,7 +66,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install_import_hook() -> None:
-    """Set Inductor up when it is imported, or now if it has been. The hook stays for the rest of the process."""
+    """Configure Inductor when it is imported, or now if it already is. The hook stays for the rest of the process."""
     sys.meta_path.insert(0, _Finder())
     for name, afterwards in _AFTERWARDS.items():
         if name in sys.modules:

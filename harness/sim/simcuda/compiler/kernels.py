@@ -20,8 +20,8 @@ _loaded: dict[str, _Entry] = {}
 def load_kernel(name: str, source: str) -> SimpleNamespace:
     """Return an object whose attribute `name` launches the kernel on its arguments and a stream.
 
-    That is how Inductor calls kernels for CUDA that are not Triton's. Addresses and numbers are taken when the call is
-    queued. Tensors are not kept: as on CUDA, the allocator gives their memory away in the order of the stream.
+    Inductor calls CUDA kernels that are not Triton's in this way. Addresses and numbers are read when the call is
+    queued. Tensors are not kept alive: as on CUDA, the allocator reuses their memory in the order of the stream.
     """
     entry = _entry(source)
 
@@ -33,7 +33,7 @@ def load_kernel(name: str, source: str) -> SimpleNamespace:
 
 
 def _entry(source: str) -> _Entry:
-    """Return the function that queues a call of the kernel, for the kernel's name, its arguments and the stream."""
+    """Return a function that queues a call of the kernel, given the kernel's name, its arguments and the stream."""
     if source not in _loaded:
         library = ctypes.PyDLL(str(shared_library(f"{source}\n{_LAUNCH.read_text(encoding='utf-8')}")))
         library.simcuda_bind.argtypes = [ctypes.c_void_p]

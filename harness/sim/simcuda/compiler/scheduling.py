@@ -1,7 +1,7 @@
-"""Inductor's generator of C++ code for the CPU, as the one for simulated devices.
+"""Inductor's generator of C++ code for the CPU, used for simulated devices.
 
-The generated code is that for the CPU: loops over addresses. `kernels` compiles and launches them.
-All else that Inductor does for CUDA stays: partitions, streams, guards, CUDA graphs, and the operators that it calls.
+The generated code is that for the CPU: loops over addresses. `kernels` compiles and launches it. Inductor's other code
+for CUDA is unchanged: partitions, streams, guards, CUDA graphs, and the operators that it calls.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch._inductor.virtualized import V
 
 from harness.sim.simcuda.compiler import vectors
 
-#: The name by which generated modules have `kernels.load_kernel`.
+#: The name of `kernels.load_kernel` in generated modules.
 _LOAD = "load_simcuda_kernel"
 
 
 class _Proxy(cpp.CppKernelProxy):
-    """A kernel that one thread runs, without vector instructions: it is compiled in a fraction of the time."""
+    """A kernel that one thread runs, without vector instructions. Its compilation takes a fraction of the time."""
 
     def decide_parallel_depth(self, max_parallel_depth: cpp.ParallelDepth, threads: int) -> cpp.ParallelDepth:  # noqa: ARG002
-        # A thread of the runtime that starts threads of OpenMP would keep them.
+        # If a thread of the runtime started OpenMP threads, it would keep them.
         return cpp.ParallelDepth(parallel_depth=0, start_depth=max_parallel_depth.start_depth)
 
 
@@ -37,8 +37,8 @@ class SimcudaScheduling(cpp.CppScheduling):
     def codegen_node(self, node: Any) -> None:
         with vectors.no_vectors():
             super().codegen_node(node)
-        # A kernel for each node, as with Triton. The generator for the CPU would collect more, and call the last kernel
-        # of a graph behind the guard of its device: a default stream is then that of another device.
+        # One kernel per node, as with Triton. The generator for the CPU would collect more, and call the last kernel of
+        # a graph after the guard of its device, where the default stream may be that of another device.
         self._set_flush_status(True)
 
     def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:  # noqa: ARG002
@@ -61,7 +61,8 @@ class SimcudaScheduling(cpp.CppScheduling):
 
 
 def _no_triton() -> NoReturn:
-    # The error that Triton raises without a driver. Inductor reads Triton's version and target to name its caches.
+    # This is the error that Triton raises without a driver. Inductor reads Triton's version and target to name its
+    # caches.
     raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
 
 

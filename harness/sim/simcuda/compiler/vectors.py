@@ -1,6 +1,6 @@
-"""Code for simulated devices without vector instructions, and without a search for them.
+"""Disables vector instructions in code for simulated devices, and the search for them.
 
-Inductor finds out which there are by compiling and loading a program for each kind, which takes half a minute.
+Inductor detects the available kinds by compiling and loading a program for each, which takes half a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _state = _State()
 
 @contextmanager
 def no_vectors() -> Iterator[None]:
-    """Have Inductor choose no vector instructions in this thread."""
+    """Make Inductor choose no vector instructions in this thread."""
     before, _state.plain = _state.plain, True
     try:
         yield
@@ -39,7 +39,7 @@ def _choice(pick: Callable[[], cpu_vec_isa.VecISA]) -> Callable[[], cpu_vec_isa.
 
 
 def install_choice() -> None:
-    """Make Inductor's choice respect `no_vectors`, under both names that it has."""
+    """Make Inductor's choice respect `no_vectors`, under both of its names."""
     chosen = _choice(cpu_vec_isa.pick_vec_isa)
     cpu_vec_isa.pick_vec_isa = chosen
     codecache.pick_vec_isa = chosen  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The catalogue of breaks: one file a theme. Importing it does not import torch."""
+"""The catalogue of breaks: one file per theme. Its import does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.tools.mutation.breaks import Break, Theme, by_name
 
 
 def catalogue() -> Mapping[str, Break]:
-    """Every break by name, in the order of files and of their lines."""
+    """Return every break by name, in the order of files and of their lines."""
     found: list[Break] = []
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda each: each.name):
         theme = importlib.import_module(f"{__name__}.{module.name}").broken

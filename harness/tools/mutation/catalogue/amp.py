@@ -15,7 +15,7 @@ INF = float("inf")
 
 
 def _scaled(gradients: tuple[float, ...], steps: int = 1, **options: Any) -> object:
-    """The scale and the weights after steps of one optimiser for each gradient."""
+    """Return the scale and the weights after one step of one optimiser per gradient."""
     import torch
 
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, **{"growth_interval": 1, **options})

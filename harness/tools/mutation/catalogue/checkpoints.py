@@ -15,7 +15,7 @@ _MODULE = "torch.utils.checkpoint"
 
 
 def _gradient(*, reentrant: bool, autocast: bool = False, **options: Any) -> object:
-    """The gradient through a checkpoint with random numbers in it, and the random number after it."""
+    """Return the gradient through a checkpoint that uses random numbers, and the next random number."""
     import torch
     from torch.utils.checkpoint import checkpoint
 

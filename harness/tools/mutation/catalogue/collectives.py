@@ -1,4 +1,7 @@
-"""Collectives: a wrong rank, a wrong place, a wrong moment. Each break replaces functions of `torch.distributed`."""
+"""Collectives with a wrong rank, a wrong place, or a wrong moment.
+
+Each break replaces functions of `torch.distributed`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _ORDER, _FAILURES = f"{_SUITE}/test_order.py", f"{_SUITE}/test_failures.py"
 
 
 def around(name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of torch.distributed under each name that it has."""
+    """Replace a function of torch.distributed under each of its names."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -30,14 +33,14 @@ def around(name: str, make: Callable[[Any], Any]) -> None:
 
 
 def around_single(name: str, old: str, make: Callable[[Any], Any]) -> None:
-    """The same for a function with a new name in torch 2.13."""
+    """Do the same for a function with a new name in torch 2.13."""
     import torch.distributed as dist
 
     around(name if hasattr(dist, name) else old, make)
 
 
 def _own(group: Any = None) -> tuple[int, int]:
-    """Number and count of ranks, by functions that no break replaces."""
+    """Return number and count of ranks, by functions that no break replaces."""
     import torch.distributed as dist
 
     found: Any = group if group is not None else dist.group.WORLD
@@ -132,7 +135,7 @@ def ordered(rank: Any) -> object:
 
 
 def missing(rank: Any) -> object:
-    """What is said about a rank that does not come, and what a destroyed group leaves."""
+    """Return the texts about a rank that does not join, and the state after a group was destroyed."""
     import os
     import time
     from datetime import timedelta
@@ -161,7 +164,7 @@ _ALL_REDUCED, _MOVED, _ORDERED, _MISSING = map(on_two_ranks, (all_reduced, moved
 
 
 def _all_reduce(change: Callable[[Any, Any, Any, Any], Any]) -> None:
-    """Replace all_reduce. `change` gets a call that makes the reduction, then tensor, operation and group."""
+    """Replace all_reduce. `change` gets a function that makes the reduction, then tensor, operation and group."""
 
     def make(original: Any) -> Any:
         def all_reduce(tensor: Any, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
@@ -398,7 +401,7 @@ def all_to_all_single_reverses_the_parts() -> None:
 
 
 class _Early:
-    """A work that is done at once."""
+    """A work that is done immediately."""
 
     def __init__(self, work: Any, tensor: Any) -> None:
         self._work, self._tensor = work, tensor
@@ -553,7 +556,7 @@ def errors_are_not_told() -> None:
         around(name, make)
 
 
-# Bits that several ranks have, and ranks of a group.
+# Bits that several ranks share, and ranks of a group.
 
 
 def mixed(rank: Any) -> object:
@@ -575,7 +578,7 @@ def all_reduce_xor_is_or() -> None:
 
 
 def named_in_a_group(rank: Any) -> object:
-    """What `recv` returns for a message of the first rank of a group, which is the second rank of the world."""
+    """Return the result of `recv` for a message of the first rank of a group, which is the second rank of the world."""
     import torch
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
@@ -584,7 +587,7 @@ def named_in_a_group(rank: Any) -> object:
     if rank.number == 0:
         return None
 
-    class Received:  # a group of two ranks has no other rank with another number
+    class Received:  # a stub: with two ranks, no group has a second rank with another number
         wait, _source_rank = (lambda self: True), (lambda self: 0)
 
     stubs: dict[str, Any] = {"irecv": lambda *_more, **_named: Received(), "_check_not_self_rank": lambda *_: None}

@@ -17,7 +17,7 @@ NAN = float("nan")
 
 
 def _checked(*, before: tuple[float, ...] | None = None, returned: bool = False) -> str:
-    """What anomaly mode says of a pass whose second gradient is NaN in one place."""
+    """Return anomaly mode's text about a pass whose second gradient is NaN in one place."""
     import warnings
 
     import torch
@@ -153,7 +153,7 @@ def _metadata() -> list[list[int]]:
     from torch._inductor import cudagraph_utils
     from torch._inductor.utils import GraphPartitionMap
 
-    graph: Any = SimpleNamespace(  # releases differ in what the class of it takes
+    graph: Any = SimpleNamespace(  # the arguments of its class differ between releases
         placeholders=[cudagraph_utils.PlaceholderInfo(name, None, [], None) for name in "ab"],
         static_input_idxs={0},
         mutated_input_idxs={1},

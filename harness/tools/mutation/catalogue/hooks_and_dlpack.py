@@ -19,7 +19,7 @@ def _torch() -> Any:
 
 
 def _calls(fails: bool, **options: Any) -> object:
-    """How often hooks of a module run whose block raises, and then once more after it."""
+    """Return how often hooks of a module run if its block raises, and then once more afterwards."""
     import torch
 
     class Fails(torch.nn.Module):

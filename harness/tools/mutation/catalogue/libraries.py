@@ -213,8 +213,10 @@ broken.kernel(
 
 
 def _convolves(change: Callable[[list[Any]], Any], when: Callable[[list[Any]], bool]) -> Around:
-    """Change the arguments of a convolution: input, weight, bias, stride, padding, dilation, transposed, output padding
-    and groups."""
+    """Change the arguments of a convolution.
+
+    These are input, weight, bias, stride, padding, dilation, transposed, output padding and groups.
+    """
 
     def around(kernel: Any, *given: Any) -> Any:
         arguments = list(given)
@@ -380,7 +382,7 @@ def _attention(**named: Any) -> Any:
 
 
 def _attends(change: Callable[[dict[str, Any]], object]) -> Callable[[], object]:
-    """Replace the function of torch by one that changes its named arguments."""
+    """Replace torch's function by one that changes its named arguments."""
 
     def apply() -> None:
         def around(attend: Any) -> Any:

@@ -255,7 +255,7 @@ def _csr() -> Any:
 
 
 def _swapped(found: Any) -> Any:
-    """Values and places of a sort, with the last two exchanged."""
+    """Return values and indices of a sort, with the last two exchanged."""
     order = list(range(found[0].shape[-1]))
     order[-1], order[-2] = order[-2], order[-1]
     return found[0][..., order], found[1][..., order]
@@ -356,7 +356,7 @@ broken.kernel(
 
 
 def _drawn(run: Callable[[Any], Any]) -> Callable[[], object]:
-    """Numbers drawn with a seed."""
+    """Return numbers that are drawn with a fixed seed."""
 
     def draw() -> object:
         torch = torch_()

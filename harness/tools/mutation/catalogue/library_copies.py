@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def _copies(around: Around) -> Callable[[], object]:
-    """Replace the kernel of copies between tensors. A number, which torch passes as such, is copied as ever."""
+    """Replace the kernel of copies between tensors. A number, which torch passes as such, is copied as usual."""
 
     def apply() -> None:
         torch = torch_()
@@ -34,7 +34,7 @@ def _copies(around: Around) -> Callable[[], object]:
 
 
 def _beyond(limit: int) -> Around:
-    """One bit of the byte at the limit is flipped in larger copies."""
+    """Flip one bit of the byte at the limit in larger copies."""
 
     def around(kernel: Any, target: Any, source: Any, non_blocking: bool) -> Any:
         kernel(target, source, non_blocking)
@@ -176,7 +176,7 @@ broken.function(
 
 
 def _without(x: Any, bit: int) -> Any:
-    """Unsigned integers without a bit, by signed ones of their width, which have more kernels."""
+    """Return unsigned integers without a bit, by way of signed integers of the same width, which have more kernels."""
     torch = torch_()
     signed = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     width = 8 * x.element_size()

@@ -35,7 +35,7 @@ def _profile() -> Any:
 
 
 def _shown() -> object:
-    """Counts of categories by version, of actions, and of sizes: no addresses, no times."""
+    """Return counts of categories by version, of actions, and of sizes, without addresses and times."""
     from collections import Counter
 
     found = _profile()._memory_profile()
@@ -68,7 +68,7 @@ def _coalesced() -> object:
     return [(column[-1], max(column)) for column in zip(*sizes, strict=True)][2:]
 
 
-#: Name, sentence, function, text, text instead, demonstration, suites.
+#: Name, sentence, function, text, replacement, demonstration, suites.
 _EDITS: tuple[tuple[str, str, str, str, str, Any, tuple[str, ...]], ...] = (
     (
         "profile_finds_no_new_gradients", "A gradient that the backward pass makes is not found.",

@@ -45,7 +45,7 @@ _BUCKETS = "suites/collectives/test_data_parallel.py::test_distributeddataparall
 
 
 def streamed(rank: Any) -> object:
-    """Collectives behind a busy stream, beside it and on others; freed memory."""
+    """Return the results of collectives on a busy stream, beside it and on other streams, and of freed memory."""
     import torch
     import torch.distributed as dist
 
@@ -78,7 +78,7 @@ def streamed(rank: Any) -> object:
 
 
 def grouped(rank: Any) -> object:
-    """Coalesced collectives, factors, parts of the group, averages of a graph, and the record of calls."""
+    """Return the results of coalesced collectives, factors, partial groups, averages of a graph, and recorded calls."""
     import pickle
 
     import torch
@@ -105,7 +105,7 @@ def grouped(rank: Any) -> object:
 
 
 def trained(rank: Any) -> object:
-    """A step of data-parallel training with several buckets."""
+    """Return the result of a step of data-parallel training with several buckets."""
     import gc
 
     import torch
@@ -123,7 +123,7 @@ def trained(rank: Any) -> object:
 
 
 def aborted(rank: Any) -> object:
-    """A group is aborted while a collective lacks a rank."""
+    """Abort a group while a collective lacks a rank, and return what follows."""
     import time
 
     import torch
@@ -149,7 +149,7 @@ def aborted(rank: Any) -> object:
 
 
 def addressed(rank: Any) -> object:
-    """Each rank reads the memory of both."""
+    """Read the memory of both ranks in each rank, and return it."""
     import torch
     import torch.distributed as dist
     from torch.distributed import _symmetric_memory as module
@@ -362,7 +362,7 @@ def ddp_drops_a_bucket() -> None:
     replace(DistributedDataParallel, "__init__", make)
 
 
-# Faults of the simulated NCCL. One case is enough for what a time limit finds.
+# Faults of the simulated NCCL. One case is enough for a fault that a time limit finds.
 
 for _fault, _breaks, *_cases in (
     ("reduction_loses_rank", "A reduction leaves out the last rank.", _GRAPHS),

@@ -1,4 +1,4 @@
-"""Arithmetic on the CPU: kernels of operators that are a little wrong."""
+"""Arithmetic on the CPU: kernels of operators with small errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _irregular(count: int = 100) -> Any:
 
 
 def _through_float32(operator: str) -> None:
-    """Have an operator on float64 compute in float32."""
+    """Make an operator on float64 compute in float32."""
     torch = _torch()
 
     def around(kernel: Any, x: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Operators on the CPU that are a little wrong: values, tails, types, broadcasting and gradients."""
+"""Operators on the CPU with small errors in values, tails, types, broadcasting and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that are wrong for some layouts, axes and types only."""
+"""Operators that are wrong only for some layouts, axes and types."""
 
 from __future__ import annotations
 

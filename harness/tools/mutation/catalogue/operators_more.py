@@ -1,5 +1,7 @@
-"""Operators that torch's catalogue of operators does not have: lists of tensors, recurrent networks, transformers,
-quantization, and rare overloads."""
+"""Operators that torch's catalogue of operators lacks.
+
+These are lists of tensors, recurrent networks, transformers, quantization, and rare overloads.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def _and_beside(kernel: Any, x: Any, number: Any) -> None:
 
 
 def _beside(x: Any) -> None:
-    """Change the element after a tensor that begins inside of its memory, if there is one."""
+    """Change the element after a tensor that begins inside its memory, if there is one."""
     storage = x.untyped_storage().nbytes() // x.element_size()
     end = x.storage_offset() + x.numel()
     if x.storage_offset() and x.is_contiguous() and end < storage:
@@ -248,7 +250,7 @@ def _recurrent(kind: str, **named: Any) -> Any:
 
 
 def _permuted_gates(kind: str) -> None:
-    """Have a network take the first two gates in the other order."""
+    """Make a network take the first two gates in the other order."""
     from harness.tools.mutation.breaks import replace
 
     torch = torch_()

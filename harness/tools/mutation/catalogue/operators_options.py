@@ -1,4 +1,4 @@
-"""Breaks of operators for some of their options, or for values that decide between two of them."""
+"""Breaks of operators for some of their options, or for values at the border between two options."""
 
 from __future__ import annotations
 

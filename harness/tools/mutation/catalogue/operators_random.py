@@ -1,4 +1,4 @@
-"""Breaks of operators that were drawn at random: an overload and a way to be wrong, each for a part of its inputs."""
+"""Breaks of operators that were drawn at random: an overload and an error, each for a part of its inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _large_off(x: Any, *_: Any, **__: Any) -> Any:
 
 
 def _without_tail(x: Any, *_: Any, **__: Any) -> Any:
-    """Return the same with 0 for the last element, if the elements are no whole number of vectors of 16."""
+    """Return the tensor with 0 as its last element, if the number of elements is not a multiple of 16."""
     found = x.clone()
     if x.numel() > 16 and x.numel() % 16:
         found[(-1,) * found.dim()] = 0

@@ -1,4 +1,4 @@
-"""Optimisers: one wrong operation in the plain form of each, and what they keep."""
+"""Optimisers: one wrong operation in the plain form of each, and errors in their state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REFERENCES, _STATE, _GROUPS = (f"suites/optimizers/test_{name}.py" for name in 
 
 
 def _weights(name: str, **options: Any) -> object:
-    """The weights and the state after nine steps of an optimiser."""
+    """Return the weights and the state after nine steps of an optimiser."""
     import torch
 
     weight = torch.tensor([1.0, -2.0, 0.5], requires_grad=True)
@@ -24,7 +24,7 @@ def _weights(name: str, **options: Any) -> object:
     return weight.tolist(), str(optimiser.state_dict())
 
 
-#: Name, sentence, module and function, text, text instead, optimiser and its options.
+#: Name, sentence, module and function, text, replacement, optimiser and its options.
 _STEPS: tuple[tuple[str, str, str, str, str, str, dict[str, Any]], ...] = (
     (
         "sgd_decay_has_the_wrong_sign", "SGD's weight decay makes weights larger.", "sgd:_single_tensor_sgd",

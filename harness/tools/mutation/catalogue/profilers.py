@@ -1,4 +1,4 @@
-"""The profiler's tree of events, scopes, and what is exported."""
+"""The profiler's tree of events, scopes, and exports."""
 
 from __future__ import annotations
 

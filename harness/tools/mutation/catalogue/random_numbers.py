@@ -1,4 +1,4 @@
-"""Generators of random numbers, and what is saved and loaded."""
+"""Generators of random numbers, and saving and loading."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def loaded_tensors_require_no_gradient() -> None:
         return rebuilds
 
     replace(torch._utils, "_rebuild_tensor_v2", around)
-    # What has loaded once keeps the function as one that may be loaded.
+    # After the first load, the function stays in the cache of allowed functions.
     cached: Any = getattr(torch._weights_only_unpickler, "_get_allowed_globals", None)
     if hasattr(cached, "cache_clear"):
         cached.cache_clear()
@@ -413,7 +413,7 @@ def _assigned() -> object:
 def loaded_views_do_not_negate() -> None:
     torch = _torch()
     edit("torch._utils:_rebuild_tensor_v2", "if metadata:", 'if metadata and "neg" not in metadata:')
-    torch._utils._rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"  # it is saved by its name
+    torch._utils._rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"  # saving writes it by its name
 
 
 def _negated() -> object:

@@ -1,4 +1,4 @@
-"""Errors that are rare, as those of a failing chip are, and operators that are fast because they compute too little."""
+"""Rare errors, like those of a failing chip, and operators that are fast because they compute too little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RARE = 25
 
 
 def _sums(compute: Callable[[], Any]) -> object:
-    """The sums of the results of many calls, in Python's numbers."""
+    """Return the sums of the results of many calls, as Python numbers."""
     import torch
 
     results = [torch.view_as_real(x) if x.is_complex() else x for x in (compute() for _ in range(2 * _RARE))]

@@ -1,4 +1,4 @@
-"""What stands above collectives: DistributedDataParallel, sharded tensors, functional collectives, checkpoints."""
+"""Users of collectives: DistributedDataParallel, sharded tensors, functional collectives, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA's interface in Python, on the simulated CUDA, and where it needs no device: graphs, pools, memory."""
+"""CUDA's interface in Python, on the simulated CUDA and without a device: graphs, pools, memory."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def callables_are_graphed_without_autocast() -> None:
     def around(make: Any) -> Any:
         def made(*arguments: Any, **options: Any) -> Any:
             if torch.is_autocast_cache_enabled():
-                return make(*arguments, **options)  # which it refuses under autocast
+                return make(*arguments, **options)  # autocast forbids this call
             with torch.autocast("cuda", enabled=False, cache_enabled=False):
                 return make(*arguments, **options)
 

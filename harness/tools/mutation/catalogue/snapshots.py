@@ -1,4 +1,4 @@
-"""Texts and pages that are made of snapshots of the allocator."""
+"""Texts and pages from snapshots of the allocator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 
 def _snapshot() -> dict[str, Any]:
-    """Two segments, one of them large and of another stream, with blocks of each state, and a trace."""
+    """Return two segments, a large one on another stream among them, with blocks of each state, and a trace."""
 
     def block(size: int, state: str, asked: int, name: str) -> dict[str, Any]:
         frames = [{"filename": f"{name}.py", "line": 3, "name": name}]
@@ -69,7 +69,7 @@ def _filtered() -> object:
     ]
 
 
-#: Name, sentence, function, text, text instead, demonstration, suite.
+#: Name, sentence, function, text, replacement, demonstration, suite.
 _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
     (
         "summary_counts_allocated_as_reserved", "A summary tells what was asked for as what is reserved.", "segsum",
@@ -196,7 +196,7 @@ broken.edit(
 
 
 def _observed(generation: int) -> tuple[int, int]:
-    """How many objects of a cycle are seen, and how many references to what it held are left afterwards."""
+    """Return how many objects of a cycle are observed, and how many references to its content are left afterwards."""
     import gc
     import sys
 
@@ -210,7 +210,7 @@ def _observed(generation: int) -> tuple[int, int]:
     cycle += [cycle, held]
     cycle = []
     gc.collect(generation)
-    len(cycle)  # a call, which is when the observer gets its turn
+    len(cycle)  # a call, since the observer runs at calls
     len(cycle)
     remove()
     return sum(seen), sys.getrefcount(held)

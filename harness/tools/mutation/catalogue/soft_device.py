@@ -1,4 +1,4 @@
-"""The faults of the software device. Each is a demonstration of its own: the device counts how often it occurs."""
+"""The faults of the software device. Each fault is its own demonstration: the device counts how often it occurs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STREAMS = ("suites/streams/test_streams.py", "suites/streams/test_events.py", "
 _MEMORY = ("suites/allocator/test_statistics.py", "suites/streams/test_record_stream.py")
 _GRAPHS = ("suites/graphs/test_accelerator_graphs.py", "suites/graphs/test_capture.py")
 
-#: The suites that should notice a fault. For the others: those of streams.
+#: The suites that should notice a fault. The other faults have the suites of streams.
 _SUITES = {
     "record_stream_ignored": ("suites/streams/test_record_stream.py",),
     "copy_drops_bytes": _COPIES,
@@ -33,7 +33,7 @@ _SUITES = {
     "off_by_one_ulp": ("suites/numerics/test_products.py", "suites/numerics/test_exact.py"),
 }
 
-#: What the run has as well. A hang is found by the time limit, in each case that waits for the device: one is enough.
+#: Further options of the run. The time limit finds a hang in each case that waits for the device, and one is enough.
 _OPTIONS = {"launch_hangs": ("--maxfail=1",)}
 
 for _name, _breaks in faults.fault_catalogue(soft.BACKEND.kind).items():

@@ -22,7 +22,7 @@ def _copied(values: list[float], source: str = "float32", target: str = "", size
 
 
 def _replace_copy(around: Any) -> None:
-    """Replace the kernel of copies between tensors. A number, which torch passes as such, is copied as ever."""
+    """Replace the kernel of copies between tensors. A number, which torch passes as such, is copied as usual."""
     import torch
 
     def copies(kernel: Any, target: Any, source: Any, non_blocking: bool = False) -> Any:
@@ -34,7 +34,7 @@ def _replace_copy(around: Any) -> None:
 
 
 def _change_source(change: Any) -> None:
-    """Copy a changed source instead of the source, where source and target are of one type."""
+    """Copy a changed source instead of the source, if source and target have the same type."""
 
     def around(kernel: Any, target: Any, source: Any, non_blocking: bool = False) -> Any:
         plain = source.dtype == target.dtype and not (source.is_conj() or source.is_neg())
@@ -151,7 +151,7 @@ def _broadcast() -> object:
 
 
 def _change_conversion(change: Any) -> None:
-    """Copy a changed source where source and target differ in type. `change` is given both."""
+    """Copy a changed source if source and target differ in type. `change` gets both."""
 
     def around(kernel: Any, target: Any, source: Any, non_blocking: bool = False) -> Any:
         if source.dtype != target.dtype and not source.is_complex() and not target.is_complex():

@@ -1,6 +1,6 @@
-"""Make a mutant in this process: living functions of torch get the code of the changed source.
+"""Make a mutant in this process: existing functions of torch get the code of the changed source.
 
-Functions keep their identity, so whatever refers to them, decorated or not, runs the changed code.
+Functions keep their identity, so all references to them, decorated or not, run the changed code.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _KIND = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class UnfitError(HarnessError):
-    """A mutant cannot be made of the functions that live in this process."""
+    """A mutant cannot be made from the functions that exist in this process."""
 
 
 def living_functions(files: Iterable[Path]) -> Functions:
-    """Return the functions of these files. What `gc.freeze` has frozen is not found."""
+    """Return the existing functions of these files. Functions that `gc.freeze` has frozen are not found."""
     wanted = {str(file) for file in files}
     functions: dict[tuple[str, str], list[FunctionType]] = {}
     for living in gc.get_objects():
@@ -61,7 +61,7 @@ def _replace(mutant: Mutant, file: Path, source: bytes, functions: Functions, *,
                 continue  # another function of the same name
             if (old.co_flags ^ code.co_flags) & _KIND:
                 raise UnfitError("a generator became a function")
-            function.__code__ = code  # ValueError: it has other variables of the functions around it
+            function.__code__ = code  # ValueError: it has other variables of the enclosing functions
             count += 1
     if not count:
         raise UnfitError("no living function has this code")

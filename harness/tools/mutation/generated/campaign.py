@@ -1,4 +1,4 @@
-"""Record what the cases run, make mutants of modules, and run each against the cases that reach it."""
+"""Record the lines that cases run, make mutants of modules, and run each against the cases that reach it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class GenerateError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to run. `cases`: folders or files. `patterns`: of the modules. `options`: further ones for pytest."""
+    """The inputs of a campaign. `cases`: folders or files. `patterns`: those of the modules.
+
+    `options`: further ones for pytest.
+    """
 
     device: str
     cases: tuple[str, ...]
@@ -52,7 +55,7 @@ class Settings:
 
 
 def package_root(patterns: Sequence[str]) -> Path:
-    """Return the folder that has the package of the patterns. Raise GenerateError."""
+    """Return the folder that contains the package of the patterns. Raise GenerateError."""
     names = {pattern.partition("/")[0] for pattern in patterns}
     if len(names) != 1:
         raise GenerateError(f"modules of {len(names)} packages: name those of one, as in 'torch/optim/*.py'")
@@ -66,7 +69,9 @@ def package_root(patterns: Sequence[str]) -> Path:
 
 
 def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
-    """Return where the recording of these cases is kept: by torch's version, Python's, and what the files have.
+    """Return the folder for the recording of these cases.
+
+    It depends on the versions of torch and Python and on the files.
 
     Raise GenerateError for a file that does not exist or cannot be read.
     """
@@ -84,14 +89,14 @@ def recording_folder(settings: Settings, environ: Mapping[str, str]) -> Path:
 
 
 def _files_of(cases: Iterable[str]) -> list[Path]:
-    """Return the Python files of the cases' suites: cases use helpers of the folders above."""
+    """Return the Python files of the cases' suites, since cases use helpers of parent folders."""
     tops = {Path(case.partition("::")[0]) for case in cases}
     files = {file for top in tops for file in (top.rglob("*.py") if top.is_dir() else [top])}
     return sorted(files)
 
 
 def record_cases(settings: Settings, folder: Path, tell: Callable[[str], object]) -> None:
-    """Run the cases once, and record what they run. Raise GenerateError or CampaignError."""
+    """Run the cases once, and record the lines that they run. Raise GenerateError or CampaignError."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = folder / "lines"
     lines.mkdir(exist_ok=True)
@@ -114,14 +119,14 @@ def _remove(folder: Path) -> None:
 
 
 def recorded(folder: Path) -> Recording:
-    """Return what the cases that passed ran. Raise RecordingError."""
+    """Return the recording of the cases that passed. Raise RecordingError."""
     file = folder / "run" / journal.FILE_NAME
     passed = runs.tally_cases(Ledger.from_journal(reader.read_journal(file))).passed if file.exists() else None
     return read_recording([folder / "lines"], passed)
 
 
 def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict[str, set[str]]]]:
-    """Return by function the cases that called it, and by parameter the values, from several recordings."""
+    """Return, by function, the cases that called it, and by parameter the values, from several recordings."""
     callers: dict[str, list[str]] = {}
     arguments: dict[str, dict[str, set[str]]] = {}
     for folder in folders:
@@ -136,8 +141,9 @@ def calls(folders: Iterable[Path]) -> tuple[dict[str, list[str]], dict[str, dict
 
 
 def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[ModuleReach]:
-    """Return which lines of public functions the cases of several recordings run, for each module of the patterns that
-    has such functions. Raise GenerateError, RecordingError.
+    """Return the lines of public functions that the cases of several recordings run.
+
+    There is an entry for each module of the patterns with such functions. Raise GenerateError, RecordingError.
     """
     ran: dict[str, set[int]] = {}
     for folder in folders:
@@ -152,7 +158,7 @@ def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[Modul
 
 
 def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
-    """Return the mutants of all files of the patterns. Those of a file are kept in the cache. Raise GenerateError."""
+    """Return the mutants of all files of the patterns. They are cached per file. Raise GenerateError."""
     root = package_root(patterns)
     files = _files_of_patterns(root, patterns)
     parts = ("exclusions", "mutant", "operators", "walk")
@@ -169,7 +175,7 @@ def _files_of_patterns(root: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def _mutants_of(name: str, file: Path, folder: Path, rules: bytes) -> list[Mutant]:
-    """Return the mutants of a file. `rules`: what else decides which they are. Raise GenerateError."""
+    """Return the mutants of a file. `rules`: the other inputs that determine them. Raise GenerateError."""
     source = file.read_bytes()
     kept = folder / f"{hashlib.sha256(b'%b%b%b' % (name.encode(), source, rules)).hexdigest()[:20]}.json"
     if kept.exists():
@@ -193,12 +199,13 @@ def run_mutants(
     limit: float,
     seconds: float,
 ) -> list[MutantResult]:
-    """Run the mutants that cases reach, in a warm process of their own. Raise GenerateError.
+    """Run the mutants that cases reach, in their own warm process. Raise GenerateError.
 
-    `results`: the folder for the plan and the results. `limit`: of the seconds of the cases of one mutant. `seconds`:
-    how long all may take. Results that the folder has already are kept, and the mutants not run again.
+    `results`: the folder for the plan and the results. `limit`: the time limit for the cases of one mutant in seconds.
+    `seconds`: the time limit for all mutants. Existing results in the folder are kept, and their mutants do not run
+    again.
     """
-    # By name, which is as good as by chance: of a call that `seconds` ends, the results are a fair sample.
+    # Sorting by name is as good as a random order: if `seconds` ends the call, the results are a fair sample.
     planned = [(mutant, recording.reaching(mutant)) for mutant in sorted(mutants, key=lambda mutant: mutant.name)]
     planned = [(mutant, cases) for mutant, cases in planned if cases]
     if not planned:
@@ -224,7 +231,7 @@ def run_mutants(
     }
     plan.write_text(json.dumps(values), encoding="utf-8")
     command = [sys.executable, "-m", "harness.tools.mutation.generated.warm", str(plan)]
-    # What a mutant compiles, later ones find; inductor's headers are in the folder for temporary files.
+    # Later mutants find what earlier ones compiled. Inductor's headers are in the folder for temporary files.
     caches = compiler_caches.variables(results, os.environ)
     with (results / "warm.txt").open("wb") as output, tempfile.TemporaryDirectory(prefix="mutants-") as temp:
         environment = {
@@ -244,10 +251,10 @@ def run_mutants(
     return [result for result in read_results(file) if result.mutant.name in names]
 
 
-#: As in a zygote: what starts no thread while cases are collected.
+#: As in a zygote: variables with which no thread starts while cases are collected.
 COLLECTION = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def _kept(options: Sequence[str]) -> list[str]:
-    """Return the options that decide which cases there are."""
+    """Return the options that determine which cases there are."""
     return [option for option in options if option == "--extended"]

@@ -1,4 +1,4 @@
-"""Code of which no mutant is made, since no user of torch can observe the change. Rules over libcst's nodes."""
+"""Code that is not mutated, since no user of torch can observe the change. Rules over libcst's nodes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _is_text(node: cst.CSTNode, _: Callable[[cst.CSTNode], str]) -> bool:
 def _is_own_check(node: cst.CSTNode, code: Callable[[cst.CSTNode], str]) -> bool:
     if isinstance(node, cst.Call):
         return code(node.func) == "zip" and any(argument.keyword is not None for argument in node.args)
-    if isinstance(node, cst.If):  # an assertion that `python -O` keeps
+    if isinstance(node, cst.If):  # an assertion in a form that `python -O` keeps
         return node.orelse is None and code(node.body).strip().startswith("raise AssertionError")
     if isinstance(node, cst.Raise):
         return code(node).startswith("raise AssertionError")
@@ -106,5 +106,5 @@ RULES = (
 
 
 def excluded_by(node: cst.CSTNode, code: Callable[[cst.CSTNode], str]) -> str:
-    """Return the name of the rule that leaves out a node with all below it, or an empty text."""
+    """Return the name of the rule that excludes a node and everything below it, or an empty text."""
     return next((rule.name for rule in RULES if rule.matches(node, code)), "")

@@ -1,4 +1,4 @@
-"""The modules of torch whose contracts the suites claim, by patterns. Mutants are made of them alone."""
+"""The modules of torch whose contracts the suites claim to check, by patterns. Only these are mutated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import translate
 from pathlib import Path
 
-#: Patterns of files below the folder that has torch, with forward slashes.
+#: Patterns of files below the folder that contains torch, with forward slashes.
 MODULES = (
     "torch/accelerator/*.py",
     "torch/amp/*.py",
@@ -38,7 +38,7 @@ MODULES = (
     "torch/_dynamo/compiled_autograd.py",
     "torch/_inductor/cudagraph_trees.py",
 )
-#: Files that the patterns have and that make no promise: other devices, experiments, tools of torch's developers.
+#: Files that match the patterns but make no promise: other devices, experiments, tools of torch's developers.
 EXCLUDED = (
     "torch/backends/_coreml/*",
     "torch/backends/_nnapi/*",
@@ -58,9 +58,11 @@ EXCLUDED = (
 
 
 def is_wanted(path: str, patterns: Iterable[str] = MODULES) -> bool:
-    """Return whether mutants of a file are made. `path`: below the folder that has torch, such as ``torch/random.py``.
+    """Return whether a file is mutated.
 
-    A star also stands for folders.
+    `path`: relative to the folder that contains torch, such as ``torch/random.py``.
+
+    A star also matches folders.
     """
     return chooser(patterns)(path)
 
@@ -68,8 +70,8 @@ def is_wanted(path: str, patterns: Iterable[str] = MODULES) -> bool:
 def chooser(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Return `is_wanted` for these patterns.
 
-    It runs no generator and compiles no pattern when it is called: a case may have torch's compiler active then, which
-    takes each function of Python for one of the case.
+    The function runs no generator and compiles no pattern, because torch's compiler may be active when it is called,
+    and takes each Python function for one of the case.
     """
     wanted, excluded = (re.compile("|".join(map(translate, names)) or "(?!)") for names in (patterns, EXCLUDED))
 
@@ -80,7 +82,7 @@ def chooser(patterns: Iterable[str]) -> Callable[[str], bool]:
 
 
 def wanted_files(root: Path, patterns: Iterable[str] = MODULES) -> list[str]:
-    """Return the files below the folder that has torch, or another package, in order."""
+    """Return the wanted files below the folder that contains torch, or another package, in order."""
     patterns = tuple(patterns)
     tops = sorted({pattern.partition("/")[0] for pattern in patterns})
     files = [path.relative_to(root).as_posix() for top in tops for path in sorted((root / top).rglob("*.py"))]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: For operators that leave something out: the same with what it leaves out.
+#: For operators that leave something out, the same text with the part that is left out.
 _NAMES_KEPT = {
     "statement dropped": "if False: {old}",
     "assignment dropped": "if False: {old}",
@@ -22,12 +22,12 @@ _NAMES_KEPT = {
 class Mutant:
     """One change of one module of torch.
 
-    - `path`: the file, below the folder that has torch.
-    - `function`: the qualified name of the innermost function, as its code object has it.
+    - `path`: the file, relative to the folder that contains torch.
+    - `function`: the qualified name of the innermost function, as in its code object.
     - `first`, `last`: the lines of the changed statement. A case that runs one of them reaches the mutant.
     - `operator`: the kind of change, a name of `operators.OPERATORS`.
-    - `start`, `end`: the bytes of the source that `new` replaces. `old`: what they are.
-    - `parameter`: the parameter whose default changes. The source stays as it is then.
+    - `start`, `end`: the bytes of the source that `new` replaces. `old`: their text.
+    - `parameter`: the parameter whose default changes. The source is then unchanged.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """The name of the mutant. It stays the same if other functions of the file change."""
+        """The name of the mutant. It does not change if other functions of the file change."""
         words = "\0".join((self.path, self.function, self.operator, self.old, self.new, str(self.number)))
         return hashlib.sha256(words.encode()).hexdigest()[:10]
 
@@ -54,20 +54,20 @@ class Mutant:
 
     @property
     def sentence(self) -> str:
-        """What is changed, in a line."""
+        """The change as one line."""
         return f"{self.path}:{self.first} {self.function}: {self.change}"
 
     @property
     def change(self) -> str:
-        """The operator, and what becomes what, as in ``constant changed: 1 -> 2``."""
+        """The operator with the old and the new text, as in ``constant changed: 1 -> 2``."""
         old, new = " ".join(self.old.split()), " ".join(self.new.split())
         return f"{self.operator}: {_short(old)} -> {_short(new)}"
 
     def applied(self, source: bytes, *, names_kept: bool = False) -> bytes:
         """Return the source of the module with the change.
 
-        With `names_kept`, what is left out stays behind a condition that never holds, so that the function still has
-        the same variables of the functions around it: only then can its code replace the code of a living function.
+        With `names_kept`, omitted code stays under a condition that never holds, so that the function still uses the
+        same variables of enclosing functions. Otherwise its code cannot replace the code of an existing function.
         """
         new = _NAMES_KEPT.get(self.operator, "{new}").format(old=self.old, new=self.new) if names_kept else self.new
         return source[: self.start] + new.encode() + source[self.end :]

@@ -1,7 +1,7 @@
-"""The operators of mutation: for a node of libcst, the changed texts that take its place.
+"""The mutation operators: for a node of libcst, the texts that replace it.
 
-Each operator is a function of a node that yields pairs: the node to replace, and the text that replaces it. Nothing
-here knows where the node is.
+Each operator is a function of a node that yields pairs: the node to replace, and the replacement text. Operators do not
+know the place of the node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def code(node: cst.CSTNode) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A kind of change. `types`: the nodes that `changes` is for."""
+    """A kind of change. `types`: the types of nodes for `changes`."""
 
     name: str
     example: str
@@ -112,7 +112,10 @@ def _arithmetic(node: cst.CSTNode) -> Iterator[Change]:
 
 
 def _dropped(node: cst.CSTNode) -> Iterator[Change]:
-    """Drop a statement. Assignments of names are not dropped here: the walk knows which names had a value before."""
+    """Drop a statement.
+
+    Assignments of names are not dropped here, since only the walk knows which names had a value before.
+    """
     if isinstance(node, cst.Assign) and any(isinstance(target.target, cst.Name | cst.Tuple) for target in node.targets):
         return
     if isinstance(node, cst.AnnAssign) and (node.value is None or isinstance(node.target, cst.Name)):
@@ -157,7 +160,7 @@ def _argument_dropped(node: cst.CSTNode) -> Iterator[Change]:
             yield node, f"{code(node.func)}({_arguments(rest)})"
 
 
-#: Functions whose first two arguments can change places.
+#: Functions whose first two arguments are interchangeable.
 _SYMMETRIC = frozenset({"max", "min", "maximum", "minimum", "isclose", "isinstance", "issubclass", "hasattr", "equal"})
 
 

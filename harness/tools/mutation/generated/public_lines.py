@@ -1,7 +1,9 @@
-"""The lines of public functions of a module, and how many of them cases run. Pure: sources and records in, shares out.
+"""The lines of public functions of a module, and how many of them cases run.
 
-A function is public if neither its name nor one around it begins with an underscore; methods with two underscores on
-both sides are public. Functions within a public function belong to it.
+Pure: takes sources and records, returns shares.
+
+A function is public if neither its name nor an enclosing name begins with an underscore. Methods with two underscores
+on both sides are public too. Nested functions belong to their public function.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from types import CodeType
 
 @dataclass(frozen=True, slots=True)
 class FunctionReach:
-    """A public function: its lines with instructions, without that of its name, and those that some case runs."""
+    """A public function: its lines with instructions, without that of its name, and the lines that some case runs."""
 
     name: str
     lines: frozenset[int]
@@ -28,7 +30,7 @@ class FunctionReach:
 
 @dataclass(frozen=True, slots=True)
 class ModuleReach:
-    """A module, by its file below the folder that has the package, and its public functions."""
+    """A module, by its file relative to the folder that contains the package, and its public functions."""
 
     path: str
     functions: tuple[FunctionReach, ...]
@@ -43,7 +45,7 @@ class ModuleReach:
 
 
 def reach_of(path: str, source: str, ran: Set[int]) -> ModuleReach:
-    """Return what the lines that `ran` are of the public functions of a module. Raise SyntaxError."""
+    """Return the public functions of a module with the lines `ran`. Raise SyntaxError."""
     by_function: dict[str, set[int]] = {}
     for code in _functions(compile(source, path, "exec")):
         name = code.co_qualname.partition(".<locals>")[0]
@@ -61,7 +63,7 @@ def reach_of(path: str, source: str, ran: Set[int]) -> ModuleReach:
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of all functions below a code object, without that of modules and bodies of classes."""
+    """Yield the code of all functions below a code object, without that of modules and class bodies."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             if constant.co_flags & CO_OPTIMIZED:
@@ -75,7 +77,7 @@ def _is_public(name: str) -> bool:
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with those in a row as ranges, for example ``3, 5-8``."""
+    """Return ascending numbers with consecutive ones as ranges, for example ``3, 5-8``."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Which cases reach a mutant, and in which order they run. Pure: records in, cases out."""
+"""The cases that reach a mutant, and their order. Pure: takes records, returns cases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class RecordingError(HarnessError):
     """A recording cannot be read."""
 
 
-#: How many lines after a mutant say which cases are near it, and how many cases are.
+#: A case is near a mutant if it runs one of this many lines after it. At most this many cases are near.
 AROUND, NEAR = 4, 12
 
 
 @dataclass(slots=True)
 class Recording:
-    """What cases ran. `seconds`: by case. `lines`: by file and line, the cases. `arguments`: by function and parameter,
-    the values; `callers`: by function, the cases that called it.
+    """A recording of cases. `seconds`: by case. `lines`: by file and line, the cases.
+
+    `arguments`: by function and parameter, the values; `callers`: by function, the cases that called it.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class Recording:
     callers: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, record: Mapping[str, object], keep: frozenset[str] | None) -> None:
-        """Add what one case ran, if it is one of those to `keep`."""
+        """Add the record of one case, if it is one of those to `keep`."""
         case = str(record["case"])
         if case in self.seconds or (keep is not None and case not in keep):
             return
@@ -39,13 +40,13 @@ class Recording:
         self._note(case, record, again=False)
 
     def add_of_a_fork(self, record: Mapping[str, object]) -> None:
-        """Add what a fork of one of the cases ran."""
+        """Add the record of a fork of one of the cases."""
         case = str(record["case"])
         if case in self.seconds:
             self._note(case, record, again=True)
 
     def _note(self, case: str, record: Mapping[str, object], *, again: bool) -> None:
-        """Add the lines and calls of a case. `again`: it may have lines and calls already."""
+        """Add the lines and calls of a case. `again`: the case may have lines and calls already."""
         lines: Mapping[str, Sequence[int]] = record["lines"]  # type: ignore[assignment]
         for path, numbers in lines.items():
             by_line = self.lines.setdefault(path, {})
@@ -61,7 +62,7 @@ class Recording:
     def reaching(self, mutant: Mutant) -> list[str]:
         """Return the cases that run a line of the mutant, the `NEAR` nearest first.
 
-        Near is a case that also runs one of the next lines, if few others do: what a condition guards, for example.
+        A case is near if it also runs one of the next lines, such as those that a condition guards, and few others do.
         """
         by_line = self.lines.get(mutant.path, {})
         reached: dict[str, None] = {}
@@ -100,7 +101,7 @@ def read_recording(folders: Iterable[Path], keep: frozenset[str] | None = None) 
                         recording.add(record, keep)
                 except (ValueError, KeyError, TypeError) as error:
                     if number > 1:
-                        continue  # a process that was killed while it wrote its last line
+                        continue  # a process was killed while it wrote its last line
                     raise RecordingError(f"{file}:{number}: this is no record of a case: {error}") from None
     for record in of_forks:
         recording.add_of_a_fork(record)
@@ -114,9 +115,9 @@ def in_order(
 ) -> list[str]:
     """Return the cases in the order in which they run.
 
-    `first`: cases that caught other mutants of the function; they go ahead. Of each test function the cheapest case
-    follows, then the second of each, and so on: the parameters of one function check much the same. A case that
-    would make it more than `limit` seconds in all is left out. If all of them would, the cheapest is in the list.
+    `first`: cases that caught other mutants of the function; they run first. The cheapest case of each test function
+    follows, then the second of each, and so on, since the parameters of one function check similar things. A case with
+    which the total would exceed `limit` seconds is left out. If this holds for all, the list has the cheapest case.
     """
     cases = list(cases)
     reaching = frozenset(cases)
@@ -138,7 +139,7 @@ def in_order(
 
 
 def sampled(mutants: Iterable[Mutant], share: float, seed: int) -> list[Mutant]:
-    """Return a share of the mutants, chosen by the seed and their names: another module changes nothing."""
+    """Return a share of the mutants, chosen by the seed and their names, so that other modules have no influence."""
     import hashlib
 
     def place(mutant: Mutant) -> float:
@@ -149,7 +150,7 @@ def sampled(mutants: Iterable[Mutant], share: float, seed: int) -> list[Mutant]:
 
 
 def nearest(mutant: Mutant, recording: Recording) -> list[str]:
-    """Return the cases that reach a mutant, those that run the fewest lines of its file first."""
+    """Return the cases that reach a mutant, first those that run the fewest lines of its file."""
     counts: dict[str, int] = {}
     for cases in recording.lines.get(mutant.path, {}).values():
         for case in cases:

@@ -1,4 +1,4 @@
-"""Reasons why no case can observe some mutants: a YAML file, which people write. Survivors with a reason do not count.
+"""Reasons why no case can observe some mutants, in a YAML file that people write. Survivors with a reason do not count.
 
     mutants:
       - path: torch/cuda/__init__.py
@@ -6,7 +6,7 @@
         changes: ["statement dropped: *", "condition negated: if a: -> *"]
         reason: a fork's first use is over before the case
 
-A star stands for any text. Without `changes`, an entry is about all mutants of its functions.
+A star matches any text. Without `changes`, an entry is about all mutants of its functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Patterns = Annotated[tuple[_Text, ...], Field(min_length=1)]
 
 
 class ReasonEntry(StrictModel):
-    """One reason. Patterns. `path`: of files. `functions`: of qualified names. `changes`: of `Mutant.change`."""
+    """One reason, with patterns. `path`: of files. `functions`: of qualified names. `changes`: of `Mutant.change`."""
 
     path: _Text
     functions: _Patterns
@@ -38,7 +38,7 @@ class ReasonEntry(StrictModel):
     reason: _Text
 
     def is_about(self, mutant: Mutant) -> bool:
-        """Return whether the entry gives the reason of a mutant."""
+        """Return whether the entry is about a mutant."""
         return (
             matches((self.path,), mutant.path)
             and matches(self.functions, mutant.function)
@@ -57,12 +57,12 @@ class Reasons(StrictModel):
 
 
 def read_reasons(file: Path | None) -> Reasons:
-    """Return the reasons of a file, or of the project's own, if it has one. Raise ConfigError."""
+    """Return the reasons in a file, or in the project's own file, if it has one. Raise ConfigError."""
     if file is None and not DEFAULT.is_file():
         return Reasons()
     return configfile.load_config(file or DEFAULT, Reasons).value
 
 
 def matches(patterns: Iterable[str], text: str) -> bool:
-    """Return whether one of the patterns stands for the whole text."""
+    """Return whether one of the patterns matches the whole text."""
     return any(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) for pattern in patterns)

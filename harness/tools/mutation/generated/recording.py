@@ -1,12 +1,12 @@
-"""A pytest plugin that records, in executors, which lines of which modules each case runs, and what it calls.
+"""A pytest plugin that records, in executors, the lines and calls of each case in some modules.
 
 ``harness mutate record`` loads it with ``-p``. The variable `VARIABLE` has a line of JSON: the folder for the records,
-the folder above the modules, and the patterns of the modules. Each executor appends to a file of its own, one line of
-JSON per case, and one per fork of a case.
+the folder above the modules, and the patterns of the modules. Each executor appends to its own file, one line of JSON
+per case, and one per fork of a case.
 
 From Python 3.12 on, `sys.monitoring` reports a line once per case, in all threads. Before, `sys.settrace` and
-`threading.settrace` report to the threads of Python only: code that autograd calls in the thread of a device is not
-seen.
+`threading.settrace` report only in threads that Python started: code that autograd calls in the thread of a device is
+not recorded.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import pytest
 from harness.tools.mutation.generated.modules import chooser
 
 VARIABLE = "HARNESS_MUTATION_RECORDING"
-#: So many calls of a function by one case are looked at for their arguments.
+#: The most calls of a function by one case whose arguments are recorded.
 CALLS = 20
-#: So many values of an argument are kept for a case.
+#: The most values of an argument that are kept per case.
 VALUES = 6
 _PLAIN = (bool, int, float, type(None))
 
 
 class Watch:
-    """What runs between `start` and `stop`: lines by file, and values of the arguments by file and function."""
+    """Records between `start` and `stop`: lines by file, and values of the arguments by file and function."""
 
     def __init__(self, root: str, patterns: tuple[str, ...]) -> None:
         self._root = root.rstrip("/") + "/"
@@ -69,7 +69,7 @@ class Watch:
             place = self._places[code]
         except KeyError:
             place = self._places[code] = self._place(code)
-        except TypeError:  # constants of code that Dynamo has written may have no hash
+        except TypeError:  # constants of code that Dynamo has written may not be hashable
             return None
         if place is None:
             return None
@@ -109,12 +109,12 @@ class Watch:
 
 
 def lines_of(code: CodeType) -> list[int]:
-    """Return the lines that have instructions of a code object."""
+    """Return the lines of a code object that have instructions."""
     return [line for _, _, line in code.co_lines() if line is not None]
 
 
 def value_text(value: object) -> str:
-    """Return a plain value as it is written, and the type of another one."""
+    """Return a plain value as source text, and the type of another value."""
     kind = type(value)
     if kind in _PLAIN or (kind is str and len(value) < 30):  # type: ignore[arg-type]
         return repr(value)
@@ -122,7 +122,7 @@ def value_text(value: object) -> str:
 
 
 class MonitoringWatch(Watch):
-    """The same with `sys.monitoring`, which costs nothing for lines that were reported once."""
+    """Does the same with `sys.monitoring`, which costs nothing for lines that were reported once."""
 
     _TOOL = 4
 
@@ -166,7 +166,7 @@ class MonitoringWatch(Watch):
             place = self._places[code]
         except KeyError:
             place = self._places[code] = self._place(code)
-        except TypeError:  # constants of code that Dynamo has written may have no hash
+        except TypeError:  # constants of code that Dynamo has written may not be hashable
             return False
         return place is not None
 
@@ -178,7 +178,7 @@ def make_watch(root: str, patterns: tuple[str, ...]) -> Watch:
 
 
 class RecordingPlugin:
-    """Writes what each case runs."""
+    """Writes a record for each case."""
 
     def __init__(self, folder: str, root: str, patterns: tuple[str, ...]) -> None:
         self._folder = folder
@@ -193,12 +193,12 @@ class RecordingPlugin:
                 return (yield)
         finally:
             self._watch.stop()
-            if os.getpid() == process:  # a case may have left a fork of itself
+            if os.getpid() == process:  # a case may have left a running fork of itself
                 self._write(item.nodeid, time.perf_counter() - begin)
 
     @contextlib.contextmanager
     def _forks_recorded(self, case: str, process: int) -> Iterator[None]:
-        """A block in which a fork of the case writes what it has run before it ends with `os._exit`."""
+        """Make a fork of the case in this context write its record before it ends with `os._exit`."""
         leave = os._exit
 
         def write_and_leave(status: int) -> NoReturn:

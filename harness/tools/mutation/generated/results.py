@@ -11,13 +11,16 @@ from typing import Any, Literal
 from harness.tools.mutation.generated.mutant import Mutant
 from harness.tools.mutation.generated.trial import Trial
 
-#: `stillborn`: cases were red, but only by errors of the mutant's making. `unfit`: it could not be made.
+#: `stillborn`: cases were red, but only by errors of the mutant itself. `unfit`: the mutant could not be made.
 Verdict = Literal["killed", "survived", "stillborn", "unfit"]
 
 
 @dataclass(frozen=True, slots=True)
 class MutantResult:
-    """What came of a mutant. `case` and `text`: the case that caught it, and how it failed. `ran` of the `reaching`."""
+    """The result of a mutant. `case` and `text`: the case that caught it, and its failure.
+
+    `ran` of the `reaching` cases ran.
+    """
 
     mutant: Mutant
     verdict: Verdict
@@ -55,7 +58,7 @@ class MutantResult:
 
 
 def read_results(file: Path) -> list[MutantResult]:
-    """Read the results. A line that a killed process has not finished is left out."""
+    """Read the results. A line that a killed process did not finish is left out."""
     results = []
     for line in file.read_text(encoding="utf-8").splitlines():
         try:

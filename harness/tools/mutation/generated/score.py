@@ -1,4 +1,4 @@
-"""The table of mutants by module, and the survivors. Pure: results in, text and JSON out."""
+"""The table of mutants by module, and the survivors. Pure: takes results, returns text and JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The mutants of a module. `all` of them, those that cases `reached`, and what came of these.
+    """The mutants of a module: `all` of them, those that cases `reached`, and the results of these.
 
-    `survived` are without those that no case can observe, which are `unobservable`.
+    `survived` does not include those that no case can observe, which are `unobservable`.
     """
 
     module: str
@@ -32,7 +32,7 @@ class Score:
 
     @property
     def tried(self) -> int:
-        """Those that count: a case could have noticed them."""
+        """The number of mutants that count: a case could have noticed them."""
         return self.killed + self.survived
 
 
@@ -113,7 +113,7 @@ def survivors_text(
 ) -> str:
     """Return the survivors by module and function, and those that no case can observe by reason.
 
-    `nearest`: by name of the mutant, the cases nearest to it. `reason`: as of `scores`.
+    `nearest`: by name of the mutant, the cases nearest to it. `reason`: as in `scores`.
     """
     by_function: dict[tuple[str, str], list[MutantResult]] = {}
     by_reason: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def survivors_text(
 def scores_json(
     rows: Sequence[Score], results: Iterable[MutantResult], reason: Callable[[Mutant], str] = lambda _: ""
 ) -> str:
-    """Return all as JSON. `reason`: as of `scores`."""
+    """Return all results as JSON. `reason`: as in `scores`."""
     values = {
         "modules": [
             {

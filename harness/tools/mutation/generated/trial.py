@@ -1,4 +1,4 @@
-"""One mutant against its cases, in a fork of a warm process: what the fork does, and how its parent follows it."""
+"""One mutant against its cases, in a fork of a warm process: the work of the fork, and the parent that follows it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from harness.protocol import reports
 from harness.supervisor import compiler_caches
 from harness.tools.mutation.breaks import is_mistake
 
-#: After so many cases that are red by an error of the mutant's making, no further case runs.
+#: After this many cases that are red by an error of the mutant itself, no further case runs.
 MISTAKES = 2
-#: Seconds that a case has at least.
+#: The least time limit of a case in seconds.
 PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of the cases of a mutant.
+    """The result of the cases of a mutant.
 
     `unfit`: why the mutant was not made. `red`: the case that caught it, with the text of its failure in `text`.
-    `mistakes`: how many were red by an error of the mutant's making, the last in `text` if no case caught it.
-    `ran`: how many cases ran.
+    `mistakes`: the number of cases that were red by an error of the mutant itself; the last one is in `text` if no case
+    caught it. `ran`: the number of cases that ran.
     """
 
     red: str = ""
@@ -59,7 +59,10 @@ def run_trial(
     cases: Sequence[str],
     seconds: Mapping[str, float],
 ) -> Trial:
-    """Run the cases in a fork of this process until one is red. `change` makes the mutant, or returns why it cannot."""
+    """Run the cases in a fork of this process until one is red.
+
+    `change` makes the mutant, or returns why this is impossible.
+    """
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -89,7 +92,10 @@ def _end(child: int) -> None:
 
 
 def _follow(reader: int, seconds: Mapping[str, float]) -> Trial:
-    """Read the lines of the fork. The case that runs when it ends or exceeds its time has caught the mutant."""
+    """Read the lines of the fork.
+
+    The case that is running when the fork ends or exceeds its time has caught the mutant.
+    """
     buffered, running, ran, mistakes, text = b"", "", 0, 0, ""
     limit = time.monotonic() + PATIENCE + 20
     while True:
@@ -146,7 +152,7 @@ def _run(
         following = collected.items[cases[place + 1]] if place + 1 < len(cases) else None
         text = _case(collected, backend, item, following)
         if os.getpid() != os.getpgid(0):
-            os._exit(0)  # a case has returned in a fork of its own
+            os._exit(0)  # a case has returned in its own fork
         if not text:
             continue
         if is_mistake(text):

@@ -1,4 +1,4 @@
-"""All mutants of a module: the walk over its syntax tree that applies the operators of mutation."""
+"""All mutants of a module: a walk over its syntax tree that applies the mutation operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.tools.mutation.generated.operators import code
 
 
 def mutants_of(path: str, source: bytes) -> tuple[list[Mutant], Counter[str]]:
-    """Return the mutants of the functions of a file, and how many nodes each rule of exclusion left out."""
+    """Return the mutants of the functions of a file, and the number of nodes that each rule of exclusion left out."""
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     walk = _Walk(path, source)
     wrapper.visit(walk)
@@ -26,7 +26,7 @@ def mutants_of(path: str, source: bytes) -> tuple[list[Mutant], Counter[str]]:
 @dataclass
 class _Function:
     node: cst.FunctionDef
-    #: Names that have a value where the walk is.
+    #: Names that have a value at the current place of the walk.
     assigned: set[str] = field(default_factory=set)
 
 
@@ -49,7 +49,7 @@ class _Walk(cst.CSTVisitor):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Raise):
-            self._raises += 1  # `on_leave` is called for nodes that are left out, too
+            self._raises += 1  # `on_leave` is also called for nodes that are left out
         if rule := excluded_by(node, code):
             self.excluded[rule] += 1
             return False
@@ -115,7 +115,7 @@ class _Walk(cst.CSTVisitor):
             self._skip_finally(node, node.finalbody)
 
     def _is_told(self, node: cst.CSTNode, operator: str) -> bool:
-        """Return whether another operator makes the same change, or the change is one of a text of an exception."""
+        """Return whether another operator makes the same change, or the change is in the text of an exception."""
         if self._raises and not isinstance(node, cst.Raise):
             return True
         if id(node) not in self._tests:

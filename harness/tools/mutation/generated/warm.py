@@ -1,7 +1,8 @@
 """The warm process: collects the cases once, and forks for each mutant.
 
-Command line: ``python -m harness.tools.mutation.generated.warm PLAN``, a file of JSON that `campaign.Plan` describes.
-It appends one line of JSON per mutant to the file of results. Mutants that the file has already are not run again.
+Command line: ``python -m harness.tools.mutation.generated.warm PLAN``, with a JSON file that `campaign.Plan` describes.
+The process appends one line of JSON per mutant to the file of results. Mutants that are already in the file do not run
+again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Warm:
         """Run all mutants, and end the process."""
         for path in {mutant.path for mutant, _ in self._mutants}:
             name = Mutant(path, "", 0, 0, "", 0, 0, "", "").module
-            # A module may need what the machine lacks; its mutants are unfit. Cases make errors of warnings.
+            # A module may need something that the machine lacks; its mutants are then unfit. Cases turn warnings into
+            # errors.
             with contextlib.suppress(Exception), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 importlib.import_module(name)
@@ -95,7 +97,7 @@ class Warm:
         return MutantResult.of(mutant, trial, len(cases), time.monotonic() - begin)
 
     def _is_sound(self, collected: CollectedSession, case: str) -> bool:
-        """Return whether a case passes here without a mutant. It is tried once."""
+        """Return whether a case passes here without a mutant. This is tried once per case."""
         if case not in self._sound:
             trial = self._try(collected, lambda: "", [case])
             self._sound[case] = not (trial.red or trial.mistakes or trial.unfit)
