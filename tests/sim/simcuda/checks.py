@@ -31,7 +31,7 @@ _all()
 
 
 def names(program: Path) -> list[str]:
-    """The checks of a program, without `check_`."""
+    """Return the checks of a program, without `check_`."""
     lines = program.read_text(encoding="utf-8").splitlines()
     return [line.removeprefix("def check_").partition("(")[0] for line in lines if line.startswith("def check_")]
 
