@@ -206,7 +206,7 @@ class _Box:
 
 
 class _Bag:
-    shelf: list[object] = []  # noqa: RUF012 - a class attribute that grows is what is described
+    shelf: list[object] = []  # noqa: RUF012 - a growing class attribute is under test
 
     def __init__(self) -> None:
         self.values: dict[object, object] = {}

@@ -150,7 +150,7 @@ def _main(path: str, results: str, how: str, module: str, *names: str) -> None:
         trouble = ""
         try:
             getattr(functions, name)()
-        except BaseException:  # noqa: BLE001 - whatever it is, it is told to the other process
+        except BaseException:  # noqa: BLE001 - the other process reports any error
             trouble = traceback.format_exc()
         _tell(results, name, trouble)
         if how == "alone":
