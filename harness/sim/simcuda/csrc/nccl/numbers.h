@@ -36,7 +36,7 @@ class Small {
     const int place = std::max(exponent - 1, 1 - bias);
     // The value in units in the last place, rounded in the current mode, which is to nearest.
     const auto units = static_cast<unsigned>(std::nearbyint(std::ldexp(std::fabs(value), Mantissa - place)));
-    // A carry goes into the exponent, which also makes a normal number of a subnormal one.
+    // A carry goes into the exponent, which also turns a subnormal number into a normal one.
     const unsigned bits = (static_cast<unsigned>(place + bias - 1) << Mantissa) + units;
     return static_cast<Bits>(sign | (bits > largest ? beyond : bits));
   }

@@ -117,7 +117,7 @@ class Convolution final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     switch (chosen(Arguments(*stack).slice(stack->size() - op.schema().arguments().size()))) {
-      case ConvBackend::Empty:  // torch composes it of other operators
+      case ConvBackend::Empty:  // torch builds it from other operators
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
         return;
       case ConvBackend::Cudnn:

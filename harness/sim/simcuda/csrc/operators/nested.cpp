@@ -1,5 +1,5 @@
-// Nested tensors. torch composes most of their operators of dense ones. Those that have their own CUDA kernels are
-// composed of dense ones here, too, as torch does for other devices.
+// Nested tensors. torch builds most of their operators from dense ones. Those that have their own CUDA kernels are
+// built from dense ones here, too, as torch does for other devices.
 #include <ATen/DimVector.h>
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -48,7 +48,7 @@ double unit(std::uint32_t x, std::uint32_t y) {
   return std::fma(static_cast<double>(z), kFineStep, kFineStep / 2);
 }
 
-// The number of elements made of a thread's four numbers, and the element at one of these positions.
+// The number of elements made from a thread's four numbers, and the element at one of these positions.
 struct Words {
   using Value = std::uint32_t;
   static constexpr int kElements = 4;

@@ -14,8 +14,8 @@ namespace simcuda {
 enum class How {
   shaped,       // launched; torch's C++ or a rule computes the shapes
   meta,         // launched; the dispatcher's kernel for "meta" computes the shapes
-  own,          // launched with the simulation's own body, or composed of other operators by the simulation
-  composite,    // composed of other operators by torch
+  own,          // launched with the simulation's own body, or built from other operators by the simulation
+  composite,    // built from other operators by torch
   synchronous,  // computed in the call, after waiting for the stream
   waiting,      // the same; CUDA waits there, too
   kept,         // torch's own code
@@ -42,7 +42,7 @@ class Registrar {
 
   // Registers a body for CPU tensors. It also computes the shapes, on "meta" tensors.
   void body(const std::string& name, operators::Body body);
-  // Registers a function on CUDA tensors that is composed of other operators.
+  // Registers a function on CUDA tensors that is built from other operators.
   template <typename Function>
   void composed(const std::string& name, Function&& function) {
     boxed(name, torch::CppFunction(std::forward<Function>(function)), How::own);

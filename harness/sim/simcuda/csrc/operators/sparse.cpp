@@ -1,4 +1,4 @@
-// Sparse tensors. torch composes most of their operators of dense ones. Those that have their own kernels run
+// Sparse tensors. torch builds most of their operators from dense ones. Those that have their own kernels run
 // synchronously on the CPU, except for sums.
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
