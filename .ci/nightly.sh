@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# What takes too long for every change.
+# The checks that take too long for each change.
 #
 #   .ci/nightly.sh [STEP...]
 #
 # Steps, in this order; without an argument, all of them:
 #   suites    every case on this machine, in the order of the night
 #   soft      the profile `soft`, on the software device, in the order of the night
-#   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in a
-#             process of its own, with the same verdicts
+#   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
+#             own process, with the same verdicts
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
-#   breaks    breaks of torch, each of which some case must notice (`harness mutate`)
+#   breaks    breaks of torch, each of which a case must detect (`harness mutate`)
 #   mutants   a tenth of the changes of torch that `harness mutate generate` makes, chosen by the seed
-#   tests     all tests, those that take long too, with cold processes, as a user starts them, and five random orders
+#   tests     all tests, including long ones, with cold processes, as a user starts them, and five random orders
 #
 # Variables:
 #   NIGHTLY_SEED      seed of the night, a number. Default: the date, such as 20261122
-#   NIGHTLY_RESULTS   where the run directories are made. Default: nightly-results
+#   NIGHTLY_RESULTS   where the run directories are created. Default: nightly-results
 #   NIGHTLY_CACHE     where environments are kept. Default: ~/.cache/gpu-conformance-harness/environments
 #   NIGHTLY_WORKERS   number of workers, or auto. Default: auto
 #
@@ -31,8 +31,8 @@ cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/e
 workers=${NIGHTLY_WORKERS:-auto}
 unset PYTEST_ADDOPTS
 
-# Prints the folder of the virtual environment with this requirement of torch. It is made once for each content of the
-# files that decide what is in it. Older ones with the same name are removed.
+# Prints the folder of the virtual environment with this requirement of torch. It is created once per content of the
+# files that determine it. Older ones with the same name are removed.
 environment() {
     local name=$1 torch=$2 key folder
     key=$(cat constraints.txt pyproject.toml <(python3 --version) <(echo "$torch") | sha256sum | cut -c1-16)
@@ -71,8 +71,8 @@ simcuda() {
         --results-dir "$results/simcuda" || status=1
     "$made/bin/pytest" suites/ -n "$workers" --device simcuda --isolation case --shuffle --seed "$seed" \
         --results-dir "$results/simcuda-alone" || status=1
-    # A case that needs what an earlier one has started, such as the allocator, may skip itself in a process of its own.
-    # That is not red in the run.
+    # A case that needs something that an earlier one has started, such as the allocator, may skip itself in its own
+    # process. That is not red in the run.
     "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
     return "$status"
 }
@@ -87,7 +87,7 @@ breaks() {
     local made jobs=$workers
     made=$(environment plain "torch==$pinned")
     if [[ $jobs == auto ]]; then jobs=$(nproc); fi
-    # Other data each night: a break that only some data show is missed now and then.
+    # The data differ each night, so a break that only shows with some data is missed occasionally.
     "$made/bin/harness" mutate run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
         --results-dir "$results/breaks" --json "$results/breaks.json"
 }
@@ -95,7 +95,7 @@ breaks() {
 mutants() {
     local made
     made=$(environment plain "torch==$pinned")
-    # The suites whose cases are about torch's Python code. The others reach little of it, and take long to record.
+    # The suites with cases for torch's Python code. The others reach little of it, and take long to record.
     "$made/bin/harness" mutate generate suites/{amp,autograd,memory_profiler,numerics,optimizers,profiler} \
         suites/{rng,serialization} --share 0.1 --seed "$seed" --time 7200 \
         --pytest=-n"$workers" --results-dir "$results/mutants" --json "$results/mutants.json"

@@ -1,7 +1,8 @@
-"""How many cases a second the head of a cluster run can give out and record, and with how many nodes.
+"""The number of cases per second that the head of a cluster run can distribute and record, by number of nodes.
 
-The nodes are pretended: processes on this machine that speak the protocol, run nothing, and say at once that a case has
-passed. So what is measured is the head: its processor time for a case, and its memory. See README.md in this folder.
+The nodes are simulated: processes on this machine that speak the protocol, run nothing, and immediately report each
+case as passed. The figures are therefore the head's: its processor time per case, and its memory. See README.md in this
+folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.tools.cluster.fake_agent import attempt, open_session, say
 
 _WORKERS = 8
-#: A case of `suites/` takes so many seconds on average (2026-11-23).
+#: The average seconds of a case in `suites/` (2026-11-23).
 _MEAN_CASE = 0.35
 
 
@@ -46,11 +47,11 @@ def ids(count: int) -> list[str]:
     return [f"suites/some/test_{number // 50:04}.py::test_it[{number}]" for number in range(count)]
 
 
-# A pretended node.
+# A simulated node
 
 
 def node(name: str, count: int) -> None:
-    """Answer the head until it says that this is all."""
+    """Answer the head until it ends the run."""
     cases, data = ids(count), b""
     while True:
         while b"\n" not in data:
@@ -78,11 +79,11 @@ def node(name: str, count: int) -> None:
                 return
 
 
-# The head.
+# The head
 
 
 def head(nodes: int, count: int) -> None:
-    """One run; prints what it took."""
+    """Do one run, and print its figures."""
     from harness.tools.cluster.engine import Host
     from harness.tools.cluster.head import Head
     from harness.tools.cluster.wanted import ClusterRequest

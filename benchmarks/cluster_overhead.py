@@ -1,9 +1,9 @@
-"""What a cluster run costs beside plain ``srun`` a case: until the first case begins, and for each case.
+"""The cost of a cluster run compared with plain ``srun``: until the first case begins, and per case.
 
     python -m tests.slurm_cluster python benchmarks/cluster_overhead.py
 
-runs this in a pretended Slurm of this host. The cases do nothing, and all is measured in one run. See README.md in this
-folder.
+runs this in a simulated Slurm on this host. The cases do nothing, and all figures come from one run. See README.md in
+this folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUITE = "import pytest\n\n@pytest.mark.parametrize('number', range({cases}))\nd
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Seconds. `collected`: from the command to the list of cases, `first`: to the first case. The others: for a case.
+    """Seconds. `collected`: from the command to the list of cases, `first`: to the first case. The others: per case.
 
     `step`: a plain `srun true`. `session`: `srun` of a plain pytest, without the harness, that runs one case.
     `isolated`: the same with the harness.
@@ -48,7 +48,7 @@ class Figures:
 
 
 def cluster(folder: Path, cases: int, nodes: int) -> tuple[float, float, float]:
-    """Run the cases on the nodes of the allocation: seconds until the list, the first case, and for a case."""
+    """Run the cases on the nodes of the allocation; return the seconds to the list, to the first case, and per case."""
     command = [sys.executable, "-m", "harness.cli", "cluster", "run", "--engine=slurm", "--results-dir=run", "--"]
     command += ["suites", "-n1", "--leak-check=off", "--device=cpu"]
     begun = time.time()
@@ -64,7 +64,7 @@ def cluster(folder: Path, cases: int, nodes: int) -> tuple[float, float, float]:
 
 
 def plain(command: Sequence[str], folder: Path, times: int) -> float:
-    """The median of seconds that a step of one task takes."""
+    """Return the median of the seconds of a step with one task."""
     found = []
     for _ in range(times):
         begun = time.monotonic()

@@ -1,9 +1,9 @@
-"""Whether a cluster run comes to the same verdicts as one process, case by case, and what each of both takes.
+"""Compares the verdicts of a cluster run with those of one process, case by case, and the cost of both.
 
     python -m tests.slurm_cluster python benchmarks/cluster_verdicts.py --engine slurm --nodes 4 \
         --slurm-option=--cpus-per-task=2 -- suites/ --profile smoke
 
-runs this on four pretended Slurm nodes of this host. See README.md in this folder.
+runs this on four simulated Slurm nodes on this host. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from harness.journal import journal, reader
 from harness.journal.events import Finish, RunStarted
 from harness.journal.ledger import Ledger
 
-#: Differences that are printed.
+#: The maximum number of differences that are printed.
 _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run that ended. `cpu`: seconds of processor time; 0 if it is not known, since the nodes are no children."""
+    """A finished run. `cpu`: seconds of processor time; 0 if unknown, since the nodes are not child processes."""
 
     ledger: Ledger
     places: Counter[tuple[str, str]]
@@ -68,7 +68,7 @@ def run(command: Sequence[str], run_dir: Path, *, has_all: bool = True) -> Run:
 
 
 def differences(one: Run, many: Run) -> list[str]:
-    """Each case whose verdict is not the same."""
+    """Return each case whose verdicts differ."""
     first, second = one.verdicts, many.verdicts
     return [
         f"{case}: {first.get(case, 'missing')} in one process, {second.get(case, 'missing')} in the cluster"
@@ -85,7 +85,7 @@ def shown(name: str, done: Run) -> str:
 
 
 def main() -> int:
-    """Run both, and compare them. Returns 1 if they differ."""
+    """Run both, and compare them. Return 1 if they differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="local")
     parser.add_argument("--nodes", type=int, default=4)
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is before ``--``, and what is behind it."""
+    """Return the words before and after ``--``."""
     place = words.index("--") if "--" in words else len(words)
     return list(words[:place]), list(words[place + 1 :])
 

@@ -12,18 +12,18 @@ from typing import Any
 import psutil
 from measuring import Sample, run
 
-#: Seconds between two looks at the processes of a run.
+#: Seconds between two samples of a run's processes.
 _STEP = 0.25
 
 
 @dataclass
 class Memory:
-    """The largest resident size seen of each kind of process, in bytes."""
+    """The largest sampled resident size of each kind of process, in bytes."""
 
     peaks: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Look once at the pytest processes that this one has started, and at theirs."""
+        """Sample the pytest processes that this process has started, and their descendants."""
         for controller in psutil.Process().children():
             self._note("controller", controller)
             for child in _children(controller):
@@ -56,7 +56,7 @@ def _is_zygote(process: psutil.Process) -> bool:
 
 @contextmanager
 def watched() -> Iterator[Memory]:
-    """Look at the processes until the context ends."""
+    """Sample the processes until the context ends."""
     memory, over = Memory(), threading.Event()
 
     def watch() -> None:
@@ -74,7 +74,7 @@ def watched() -> Iterator[Memory]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run of so many cases. `memory`: the largest resident size by kind of process, in bytes."""
+    """One run of this many cases. `memory`: the largest resident size by kind of process, in bytes."""
 
     way: str
     cases: int
@@ -84,7 +84,7 @@ class Point:
 
     @classmethod
     def take(cls, way: str, cases: int, command: Sequence[str], project: Path, environment: Mapping[str, str]) -> Point:
-        """Run it once. Raises CommandFailedError."""
+        """Do one run. Raise CommandFailedError."""
         before = set(project.glob("results/*/journal.ndjson"))
         with watched() as memory:
             sample = run(command, project, says=f"{cases} passed", environment=environment)
@@ -96,7 +96,7 @@ class Point:
 
 
 def print_curve(points: Sequence[Point]) -> None:
-    """Print a line a run. Times are of the whole run, start-up included, for each case."""
+    """Print a line per run. Times are those of the whole run, including start-up, per case."""
     kinds = ("controller", "worker", "zygote", "executor")
     print(
         f"\n{'':30} {'cases':>7} {'ms each':>8} {'cpu ms':>8} {'journal':>9} {'B a case':>9}"

@@ -1,10 +1,10 @@
-"""The cases of `suites/operators` in runs, by family of operators: how many passed, how many are red, and their time.
+"""The cases of `suites/operators` in runs, by family of operators: passed cases, red cases, and time.
 
     pytest suites/operators --profile default --device soft -n2 --results-dir results/soft
     python benchmarks/families.py results/soft results/cpu
 
-A case whose id names an operator of torch's catalogue belongs to the family of its name, or else of the class of its
-entry; other cases belong to their file. The time is that of set-up, call, teardown and the harness's checks.
+A case whose id names an operator of torch's catalogue belongs to the family of that name, or else to the class of its
+entry; other cases belong to their file. The time includes set-up, call, teardown and the harness's checks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BY_CLASS = {
     "ReductionOpInfo": "reductions",
     "SpectralFuncInfo": "Fourier transforms",
 }
-#: The first that matches; before the class of an entry.
+#: The first match applies; it takes precedence over the class of an entry.
 _BY_NAME = (
     ("neural networks", re.compile(r"nn\.")),
     (
@@ -56,7 +56,7 @@ class Count:
 
 
 def _classes() -> Mapping[str, str]:
-    """Return the class of each entry of torch's catalogue, by the name that the cases have."""
+    """Return the class of each entry of torch's catalogue, by its name in case ids."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     found = {}
@@ -67,7 +67,7 @@ def _classes() -> Mapping[str, str]:
 
 
 def family(case: str, classes: Mapping[str, str]) -> str:
-    """Return the family of a case; the name of its file if it is about no single operator of the catalogue."""
+    """Return the family of a case; the name of its file if the case is not for a single operator of the catalogue."""
     match = _CASE.match(case)
     if match is None:
         file = case.partition("::")[0].rpartition("/")[2]

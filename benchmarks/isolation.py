@@ -1,6 +1,6 @@
 """The cost of isolation: the harness against a bare fork, plain pytest, one pytest per case, and plain xdist.
 
-Every way runs the same generated cases several times, alternating with the others; figures are medians. Each way is
+Each way runs the same generated cases several times, alternating with the others; figures are medians. Each way is
 measured with few and with many cases, to separate the fixed cost of a run (start-up: imports, collection, reports) from
 the cost of each case. See README.md in this folder.
 """
@@ -59,7 +59,7 @@ _FORK_CASE_AND_EXIT = _FORK_AND_EXIT.replace("os._exit(0)", "os._exit(0 if torch
 class Sizes:
     """Numbers of cases (few, many): with torch, without it in one worker, without it in two workers.
 
-    `singly`: how many cases run in a pytest of their own. `curve`: the numbers of cases of the curve.
+    `singly`: the number of cases that each run in their own pytest. `curve`: the numbers of cases of the curve.
     """
 
     torch: tuple[int, int]
@@ -129,7 +129,7 @@ AIMS = (
 
 
 def make_project(folder: Path, family: str, count: int) -> Path:
-    """A project of `count` cases in files of at most 25 (with torch) or 250 (without)."""
+    """Create a project of `count` cases in files of at most 25 (with torch) or 250 (without)."""
     source, per_file = (_TORCH_CASES, 25) if family == "torch" else (_EMPTY_CASES, 250)
     project = folder / f"{family}-{count}"
     suite = project / "suites" / "trivial"
@@ -143,7 +143,7 @@ def make_project(folder: Path, family: str, count: int) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, without the variables of Python, pytest and the harness.
+    """Return this process's environment, without the variables of Python, pytest and the harness.
 
     For example, with PYTHONDONTWRITEBYTECODE pytest rewrites every module of its plugins again in each process.
     """
@@ -166,13 +166,13 @@ class Bench:
         self._environment = _environment()
 
     def warm_up(self) -> None:
-        """Run every way once, uncounted: this fills the page cache and writes bytecode."""
+        """Run each way once, uncounted: this fills the page cache and writes bytecode."""
         for way in WAYS:
             few, _ = self._counts(way.family)
             run(way.command(few), self._projects[way.family, few], says=way.says(few), environment=self._environment)
 
     def take(self) -> None:
-        """One round: every way with few and with many cases, then single cases."""
+        """Do one round: each way with few and with many cases, then single cases."""
         for way in WAYS:
             for count in self._counts(way.family):
                 self._sample(way.name, count, way.command(count), self._projects[way.family, count], way.says(count))
@@ -189,7 +189,7 @@ class Bench:
         return median([sample.cpu for sample in self.samples[name, count]])
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """For each way: seconds of the whole run, of the start-up and of each case, in wall and processor time."""
+        """Return per way: seconds of the whole run, of the start-up and of each case, in wall and processor time."""
         table = {}
         for way in WAYS:
             few, many = self._counts(way.family)
@@ -219,9 +219,9 @@ class Bench:
         return {"torch": self.sizes.torch, "trivial": self.sizes.trivial, "empty": self.sizes.empty}[family]
 
     def compared(self) -> list[dict[str, Any]]:
-        """Each comparison: the median of the ratios of all rounds, in wall and processor time, and their range.
+        """Return each comparison: the median of the ratios of all rounds, in wall and processor time, and their range.
 
-        Both sides of a pair ran in the same round, so that a load that comes and goes disturbs both alike.
+        Both sides of a pair ran in the same round, so a temporary load affects both alike.
         """
         rows = []
         for what, ours, theirs, figure, aim in AIMS:
@@ -250,13 +250,13 @@ class Bench:
         return range(len(self.samples[name, self._counts(_FAMILIES[name])[1]]))
 
     def _figure(self, name: str, number: int, kind: str, figure: str) -> float:
-        """Seconds of one round: of the whole larger run, or of each further case."""
+        """Return the seconds of one round: of the whole larger run, or of each further case."""
         few, many = self._counts(_FAMILIES[name])
         taken: dict[int, float] = {count: getattr(self.samples[name, count][number], kind) for count in (few, many)}
         return taken[many] if figure == "total" else Line.through(few, taken[few], many, taken[many]).each
 
     def curve(self) -> list[Point]:
-        """One run of each of the ways with two workers, for each number of cases of the curve."""
+        """Do one run of each way with two workers, for each number of cases of the curve."""
         points = []
         for count in self.sizes.curve:
             project = make_project(self._folder / "curve", "empty", count)
@@ -305,7 +305,7 @@ def print_tables(figures: dict[str, dict[str, float]], compared: list[dict[str, 
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write figures, samples and the facts of the machine here, as JSON")
     parser.add_argument("--quick", action="store_true", help="few cases, once: checks that it works, measures nothing")

@@ -1,9 +1,8 @@
-"""How often the leak checks raise a false alarm, and which leaks they find.
+"""The rate of false alarms of the leak checks, and the leaks that they find.
 
-Alarms: runs the suites again and again, each time in another order, and notes every suspicion and what became of it.
-The suites do not leak, so each `leaked` case and each finding `batch_leak` is a false alarm.
-Sensitivity: runs cases that leak a known amount beside cases that do not, and notes which are found. See README.md in
-this folder.
+Alarms: runs the suites repeatedly, each time in another order, and records each suspicion and its result. The suites do
+not leak, so each `leaked` case and each finding `batch_leak` is a false alarm. Sensitivity: runs cases that leak a
+known amount among cases that do not, and records which are found. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class Run:
 
 
 def run(what: str, arguments: Sequence[str], seed: int, folder: Path) -> Run:
-    """Run pytest with these arguments, and read its journal. `folder` is that of the run's results."""
+    """Run pytest with these arguments, and read its journal. `folder` is the run's results folder."""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--shuffle", f"--seed={seed}"]
     begun = time.monotonic()
     ended = subprocess.run([*words, f"--results-dir={folder}", *arguments], cwd=ROOT, capture_output=True, text=True)
@@ -119,7 +118,7 @@ def run(what: str, arguments: Sequence[str], seed: int, folder: Path) -> Run:
 
 @contextlib.contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """So many processes that do nothing but use a processor, at the lowest priority."""
+    """Start this many processes that only use a processor, at the lowest priority."""
     made = [subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield
@@ -130,7 +129,7 @@ def busy(loops: int) -> Iterator[None]:
 
 
 def alarms(arguments: argparse.Namespace, folder: Path) -> list[Run]:
-    """The runs, one after the other."""
+    """Do the runs, one after the other."""
     draw = random.Random(arguments.seed)
     found = []
     for number in range(arguments.runs):
@@ -153,7 +152,7 @@ def alarms(arguments: argparse.Namespace, folder: Path) -> list[Run]:
 
 
 def sensitivity(arguments: argparse.Namespace, folder: Path) -> Mapping[str, str]:
-    """By case that leaks, what the run says of it. Each kind of leak runs beside innocent cases only."""
+    """Return, by leaking case, the run's result for it. Each kind of leak runs only with innocent cases."""
     project = folder / "project"
     (project / "suites" / "leaks").mkdir(parents=True)
     (project / "pytest.ini").write_text("[pytest]\nharness_suites = suites\n")

@@ -29,8 +29,8 @@ def test_n(n):
 """
 
 LEVELS = ("off", "fast", "full")
-#: Isolation mode, and how many more cases the larger run has: so many that the fixed cost of a run, which varies by a
-#: second, hardly affects the figure per case.
+#: Isolation mode, and the number of additional cases of the larger run: large enough that the fixed cost of a run,
+#: which varies by a second, hardly affects the figure per case.
 MODES = {"batch": 5000, "case": 500}
 FEW = 100
 #: Milliseconds of processor time that the fast level may add to a case on the CPU.
@@ -38,7 +38,7 @@ AIM = 0.8
 
 
 def make_project(folder: Path, count: int) -> Path:
-    """A project of `count` cases, each with a forward and a backward pass, in one file."""
+    """Create a project of `count` cases, each with a forward and a backward pass, in one file."""
     project = folder / f"cases-{count}"
     suite = project / "suites" / "trivial"
     suite.mkdir(parents=True)
@@ -50,7 +50,7 @@ def make_project(folder: Path, count: int) -> Path:
 def measure(
     counts: dict[str, tuple[int, int]], repeats: int, patience: Patience
 ) -> dict[tuple[str, str, int], list[Sample]]:
-    """Samples by isolation mode, level and number of cases (two per mode). The first round is not counted."""
+    """Return samples by isolation mode, level and number of cases (two per mode). The first round is not counted."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST_", "HARNESS_"))}
     samples: dict[tuple[str, str, int], list[Sample]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -74,7 +74,7 @@ def measure(
 
 
 def _added(samples: dict[tuple[str, str, int], list[Sample]], mode: str, few: int, many: int) -> float:
-    """Milliseconds of processor time that `fast` adds to a case: the median of the differences of all rounds."""
+    """Return the milliseconds of processor time that `fast` adds to a case: the median of all rounds' differences."""
     each = {
         level: [
             Line.through(few, low.cpu, many, high.cpu).each * 1000

@@ -1,7 +1,7 @@
-"""What ``harness matrix`` costs: time and memory for many runs of many cases, and the size of what it writes.
+"""The cost of ``harness matrix``: time and memory for many runs of many cases, and the size of its output.
 
-The journals are generated: nothing runs. Faults are planted in them, and the script says whether each is classed as
-what it is. See README.md in this folder.
+The journals are generated: nothing runs. They contain planted faults, and the script reports whether each is classed
+correctly. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OLD_TREE = "sha256:" + "0d" * 32
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A made-up machine with four devices of one kind."""
+    """A fictitious machine with four devices of one kind."""
 
     name: str
     device: str
@@ -61,7 +61,7 @@ _TORCHES = ("2.12.1+cu128", "2.13.0+cu128")
 
 
 def hosts(number: int) -> list[Host]:
-    """So many machines: every kind of device in turn, with its driver, and both torches."""
+    """Return this many machines: each kind of device in turn, with its driver, and both versions of torch."""
     made = []
     for place in range(number):
         device, driver = _KINDS[place % len(_KINDS)]
@@ -73,7 +73,7 @@ def hosts(number: int) -> list[Host]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that was planted in every `each`-th case, from case `first` on, and the class that it should get."""
+    """A fault planted in every `each`-th case, from case `first` on, and its expected class."""
 
     kind: str
     first: int
@@ -104,7 +104,7 @@ class Fault:
 
 
 def faults(cases: int) -> tuple[Fault, ...]:
-    """One fault of each class; in larger matrices in some dozens of cases."""
+    """Return one fault of each class; in larger matrices in some dozens of cases."""
     each = max(100, cases // 20)
     return (
         Fault("everywhere", 7, each, "AssertionError: Tensor-likes are not close!"),
@@ -119,7 +119,7 @@ def faults(cases: int) -> tuple[Fault, ...]:
 
 
 def cases_of(number: int) -> list[str]:
-    """The ids of so many cases."""
+    """Return this many case ids."""
     forms = ("eager", "compiled", "captured", "no_grad")
     return [
         f"suites/{_SUITES[n % len(_SUITES)]}/test_{n % 7}.py::test_contract_{n // 4}[{forms[n % 4]}-float32]"
@@ -128,7 +128,7 @@ def cases_of(number: int) -> list[str]:
 
 
 def run_lines(host: Host, run: int, cases: Sequence[str], *, old_tree: bool = False) -> Iterator[dict[str, Any]]:
-    """The journal of a run on a machine, with four workers. An old tree has no cases of `distributed`."""
+    """Yield the journal of a run on a machine, with four workers. An old tree has no cases of `distributed`."""
     dice = random.Random(f"{host.name}-{run}")
     planted = faults(len(cases))
     ids = [case for case in cases if not (old_tree and "/distributed/" in case)]
@@ -180,7 +180,7 @@ def run_lines(host: Host, run: int, cases: Sequence[str], *, old_tree: bool = Fa
 
 
 def write(folder: Path, machines: int, runs: int, cases: int) -> None:
-    """Run directories of `runs` runs, on so many machines in turn."""
+    """Write run directories of `runs` runs, on this many machines in turn."""
     ids = cases_of(cases)
     park = hosts(machines)
     for number in range(runs):
@@ -198,7 +198,7 @@ def write(folder: Path, machines: int, runs: int, cases: int) -> None:
 
 
 class Peak:
-    """The largest resident size of this process and all its children together, sampled."""
+    """The largest sampled resident size of this process and all its children together."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -226,7 +226,7 @@ class Peak:
 
 
 def measure(folder: Path, out: Path) -> dict[str, Any]:
-    """Run the command on the folder, in a process of its own."""
+    """Run the command on the folder, in its own process."""
     page, values = out / "matrix.html", out / "matrix.json"
     command = [sys.executable, "-m", "harness.cli", "matrix", str(folder), "-o", str(page), "--json", str(values)]
     begun = time.perf_counter()
@@ -245,7 +245,7 @@ def measure(folder: Path, out: Path) -> dict[str, Any]:
 
 
 def judge(values: Path, cases: int) -> dict[str, dict[str, int]]:
-    """How the cases of each fault were classed."""
+    """Return how the cases of each fault were classed."""
     ids = {case: place for place, case in enumerate(cases_of(cases))}
     found: dict[str, dict[str, int]] = {fault.kind: {} for fault in faults(cases)}
     for row in json.loads(values.read_text())["cases"]:

@@ -1,4 +1,4 @@
-"""Wall and processor time of commands, the load from other processes meanwhile, and the facts of the machine."""
+"""Wall and processor time of commands, the load from other processes meanwhile, and properties of the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Patience:
     """How to measure on a busy machine.
 
     Before a measurement, wait up to `seconds` until other processes use less than `share` of the machine. If they use
-    more during it, repeat it, up to `tries` times in all, and keep the least disturbed measurement.
+    more during it, repeat it, up to `tries` times in total, and keep the least disturbed measurement.
     """
 
     share: float
@@ -40,7 +40,7 @@ class Patience:
     tries: int
 
     def measure(self, once: Callable[[], Sample]) -> Sample:
-        """The least disturbed of up to `tries` measurements."""
+        """Return the least disturbed of up to `tries` measurements."""
         best: Sample | None = None
         for _ in range(self.tries):
             self._wait()
@@ -72,9 +72,9 @@ def run(
 ) -> Sample:
     """Run `command` in `folder` to its end. Its processor time includes all its child processes.
 
-    What it prints goes to the file `output`, by default in `folder`.
+    Its output goes to the file `output`, by default in `folder`.
 
-    Raises CommandFailedError unless it exits with 0 and its output contains `says`.
+    Raise CommandFailedError unless it exits with 0 and its output contains `says`.
     """
     load = os.getloadavg()[0]
     output = output or folder / "output"
@@ -94,7 +94,7 @@ def run(
 
 
 def _busy() -> float:
-    """Processor seconds that the whole machine has been busy since it started."""
+    """Return the processor seconds that the whole machine has been busy since it started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
@@ -108,7 +108,7 @@ class Line:
 
     @classmethod
     def through(cls, few: int, few_seconds: float, many: int, many_seconds: float) -> Line:
-        """The line through two measurements."""
+        """Return the line through two measurements."""
         each = (many_seconds - few_seconds) / (many - few)
         return cls(startup=few_seconds - few * each, each=each)
 
@@ -118,7 +118,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def machine_facts() -> dict[str, Any]:
-    """The facts that the figures depend on: processor, cores, memory, versions, date, command."""
+    """Return the properties on which the figures depend: processor, cores, memory, versions, date, command."""
     versions = {}
     for name in ("gpu-conformance-harness", "torch", "pytest", "pytest-xdist", "execnet", "numpy"):
         try:

@@ -1,19 +1,20 @@
-"""The time that a recorded run would take on one GPU with so many workers: an estimate, with its assumptions.
+"""An estimate of the time of a recorded run on one GPU with a number of workers, with its assumptions.
 
     pytest suites/ -n2 --device simcuda --results-dir results/simcuda
     pytest suites/ --collect-only -q -m serial > serial.txt
     python benchmarks/one_gpu.py results/simcuda --alone serial.txt --workers 14
 
 The run is one on the simulated CUDA, so its times are those of the host: Python, torch, the driver's work and kernels
-that the processor computes in place of a GPU. Assumptions, all of which are options or can be checked against a run:
+that the processor computes instead of a GPU. Assumptions, all of which are options or can be checked against a run:
 
-- A case takes as long as in the run. A GPU computes its kernels in less time than the simulation, and `--device-factor`
-  says how much of a case is left. Cases that only a real GPU runs, and those of several devices, are not in the
-  estimate.
+- A case takes as long as in the run. A GPU computes its kernels in less time than the simulation, and
+  `--device-factor` is the remaining share of a case. Cases that only a real GPU runs, and those of several devices,
+  are excluded from the estimate.
 - The first use of a GPU in a process takes `--context` seconds more than in the simulation, one process after another
   (the driver initialises the device under a lock).
 - A case of `--alone` has the device to itself. All others share it, one per worker, and no worker is idle before the
-  last cases. That is the bound of `benchmarks/scheduling.py`, whose ratio for the real order is multiplied with it.
+  last cases. That is the bound of `benchmarks/scheduling.py`, whose ratio for the real order is a factor of the
+  estimate.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from harness.journal.events import Executor, Finish
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a run recorded: the seconds of each case, all attempts together, and how many processes used a device."""
+    """A recorded run: the seconds of each case, with all attempts, and the number of processes that used a device."""
 
     seconds: Mapping[str, float]
     processes: int

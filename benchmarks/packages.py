@@ -1,9 +1,9 @@
-"""The test suites of well-known pure-Python packages: each in plain pytest and with the harness, test by test.
+"""The test suites of well-known pure-Python packages, compared between plain pytest and the harness test by test.
 
 ``python -m benchmarks.packages [NAME ...]`` downloads the source archive of each package, runs its tests there with
-``-p no:harness`` and with ``-p harness.plugin``, and compares the outcome of each test. It prints a line for each
-package and each difference, and exits with 1 if a difference is not one that the harness is meant to make: a test
-that leaves state or a resource behind passes in plain pytest. It needs a package index.
+``-p no:harness`` and with ``-p harness.plugin``, and compares the outcome of each test. It prints a line per package
+and per difference, and exits with 1 for an unintended difference. The intended difference is that a test that leaves
+state or a resource behind passes in plain pytest. It needs a package index.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from xml.etree import ElementTree
 from benchmarks.plugins import make_environment
 
 _OURS = ("-p", "harness.plugin", "-oharness_preload=", "--harness-device=cpu", "--harness-progress=off", "-n2")
-#: Verdicts that plain pytest does not have: the test left something behind.
+#: Verdicts that plain pytest does not have: the test has leaked, or has changed state.
 MEANT = ("contaminated", "leaked")
-#: Differences that are printed.
+#: The maximum number of differences that are printed.
 _SHOWN = 20
 #: Verdicts of the harness in the words of pytest's junit.xml.
 _WORDS = {"passed": "", "skipped": "skipped", "waived": "skipped", "failed": "failure", "unexpected_pass": "failure"}
@@ -40,9 +40,9 @@ _WORDS = {"passed": "", "skipped": "skipped", "waived": "skipped", "failed": "fa
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package at a release: where its tests are in the source archive, what else to install, arguments of pytest.
+    """A release of a package: the folder of its tests in the source archive, further requirements, arguments of pytest.
 
-    `sources`: the folder in the archive that the package is imported from.
+    `sources`: the folder in the archive from which the package is imported.
     """
 
     release: str
@@ -69,7 +69,7 @@ PACKAGES = {
 
 
 def main(names: Sequence[str], keep: Path | None) -> int:
-    """Compare the packages. Returns 1 if a test differs in a way that is not meant."""
+    """Compare the packages. Return 1 if a test differs in an unintended way."""
     wrong = 0
     for name in names or PACKAGES:
         with tempfile.TemporaryDirectory(prefix="harness-packages-") as folder:
@@ -100,7 +100,7 @@ def _compare(name: str, package: Package, folder: Path) -> int:
 
 
 def _unpacked(name: str, release: str, folder: Path) -> Path:
-    """The folder of the source archive, which need not be built: its tests and its Python files are enough."""
+    """Return the folder of the source archive. It need not be built: its tests and Python files are sufficient."""
     with urllib.request.urlopen(f"https://pypi.org/simple/{name}/", timeout=60) as answer:
         page = answer.read().decode()
     file = rf"{name.replace('-', '[-_.]')}-{re.escape(release)}\.tar\.gz"
@@ -117,7 +117,7 @@ def _unpacked(name: str, release: str, folder: Path) -> Path:
 
 
 def _plain(python: Path, package: Package, source: Path, folder: Path) -> Mapping[str, str]:
-    """By test, the element that pytest's junit.xml has for its outcome; empty for passed."""
+    """Return, by test, the element of its outcome in pytest's junit.xml; empty for passed."""
     report = folder / "plain.xml"
     _pytest(python, package, source, ("-p", "no:harness", f"--junitxml={report}", "-ojunit_family=xunit1"))
     if not report.exists():
@@ -125,7 +125,7 @@ def _plain(python: Path, package: Package, source: Path, folder: Path) -> Mappin
     outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if not case.get("classname"):
-            continue  # a file that skipped itself is no case
+            continue  # a file that skipped itself is not a case
         outcomes[f"{case.get('classname')}::{case.get('name')}"] = ",".join(
             child.tag for child in case if child.tag in ("failure", "error", "skipped")
         )
@@ -133,7 +133,7 @@ def _plain(python: Path, package: Package, source: Path, folder: Path) -> Mappin
 
 
 def _with_harness(python: Path, package: Package, source: Path, results: Path) -> Mapping[str, str]:
-    """By test, in the same words, the verdict of the harness."""
+    """Return, by test, the harness's verdict in the same words."""
     _pytest(python, package, source, (*_OURS, f"--harness-results-dir={results}"))
     told = subprocess.run(
         [str(python), "-m", "harness.cli", "report", "json", str(results)],
@@ -148,7 +148,7 @@ def _with_harness(python: Path, package: Package, source: Path, results: Path) -
 
 
 def _named(case: str) -> str:
-    """The name of a case as pytest's junit.xml has it."""
+    """Return the name of a case in pytest's junit.xml."""
     path, *names = case.split("::")
     *classes, name = names
     return f"{'.'.join([path.removesuffix('.py').replace('/', '.'), *classes])}::{name}"

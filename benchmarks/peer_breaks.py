@@ -1,9 +1,10 @@
-"""Which breaks of operators our suite finds, and which TorchCTS: for `peers.py --breaks`.
+"""The breaks of operators that this project's suite finds, and those that TorchCTS finds: for `peers.py --breaks`.
 
-A break of `harness/tools/mutation/catalogue/operators.py` names the cases that should notice it, and so an operator.
-Ours are the cases of values, gradients, sizes and variants of this operator, as ``--operators=NAME`` selects them.
-TorchCTS's are all nodes of its files from torch's catalogue for the operator: forward, with NaN and infinities, and
-backward. A break is found if a test is red that is green without it, and not by an exception of the break itself.
+A break of `harness/tools/mutation/catalogue/operators.py` names the cases that should detect it, and so an operator. On
+our side these are the cases of values, gradients, sizes and variants of this operator, as ``--operators=NAME`` selects
+them. On TorchCTS's side they are all nodes of its files that use torch's catalogue, for that operator: forward, with
+NaN and infinities, and backward. A break is found if a test that is green without it becomes red, unless the cause is
+an exception of the break itself.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from pathlib import Path
 from peer_plugin import BREAK, THREADS
 from peer_runs import ROOT, THEIR_FILES, Way, declare, ours, their_name, theirs
 
-#: The types that TorchCTS is asked for.
+#: The types requested from TorchCTS.
 TYPES = ("float32", "float64", "bfloat16", "float16", "complex64", "int64", "int32")
 FILES = tuple(f"suites/operators/test_{name}.py" for name in ("values", "gradients", "sizes", "variants"))
 
-#: Runs cases once, with further variables of the environment, and returns the tests that failed.
+#: Runs cases once, with additional environment variables, and returns the tests that failed.
 Run = Callable[[Way, Sequence[str], dict[str, str]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A break, its operator, and the tests that are red by it."""
+    """A break, its operator, and the tests that it makes red."""
 
     name: str
     operator: str
@@ -54,8 +55,9 @@ def find(
 ) -> list[Found]:
     """Try breaks on both sides, and print what found each. On the software device only the device is broken.
 
-    `together`: all at once, which takes minutes in place of an hour; a red test then counts for the break of its own
-    operator, though another break may be the reason. What is not found together is not found alone either.
+    `together`: all breaks at the same time, which takes minutes instead of an hour; a red test then counts for the
+    break of its own operator, though another break may be the reason. Breaks not found together are not found alone
+    either.
     """
     mine, yours = ours("batch", device, folder), theirs(place, device, isolated=False)
 
@@ -82,7 +84,7 @@ def find(
 
 
 def _is_of(test: str, operator: str) -> bool:
-    """Return whether a test is about an operator, by its parameters: ours and TorchCTS's have its name first."""
+    """Return whether a test is for an operator, by its parameters: both suites put the operator's name first."""
     parameters = test.partition("[")[2].removesuffix("]")
     for condition in ("clean-", "has_nan-", "has_inf-"):
         parameters = parameters.removeprefix(condition)

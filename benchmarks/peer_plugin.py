@@ -1,18 +1,18 @@
 """A pytest plugin that counts what TorchCTS and `suites/operators` check, and breaks torch for both.
 
-`peers.py` loads it in extra runs that are not timed. Each event is a line in the file that `COUNTS` names:
+`peers.py` loads it in additional runs that are not timed. Each event is a line in the file that `COUNTS` names:
 
 - ``sample``: an operator has run on a sample, forward or with its gradients, without an error.
-  Ours: a call of `oracles.verify`, or of `gradients.compare` that found a derivative.
-  TorchCTS: a forward case synchronizes the device once per sample, a backward case twice.
+  In `suites/operators`: a call of `oracles.verify`, or of `gradients.compare` that found a derivative.
+  In TorchCTS: a forward case synchronizes the device once per sample, a backward case twice.
 - ``compared``: the values of one tensor were compared with expected ones.
-  Ours: a call of `comparison.check_tensor`, or a sample whose result is checked by an identity, or as indices that
-  point to values. TorchCTS: a call of its `compare_tensors`.
+  In `suites/operators`: a call of `comparison.check_tensor`, or a sample whose result is checked by an identity, or as
+  indices that point to values. In TorchCTS: a call of its `compare_tensors`.
 - ``red NAME``: a test failed, in a process that reports it.
 
-`BREAK` names breaks of the catalogue (`harness mutate list`). With `THREADS` they apply in threads other than the main
-one only: these are the threads of the software device and of its gradients, and the CPU stays whole. TorchCTS compares
-a device with the CPU, so it can see such breaks only.
+`BREAK` names breaks of the catalogue (`harness mutate list`). With `THREADS` they apply only in threads other than the
+main one: these are the threads of the software device and of its gradients, and the CPU stays intact. TorchCTS compares
+a device with the CPU, so it can detect only such breaks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _note(text: str) -> None:
 
 
 def _wrap(owner: Any, name: str, text: str, *, counts: Callable[[Any], bool] = lambda _: True) -> None:
-    """Note `text` after each call of a function that returns without an error, if `counts` says so of its result."""
+    """Note `text` after each call of a function that returns without an error, if `counts` accepts its result."""
     function = getattr(owner, name)
     if getattr(function, "peers_counts", False):
         return
@@ -55,14 +55,14 @@ def _wrap(owner: Any, name: str, text: str, *, counts: Callable[[Any], bool] = l
 
 
 def _runs_cases(session: pytest.Session) -> bool:
-    """Return whether this process imports test files: not a supervisor of the harness."""
+    """Return whether this process imports test files: supervisors of the harness do not."""
     plugins = session.config.pluginmanager.get_plugins()
     return "PEERS_PEER" in os.environ or any(getattr(plugin, "is_harness_zygote", False) for plugin in plugins)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Break torch, and wrap what counts in our suite, before the first test file is imported."""
+    """Break torch, and wrap the counted functions of `suites/operators`, before the first test file is imported."""
     if not _runs_cases(session):
         return
     for name in filter(None, os.environ.get(BREAK, "").split(",")):
@@ -84,7 +84,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Wrap what TorchCTS calls once or twice per sample."""
+    """Wrap the functions that TorchCTS calls once or twice per sample."""
     if "PEERS_PEER" not in os.environ:
         return
     for module in {getattr(item, "module", None) for item in session.items} - {None}:
@@ -93,7 +93,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note each failed test, unless an exception of the break itself is the reason."""
+    """Note each failed test, unless the cause is an exception of the break itself."""
     if report.failed and not breaks.is_mistake(_message(report)):
         _note(f"red {report.nodeid}")
 

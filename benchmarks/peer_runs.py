@@ -13,8 +13,8 @@ from pathlib import Path
 PACKAGE = "torchcts==0.4.1"
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What TorchCTS may be asked to check, for the CPU or the software device: the operators and types of this run only.
-#: Operators that are left out are not probed during the collection, which takes minutes for all of them.
+#: The operators and types that TorchCTS checks in this run, on the CPU or the software device. Other operators are not
+#: probed during the collection, which takes minutes for all of them.
 _MANIFEST = """
 import importlib.util
 from pathlib import Path
@@ -44,7 +44,7 @@ loading.load_software_device(build.build_softdevice())
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to check operators: a command without the cases, their folder, and what the environment has more."""
+    """One way to check operators: a command without the cases, their folder, and additional environment variables."""
 
     name: str
     command: tuple[str, ...]
@@ -59,10 +59,10 @@ class Way:
 
 
 def install(folder: Path, package: Path | None) -> Path:
-    """Put TorchCTS into a folder, without its dependencies: this torch runs it. Return the folder of the package.
+    """Install TorchCTS into a folder, without its dependencies: this torch runs it. Return the package's folder.
 
-    Its nodes are named by their place below the package, and a child process of ``--subprocess-per-test`` finds its
-    node and its manifest only in the current folder: each run has the folder of a package of its own as that.
+    Its nodes are named by their location below the package, and a child process of ``--subprocess-per-test`` finds its
+    node and its manifest only in the current folder, so each run has its own copy of the package as current folder.
     """
     place = folder / "torchcts"
     if package is not None:
@@ -83,7 +83,7 @@ def declare(place: Path, device: str, operators: Sequence[str], types: Sequence[
 
 
 def theirs(place: Path, device: str, *, isolated: bool) -> Way:
-    """Return the way of TorchCTS: all in one process, or each node in a process of its own."""
+    """Return TorchCTS's way: all nodes in one process, or each node in its own process."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", "-p", "no:warnings"]
     command += ["--device", device, "--level", "8", "--known-segfault-policy", "off"]
     command += ["--results-dir", str(place.parent / "results")]
@@ -100,18 +100,18 @@ def theirs(place: Path, device: str, *, isolated: bool) -> Way:
     return Way(f"TorchCTS, {'a process per node' if isolated else 'one process'}", tuple(command), place, more)
 
 
-#: The files of TorchCTS that take their samples from torch's catalogue of operators, as ours do.
+#: The files of TorchCTS that take their samples from torch's catalogue of operators, as `suites/operators` does.
 THEIR_FILES = ("opinfo/test_opinfo_forward.py", "opinfo/test_opinfo_backward.py")
 
 
 def clean(folder: Path) -> None:
-    """Remove what earlier runs have left: each run of the harness has a folder of its own."""
+    """Remove the files of earlier runs: each run of the harness has its own folder."""
     for each in (folder / "ours", folder / "peer" / "results"):
         shutil.rmtree(each, ignore_errors=True)
 
 
 def ours(mode: str, device: str, folder: Path) -> Way:
-    """Return our way with an isolation mode."""
+    """Return the harness's way with an isolation mode."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-n0", f"--isolation={mode}"]
     command += ["--device", device, f"--results-dir={folder / 'ours'}"]
     return Way(f"operators, {mode}", tuple(command), ROOT, {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"})
@@ -126,7 +126,7 @@ def their_name(operator: str) -> str:
 
 
 def our_cases(operators: Sequence[str], groups: Sequence[str]) -> list[str]:
-    """Return the ids of the cases of values, for groups of types, and of gradients, as far as they exist."""
+    """Return the ids of the existing cases of values, for groups of types, and of gradients."""
     sys.path.insert(0, str(ROOT))
     from suites.operators.catalogue import entries
 

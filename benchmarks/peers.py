@@ -1,16 +1,16 @@
-"""Our suite `operators` beside TorchCTS (package `torchcts`), which checks operators from the same catalogue of torch.
+"""The suite `operators` compared with TorchCTS (package `torchcts`), which uses the same catalogue of torch.
 
-Both check the same operators with the same types of floats, alternately, on the CPU or on the software device: TorchCTS
-in one process and with each node in a process of its own (``--subprocess-per-test``), ours with both isolation modes.
-A run of one node and a run of all nodes separate the fixed cost (start, imports, collection) from the cost of a sample.
-As a process of TorchCTS takes seconds to collect, its isolated way runs few nodes.
+Both check the same operators with the same floating-point types, alternately, on the CPU or on the software device.
+TorchCTS runs in one process and with each node in its own process (``--subprocess-per-test``), the suite with both
+isolation modes. A run of one node and a run of all nodes separate the fixed cost (start, imports, collection) from the
+cost of a sample. As a process of TorchCTS takes seconds to collect, its isolated way runs few nodes.
 
-A sample is one input of an operator on which it ran, forward or with its gradients. On the CPU, TorchCTS runs an
-operator and compares no value: its oracle is the CPU. `peer_plugin.py` says what is counted, in runs that are not
-timed; these also give the memory. Figures are medians; a ratio is the median of the ratios of all rounds.
+A sample is one input on which an operator ran, forward or with its gradients. On the CPU, TorchCTS runs an operator and
+compares no value: its oracle is the CPU. `peer_plugin.py` describes what is counted, in runs that are not timed; these
+also measure the memory. Figures are medians; a ratio is the median of the ratios of all rounds.
 
 ``--breaks`` breaks operators for both instead (`peer_breaks.py`). As TorchCTS compares a device with the CPU, it cannot
-see on the CPU that a value is wrong. On the software device only the kernels of its threads are broken, so that it can.
+detect wrong values on the CPU. On the software device only the kernels of its threads are broken, so it can.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ OPERATORS = (
 )  # fmt: skip
 TYPES = ("float32", "float64", "bfloat16", "float16")
 GROUPS = ("float", "half")
-#: Time per sample, as a share of the peer's.
+#: The target time per sample, as a share of the peer's.
 AIM = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a run does: samples that operators ran on, tensors compared, tests that failed, and memory in MiB.
+    """The work of a run: samples that operators ran on, tensors compared, tests that failed, and memory in MiB.
 
-    `rss` is the largest sum over the processes of the run, `pss` the same with shared pages counted once.
+    `rss` is the largest sum over the processes of the run; `pss` counts shared pages once.
     """
 
     samples: int
@@ -68,13 +68,13 @@ class Pair:
 
 
 def count(way: Way, cases: Sequence[str], folder: Path, **variables: str) -> Work:
-    """Run cases once and count what they do. Failed tests are no error."""
+    """Run cases once and count their work. Failed tests are not an error."""
     clean(folder)
     place = folder / "counts"
     place.unlink(missing_ok=True)
     place.touch()
     names = {"PYTEST_PLUGINS": "peer_plugin", COUNTS: str(place), **variables}
-    # The leak check runs some cases again, which would count their samples twice.
+    # The leak check would run some cases again, and count their samples twice.
     once = () if "PEERS_PEER" in way.more else ("--leak-check=off",)
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -94,13 +94,13 @@ def count(way: Way, cases: Sequence[str], folder: Path, **variables: str) -> Wor
 
 
 def measure(way: Way, cases: Sequence[str], folder: Path) -> Sample:
-    """Run cases and measure; the run must pass."""
+    """Run cases and measure them; the run must pass."""
     clean(folder)
     return run([*way.command, *cases], way.folder, environment=way.environment(), output=folder / "output")
 
 
 def _memory(pid: int) -> tuple[float, float]:
-    """Return the resident memory of a process and all below it, in MiB: the sum, and with shared pages counted once."""
+    """Return the resident MiB of a process and its descendants: the sum, and with shared pages counted once."""
     rss = pss = 0
     try:
         tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -116,7 +116,7 @@ def _memory(pid: int) -> tuple[float, float]:
 
 
 def pairs(place: Path, device: str, operators: Sequence[str], types: Sequence[str], folder: Path) -> list[Pair]:
-    """Return the ways that are compared. The isolated way of TorchCTS has three nodes of one operator."""
+    """Return the ways to compare. The isolated way of TorchCTS has three nodes of one operator."""
     first = their_name(operators[0])
     one = ("-k", f"clean-{first}-torch.{types[0]}")
     three = ("-k", " or ".join(f"clean-{first}-torch.{each}" for each in types[:3]))
@@ -195,7 +195,7 @@ def compare(place: Path, folder: Path, options: argparse.Namespace) -> dict[str,
 
 
 def main() -> None:
-    """Compare times or breaks, print a table, and write all of it to ``--output``."""
+    """Compare times or breaks, print a table, and write all results to ``--output``."""
     parser = argparse.ArgumentParser(description="Our suite of operators beside TorchCTS.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

@@ -1,8 +1,8 @@
 """Well-known pytest plugins by downloads, with a suite that uses each: the table of `benchmarks.plugins`.
 
-Of the most downloaded ones these are left out: those that need a server, a daemon, a screen or a browser
+Of the most downloaded plugins, these are excluded: those that need a server, a daemon, a screen or a browser
 (pytest-postgresql, pytest-celery, pytest-docker, pytest-qt, seleniumbase), those that pytest 9.2 cannot load
-(pytest-black, pytest-flake8, pytest-tap, pytest-parallel), and those that only are an environment or run pytest
+(pytest-black, pytest-flake8, pytest-tap, pytest-parallel), and those that are only an environment or run pytest
 (pytest-runner, pytest-watch, pytest-homeassistant-custom-component).
 """
 
@@ -22,10 +22,10 @@ FLAKY = (
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin: what to install, a suite that uses it, and a difference from plain pytest that is documented.
+    """A plugin: its requirements, a suite that uses it, and a documented difference from plain pytest.
 
-    `shows`: what plain pytest has in its output or in a file that it leaves, so the harness must have it too. `files`:
-    more files of the suite. `ini`: lines of its pytest.ini. `env`: more variables.
+    `shows`: texts that plain pytest has in its output or in a file that it leaves, so the harness must have them, too.
+    `files`: further files of the suite. `ini`: lines of its pytest.ini. `env`: additional variables.
     """
 
     needs: tuple[str, ...]
@@ -51,7 +51,7 @@ _BDD_STEPS = (
     "@then('one more is two')\ndef _(one): assert one + 1 == 2\n"
 )
 
-#: What reports: it is made of the reports, in the process that the user started.
+#: Reporting plugins: they use the reports, in the process that the user started.
 REPORTING = {
     "pytest-html": _of("pytest-html", PLAIN + RED, "--html=report.html", shows=("test_red",)),
     "pytest-json-report": _of(
@@ -95,7 +95,7 @@ REPORTING = {
     ),
 }
 
-#: What selects, orders, repeats or distributes.
+#: Plugins that select, order, repeat or distribute tests.
 SELECTING = {
     "pytest-xdist": _of("pytest-xdist", PLAIN + RED, "-n2"),
     "pytest-split": _of(
@@ -142,7 +142,7 @@ SELECTING = {
     "pytest-testmon": _of("pytest-testmon", "import lib\ndef test_a(): assert lib.a() == 1\n", "--testmon"),
 }
 
-#: Fixtures, and what runs a test in another way.
+#: Plugins with fixtures, or that run a test in another way.
 FIXTURES = {
     "pytest-asyncio": _of(
         "pytest-asyncio", "import pytest\n@pytest.mark.asyncio\nasync def test_a(): pass\n", "-Wignore"
@@ -301,7 +301,7 @@ FIXTURES = {
     ),
 }
 
-#: What keeps data in the process of a test, or looks at it there.
+#: Plugins that keep data in the process of a test, or measure it there.
 MEASURING = {
     "pytest-cov": _of(
         "pytest-cov", "import lib\ndef test_a(): assert lib.a() == 1\n", "--cov=lib", "--cov-fail-under=75"
@@ -358,7 +358,7 @@ MEASURING = {
     ),
 }
 
-#: Items that are no functions.
+#: Items that are not functions.
 OTHER_ITEMS = {
     "pytest-doctestplus": _of(
         "pytest-doctestplus",

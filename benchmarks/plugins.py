@@ -1,9 +1,9 @@
-"""Well-known pytest plugins, one at a time in an environment of its own: the same suite with the harness and without.
+"""Well-known pytest plugins, each in its own environment: the same suite with the harness and without.
 
-``python -m benchmarks.plugins [NAME ...]`` installs each plugin beside the packages of this environment, into a folder
-that is removed afterwards, runs a suite that uses it in plain pytest and with ``-p harness.plugin``, and compares the
-exit statuses, the outcome of each test, the files that are left and what the plugin shows. It prints a line for each
-plugin, and exits with 1 if one differs in another way than written in `benchmarks.plugin_table`. It needs a package
+``python -m benchmarks.plugins [NAME ...]`` installs each plugin in addition to the packages of this environment, into a
+folder that is removed afterwards. It runs a suite that uses the plugin in plain pytest and with ``-p harness.plugin``,
+and compares the exit statuses, the outcome of each test, the remaining files and the plugin's output. It prints a line
+per plugin, and exits with 1 for a difference that is not documented in `benchmarks.plugin_table`. It needs a package
 index.
 """
 
@@ -28,17 +28,17 @@ from benchmarks.plugin_table import PLUGINS, Plugin
 ROOT = Path(__file__).resolve().parents[1]
 _OURS = ("-p", "harness.plugin", "-oharness_preload=", "--harness-results-dir=run", "--harness-device=cpu")
 _IGNORED = ("run", "probe", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "report.xml")
-#: What is random in the name of a file: a UUID, digits.
+#: The random parts of a file name: a UUID, digits.
 _RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
-#: What the harness says of a plugin in its header.
+#: The harness's message about a plugin in its header.
 _NAMED = re.compile("^harness: (.* (?:may keep|since cases run|--harness-retries).*)$", re.MULTILINE)
-#: Bytes of a file that are searched for what a plugin shows.
+#: The number of bytes of a file that are searched for a plugin's output.
 _MOST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run left: exit status, outcome by test, files by name with their number, and what it showed."""
+    """The results of a run: exit status, outcome by test, files by name with their number, and the plugin's output."""
 
     status: int
     outcomes: dict[str, str]
@@ -48,7 +48,7 @@ class Seen:
 
 
 def main(names: Sequence[str], *, verbose: bool = False) -> int:
-    """Try the plugins. Returns 1 if one differs in a way that is not documented here."""
+    """Try the plugins. Return 1 if one differs in a way that is not documented here."""
     wrong = same = 0
     for name in names or PLUGINS:
         plugin = PLUGINS[name]
@@ -92,12 +92,12 @@ def _compare(plugin: Plugin, folder: Path) -> tuple[str, str]:
 
 
 def make_environment(needs: Sequence[str], folder: Path) -> Path | None:
-    """Make an environment with the packages of this one, this tree, and what the plugin `needs`."""
+    """Create an environment with the packages of this one, this tree, and the plugin's `needs`."""
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     here = next(folder.glob("lib/python*/site-packages"))
     (here / "base.pth").write_text("\n".join([*site.getsitepackages(), str(ROOT)]) + "\n")
-    # pip replaces no package outside this environment: it puts another version before it.
+    # pip does not replace packages outside this environment: it installs another version before them.
     pip = [sys.executable, "-m", "pip", "--python", str(python), "-qq", "--disable-pip-version-check"]
     if needs and subprocess.run([*pip, "install", *needs], check=False).returncode:
         return None
@@ -133,7 +133,7 @@ def _run(python: Path, plugin: Plugin, folder: Path, more: Sequence[str]) -> See
 
 
 def _of_plugin(output: str) -> str:
-    """Return the output without what the harness itself prints."""
+    """Return the output without the harness's own lines."""
     return "\n".join(line for line in output.splitlines() if not line.startswith("harness:"))
 
 

@@ -1,6 +1,6 @@
-"""What reports cost: time and memory to write the HTML report and JUnit, their size, and the time to draw a page.
+"""The cost of reports: time and memory to write the HTML report and JUnit, their size, and the time to draw a page.
 
-The journals are generated: nothing runs. The browser is the Chromium of the system. See README.md in this folder.
+The journals are generated: nothing runs. The browser is the system's Chromium. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STACK = "Traceback (most recent call last):\n" + 30 * '  File "suites/a/test_a.
 
 
 def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
-    """The lines of a run of so many cases, of which the share `red` failed with a stack and output."""
+    """Yield the lines of a run of this many cases, of which the share `red` failed with a stack and output."""
     rng = random.Random(cases)
     begin = 1_760_000_000.0
     ids = [f"suites/suite{n % 40}/test_file{n % 7}.py::TestClass::test_case_{n}[cuda-float32]" for n in range(cases)]
@@ -75,7 +75,7 @@ def events(cases: int, red: float) -> Iterator[dict[str, Any]]:
 
 
 def write_once(run_dir: Path) -> dict[str, float]:
-    """Write the page in this process, which has done nothing before; returns the figures."""
+    """Write the page in this process, which has done nothing before; return the figures."""
     contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
@@ -91,7 +91,7 @@ def write_once(run_dir: Path) -> dict[str, float]:
 
 
 def draw(path: Path, repeats: int) -> dict[str, float]:
-    """Milliseconds from the start of the navigation until each stage, as medians; nothing without a Chromium."""
+    """Return the milliseconds from the start of the navigation to each stage, as medians; empty without Chromium."""
     from playwright.sync_api import sync_playwright
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -136,7 +136,7 @@ def _spent(begun: float) -> dict[str, float]:
 
 
 def junit_figures(cases: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
-    """JUnit for journals of so many cases, one in ten thousand red."""
+    """Yield the figures of JUnit for journals of this many cases, one in ten thousand red."""
     with tempfile.TemporaryDirectory() as folder:
         for number in cases:
             run_dir = Path(folder) / str(number)
@@ -152,15 +152,15 @@ def _write_journal(run_dir: Path, lines: Iterator[dict[str, Any]]) -> None:
 
 
 def _medians(arguments: Sequence[str], repeats: int) -> dict[str, float]:
-    """The medians of the figures that this script prints with these arguments, each time in a new process."""
-    # From a shell, because a process begins with the peak memory of the one that forked it.
+    """Return the medians of the figures that this script prints with these arguments, each time in a new process."""
+    # From a shell, because a process starts with the peak memory of its parent.
     command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, __file__, *arguments]
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repeats)]
     return {name: median([each[name] for each in runs]) for name in runs[0]}
 
 
 def html_figures(cases: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
-    """The page for journals of so many cases, of which none, one in a hundred or all are red."""
+    """Yield the figures of the page for journals of this many cases, of which none, one in a hundred or all are red."""
     with tempfile.TemporaryDirectory() as folder:
         for number in cases:
             for red in (0.0, 0.01, 1.0):

@@ -1,8 +1,8 @@
-"""How well the order of cases fills the devices: the time from the first start to the last end, and the least possible.
+"""How well the order of cases uses the devices: the time from the first start to the last end, and the minimum.
 
-The cases sleep, so that many workers fit on few cores. With ``--gpus`` each worker has a fake GPU, and some cases take
-two of them, or one alone. Compares in the same run: the harness's order with history and without, and the modes `load`
-and `worksteal` of xdist. See README.md in this folder.
+The cases sleep, so many workers fit on few cores. With ``--gpus`` each worker has a fake GPU, and some cases take two
+of them, or one alone. Compares in the same run: the harness's order with history and without, and xdist's modes `load`
+and `worksteal`. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from harness.scheduling import slow_files
 from harness.scheduling.history import DurationHistory
 from harness.scheduling.slow_files import SlowFiles
 
-#: Times the least possible time that the order may take, with history and without.
+#: The target ratios to the minimum time, with history and without.
 AIM_WITH, AIM_WITHOUT = 1.05, 1.15
-#: The parts of the cases that take two GPUs, and one GPU alone.
+#: The shares of the cases that take two GPUs, and one GPU alone.
 PAIRS, ALONE = 0.05, 0.02
 _INI = "[pytest]\naddopts = -p no:hypothesispytest -p no:cacheprovider\nharness_suites = suites\nharness_preload =\n"
 _SUITE = "suites/sleeping"
@@ -52,13 +52,13 @@ def marks(number):
 def test_sleeps(number):
     time.sleep(SECONDS[number])
 """
-#: Cases of one generated file, if they are those of no run.
+#: The number of cases per generated file, unless they come from a run.
 _FILE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """What to run: the seconds and the test file of each case, and what is known of slow test files without history."""
+    """The cases to run: the seconds and the test file of each, and the slow test files known without history."""
 
     seconds: tuple[float, ...]
     files: tuple[str, ...]
@@ -67,7 +67,7 @@ class Cases:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to hand out cases, and what it took. `spans`: seconds from the first start to the last end."""
+    """One way to distribute cases, and its times. `spans`: seconds from the first start to the last end."""
 
     name: str
     spans: tuple[float, ...]
@@ -75,17 +75,17 @@ class Way:
 
 
 def generated(cases: int, seed: int) -> Cases:
-    """Durations as suites have them: most are short, a few take as long as hundreds of others."""
+    """Return durations typical of suites: most are short, a few take as long as hundreds of others."""
     draw = random.Random(seed)
     seconds = tuple(min(draw.lognormvariate(-3.0, 1.7), 30.0) for _ in range(cases))
     return Cases(seconds, tuple(f"test_{number // _FILE:05}.py" for number in range(cases)))
 
 
 def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -> Cases:
-    """So many cases of an earlier run, with their files, and durations scaled so that their sum is `total` seconds.
+    """Return `cases` cases of an earlier run, with their files, and durations scaled to a sum of `total` seconds.
 
-    They are as many short and long ones as there are in that run, in its order. `shipped`: other runs, from which the
-    slow test files are known.
+    The mix of short and long ones is that of the run, in its order. `shipped`: other runs, from which the slow test
+    files are known.
     """
     known = DurationHistory.of_runs([run_dir]).seconds
     ids = list(known)
@@ -104,7 +104,7 @@ def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -
 
 
 def fake_gpus(folder: Path, count: int) -> dict[str, str]:
-    """Variables for a machine with so many fake GPUs."""
+    """Return the variables for a machine with this many fake GPUs."""
     from tests import fake_nvml
     from tests.acceptance.gpu_machine import Machine
 
@@ -115,7 +115,7 @@ def fake_gpus(folder: Path, count: int) -> dict[str, str]:
 
 
 def needs(cases: int, seed: int) -> list[tuple[int, bool]]:
-    """How many GPUs each case takes, and whether it takes its GPU alone."""
+    """Return the number of GPUs that each case takes, and whether it takes its GPU alone."""
     draw = random.Random(seed)
     found = []
     for _ in range(cases):
@@ -125,7 +125,7 @@ def needs(cases: int, seed: int) -> list[tuple[int, bool]]:
 
 
 def project(folder: Path, cases: Cases, marks: Sequence[tuple[int, bool]]) -> None:
-    """Write suites of cases that sleep. `marks`: how many GPUs each takes, and whether it is alone."""
+    """Write suites of cases that sleep. `marks`: the number of GPUs that each takes, and whether it is alone."""
     suite = folder / _SUITE
     suite.mkdir(parents=True)
     (folder / "configs").mkdir()
@@ -142,7 +142,7 @@ def project(folder: Path, cases: Cases, marks: Sequence[tuple[int, bool]]) -> No
 
 
 def span(folder: Path, name: str, workers: int, *options: str, env: Mapping[str, str]) -> float:
-    """Run all cases; seconds from the first start of a case to the last end."""
+    """Run all cases; return the seconds from the first start of a case to the last end."""
     command = [sys.executable, "-m", "pytest", f"-n{workers}", "-q", "--leak-check=off", f"--results-dir={name}"]
     run([*command, "--no-health", *options], folder, output=folder / f"{name}.out", environment={**os.environ, **env})
     events = reader.read_run_journal(folder / name / journal.FILE_NAME).events

@@ -1,10 +1,10 @@
-"""The cost of the software device: launches against the same calls on the CPU, and memory over a million allocations.
+"""The cost of the software device: launches compared with the same calls on the CPU, and memory over allocations.
 
     python benchmarks/softdevice.py [--quick]
 
-Builds the device if necessary, and prints how long that took. A launch is `x.add_(1)` of 16 elements on one stream,
-with one synchronisation at the end. The same calls on the CPU alternate with them. Prints medians over the rounds, and
-the resident size of the process before and after the allocations. Units: seconds, MiB.
+Builds the device if necessary, and prints the build time. A launch is `x.add_(1)` of 16 elements on one stream, with
+one synchronisation at the end. They alternate with the same calls on the CPU. Prints medians over the rounds, and the
+resident size of the process before and after a million allocations. Units: seconds, MiB.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from harness.sim.softdevice import build, loading
 
 
 def resident() -> float:
-    """Resident size of this process in MiB."""
+    """Return the resident size of this process in MiB."""
     return float(psutil.Process().memory_info().rss) / (1 << 20)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the work, to check that it runs")
     parts = 100 if parser.parse_args().quick else 1

@@ -1,7 +1,7 @@
-"""The start of a run: when many workers begin their first case, and how large they are by then.
+"""The start of a run: the time until many workers have begun their first case, and their memory by then.
 
-Compares in the same run: workers on a suite against one process that only collects it, and a run of one case with two
-workers against the same case in pytest's own process. See README.md in this folder.
+Compares in the same run: workers on a suite with one process that only collects it, and a run of one case with two
+workers with the same case in pytest's own process. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import psutil
 from measuring import Patience, Sample, machine_facts, median, run
 
 ROOT = Path(__file__).resolve().parents[1]
-#: A case that runs on every machine, and the suite that it is in.
+#: A case that runs on every machine, and its suite.
 SUITE, CASE = "suites/streams", "event_query_is_true_before_its_first_record"
-#: Times that the collection in one process takes, in which each worker shall have begun its first case.
+#: The target for each worker's first case, as a ratio to the time of the collection in one process.
 AIM_BEGIN = 1.3
-#: MiB of resident memory that a worker may have.
+#: The target for a worker's resident memory, in MiB.
 AIM_MEMORY = 90
-#: Times that one case in pytest's own process takes, in which a run with two workers shall do it.
+#: The target for a run with two workers, as a ratio to the time of one case in pytest's own process.
 AIM_ONE = 1.5
-#: Seconds after which a start is given up.
+#: Seconds after which a start fails.
 PATIENCE = 600.0
 
 
@@ -67,14 +67,14 @@ def start(suites: str, workers: int, folder: Path) -> Start:
         memory = max(each.memory_info().rss for each in found) / (1 << 20)
         return Start(min(starts.values()), max(starts.values()), memory, sum(sum(e.cpu_times()[:2]) for e in found))
     finally:
-        for _ in range(2):  # the second request is without grace
+        for _ in range(2):  # the second request has no grace
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
         process.wait()
 
 
 def _lines(path: Path, process: subprocess.Popen[bytes]) -> Iterator[dict[str, object]]:
-    """The lines of a journal as they come, as long as the run goes on."""
+    """Yield the lines of a journal as they are written, until the run ends."""
     deadline, done = time.monotonic() + PATIENCE, 0
     while time.monotonic() < deadline and process.poll() is None:
         data = path.read_bytes() if path.exists() else b""

@@ -4,31 +4,31 @@
 #   ci/matrix.sh plan FORMAT   print the jobs, as `harness matrix plan --format FORMAT` does
 #   ci/matrix.sh job           run one job of the plan: the suites, on this machine
 #   ci/matrix.sh summary       after `job`: write its job summary and annotations, for GitHub
-#   ci/matrix.sh page          after all jobs: merge the parts of runs, write the page, say which jobs left no results
+#   ci/matrix.sh page          after all jobs: merge the parts of runs, write the page, name the jobs without results
 #
 # Variables of plan and page:
 #   MATRIX_FILE             the plan. Default: configs/matrix.yaml
-#   MATRIX_WHEN             nightly, weekly or on-demand; several with spaces between. Default: nightly
-#   MATRIX_MACHINES         only these machines, with spaces between. Default: all
+#   MATRIX_WHEN             nightly, weekly or on-demand; several separated by spaces. Default: nightly
+#   MATRIX_MACHINES         only these machines, separated by spaces. Default: all
 #   MATRIX_BY               of page: github, gitlab or slurm, the system that ran the jobs. Default: all jobs
-#   MATRIX_HISTORY          of page: a history, which remembers the runs; its pages are written too. Default: none
-#   MATRIX_NOTIFY           of page, with MATRIX_HISTORY: the rules of harness notify. Default: nobody is told
+#   MATRIX_HISTORY          of page: a history that records the runs; its pages are written, too. Default: none
+#   MATRIX_NOTIFY           of page, with MATRIX_HISTORY: the rules of harness notify. Default: no notifications
 # Variables of job and summary, one value of the plan each:
 #   MATRIX_RUN MATRIX_HARDWARE MATRIX_DEVICE MATRIX_DRIVER MATRIX_TORCH MATRIX_BUILD MATRIX_PYTHON_VERSION
 #   MATRIX_PROFILE MATRIX_SHARD
 # Variables of all:
 #   MATRIX_RESULTS          where jobs leave their run directories, RUN/PART. Default: matrix-results
 #   MATRIX_PAGE             where the page is written. Default: matrix-page
-#   MATRIX_PYTHON           a Python that has the harness and torch, as in a container. Default: environments are made
+#   MATRIX_PYTHON           a Python with the harness and torch, as in a container. Default: environments are created
 #   MATRIX_CACHE            where environments are kept. Old ones may be removed while no job runs.
 #                           Default: ~/.cache/gpu-conformance-harness/environments
-#   MATRIX_TORCH_INDEX      package index with a folder for each build of torch. Default: that of PyTorch
+#   MATRIX_TORCH_INDEX      package index with a folder per build of torch. Default: PyTorch's
 #   MATRIX_WORKERS          number of workers of a job, or auto. Default: auto
 #   MATRIX_JUNIT            flavour of junit.xml: default, jenkins or gitlab. Default: default
 #
 # Exit status: of job, that of its run (0 green, 1 red …), but 0 for a part without cases; of page, 0 if every job left
 # results and nothing is red, otherwise 1, or that of `harness matrix`. 2 for an invalid step or variable. 3 if an
-# environment cannot be made, or the machine is not the one of the plan.
+# environment cannot be created, or the machine does not match the plan.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
@@ -40,7 +40,7 @@ cache=${MATRIX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/en
 torch_index=${MATRIX_TORCH_INDEX:-https://download.pytorch.org/whl}
 unset PYTEST_ADDOPTS
 
-# Says what is wrong, also as an annotation on GitHub, and ends.
+# Prints an error, also as an annotation on GitHub, and exits.
 fail() {
     local status=$1
     shift
@@ -53,16 +53,15 @@ error() {
     printf 'ci/matrix.sh: %s\n' "$*" >&2
 }
 
-# Prints the Python of a virtual environment with these contents. It is made once for each content of the files that
-# decide what is in it. `$1` is its name, `$2` the Python to make it with, `$3` the release of torch or nothing, `$4` its
-# build or nothing.
+# Prints the Python of a virtual environment, which is created once per content of the files that determine it. `$1` is
+# its name, `$2` the Python to create it with, `$3` the release of torch or nothing, `$4` its build or nothing.
 environment() {
     local name=$1 base=$2 torch=$3 build=$4 key folder lock
     command -v "$base" >/dev/null || fail 3 "there is no $base: install it, or name a Python by MATRIX_PYTHON"
     key=$(cat constraints.txt pyproject.toml <("$base" --version) <(echo "$torch $build") | sha256sum | cut -c1-16)
     folder=$cache/$name-$key
     mkdir -p "$cache"
-    # Other jobs of the plan begin at the same time, on other hosts that share the folder. The lock ends with the caller's
+    # Other jobs of the plan start at the same time, on other hosts that share the folder. The lock ends with the caller's
     # subshell.
     exec {lock}>"$folder.lock"
     flock "$lock"
@@ -82,11 +81,11 @@ environment() {
     echo "$folder/bin/python"
 }
 
-# The requirement for a release: 2.13 is any 2.13.x.
+# Prints the requirement for a release: 2.13 is any 2.13.x.
 release() { [[ $2 == *.*.* ]] && echo "$1==$2" || echo "$1==$2.*"; }
 
-# What the harness needs beside torch, and for a history if the name of the environment `$2` says so. Plans and pages
-# need no torch.
+# Prints the harness's dependencies other than torch, and those of a history if the environment's name `$2` says so.
+# Plans and pages need no torch.
 requirements() {
     "$1" -c 'import sys, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
@@ -96,12 +95,12 @@ for each in project["dependencies"] + more:
         print(each)' "$2"
 }
 
-# The Python of plan and page.
+# Prints the Python of plan and page.
 tools() {
     if [[ -n ${MATRIX_PYTHON:-} ]]; then echo "$MATRIX_PYTHON"; else environment "tools${MATRIX_HISTORY:+-history}" python3 "" ""; fi
 }
 
-# The Python of a job. One that is given must have the torch of the plan.
+# Prints the Python of a job. MATRIX_PYTHON must have the torch of the plan.
 job_python() {
     local found
     if [[ -z ${MATRIX_PYTHON:-} ]]; then
@@ -115,7 +114,7 @@ job_python() {
     echo "$MATRIX_PYTHON"
 }
 
-# The driver of the machine must be the one that the plan says: a release, or the beginning of one.
+# The driver of the machine must match the plan, which has a release or a prefix of one.
 check_driver() {
     local python=$1 found
     [[ -n ${MATRIX_DRIVER:-} ]] || return 0
@@ -131,7 +130,7 @@ wanted() {
     done
 }
 
-# The folder of a job's run directory.
+# Prints the folder of a job's run directory.
 folder() {
     local part=${MATRIX_SHARD:-whole}
     echo "$results/$MATRIX_RUN/${part/\//of}"
@@ -155,7 +154,7 @@ job() {
     "$python" -m pytest suites/ -n "${MATRIX_WORKERS:-auto}" --device "$MATRIX_DEVICE" --hardware "$MATRIX_HARDWARE" \
         --profile "$MATRIX_PROFILE" ${MATRIX_SHARD:+--shard "$MATRIX_SHARD"} --results-dir "$(folder)" \
         --junit-flavour "${MATRIX_JUNIT:-default}" || status=$?
-    # A part of few cases may have none that runs here. The merged run says whether any ran.
+    # A small part may have no case that runs here. The merged run shows whether any ran.
     if [[ -n ${MATRIX_SHARD:-} ]] && ((status == 5)); then status=0; fi
     return "$status"
 }
@@ -172,7 +171,7 @@ page() {
     local python run part status=0 matrix=0 names merged parts runs=()
     python=$(tools)
     mkdir -p "$page"
-    # Not within <(…), where a failure is not noticed.
+    # Not within <(…), where failures go unnoticed.
     names=$(plan --format names ${MATRIX_BY:+--by "$MATRIX_BY"})
     while read -r part; do
         if [[ ! -e $results/$part/journal.ndjson ]]; then
@@ -188,7 +187,7 @@ page() {
         fi
         merged=$page/merged/$(basename "$run")
         rm -rf "$merged"
-        # A merge that is red has written its run. One that is refused has not, and says why.
+        # A red merge has written its run. A refused one has not, and prints the reason.
         "$python" -m harness.cli report merge "${parts[@]}" -o "$merged" || status=1
         if [[ -e $merged/journal.ndjson ]]; then
             runs+=("$merged")
@@ -202,7 +201,7 @@ page() {
         >"$page/matrix.txt" || matrix=$?
     cat "$page/matrix.txt"
     if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then
-        # Lines that are indented by four are code: no text of a case has an effect in it.
+        # Lines indented by four are code, in which no text of a case has an effect.
         printf '## Hardware matrix\n\n%s\n' "$(sed 's/^/    /' "$page/matrix.txt")" >>"$GITHUB_STEP_SUMMARY"
     fi
     if ((matrix)); then error "the matrix is red: see its page"; fi
@@ -210,8 +209,8 @@ page() {
     return $((matrix ? matrix : status))
 }
 
-# Enters the runs in the history, writes its pages, and tells people what is new. The status of a run is not that of
-# this: it fails if the history or the rules cannot be used.
+# Enters the runs in the history, writes its pages, and sends notifications. It does not fail for red runs, only if the
+# history or the rules cannot be used.
 remember() {
     local python=$1 run failed=0
     shift

@@ -1,4 +1,4 @@
-"""Marks and options of the tests, their order, and the end of what they share."""
+"""Marks and options of the tests, their order, and the end of shared processes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from filelock import FileLock
 
 from tests.warm import client
 
-# For an argument that does not exist pytest loads this file, though no test of this folder was asked for. What only
-# the tests need may then be missing.
+# pytest loads this file for an argument that does not exist, even if no test of this folder is requested. Packages that
+# only the tests need may then be missing.
 try:
     from hypothesis import HealthCheck, settings
 except ModuleNotFoundError:
     pass
 else:
-    # How long an example takes is a matter of what else the machine does.
+    # The time of an example depends on what else the machine does.
     settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("tests")
 
-#: Folders in which every test starts whole runs or interpreters.
+#: Folders in which each test starts whole runs or interpreters.
 ACCEPTANCE = ("tests/acceptance/", "tests/chaos/", "tests/warm/")
 
 
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The mark ``ways``: some of the ways to run a test are tried on each change, and all of them each night."""
+    """Implement the mark ``ways``: each change tries some of the ways to run a test, and each night all of them."""
     for mark in metafunc.definition.iter_markers("ways"):
         names, values = mark.args
         kept = chosen_ways(f"{metafunc.definition.nodeid} {names}", len(values))
@@ -58,9 +58,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def chosen_ways(test: str, count: int) -> list[int]:
-    """Which of `count` ways to run a test each change tries: one of up to four, and a quarter of more.
+    """Return which of `count` ways to run a test each change tries: one of up to four, and a quarter of more.
 
-    It is always the same of one test, and another one of another.
+    The choice is constant per test, and differs between tests.
     """
     step = min(count, 4)
     return [*range(zlib.crc32(test.encode()) % step, count, step)]
@@ -68,7 +68,7 @@ def chosen_ways(test: str, count: int) -> list[int]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """More workers than cores: a fifth of the time of these tests is spent waiting."""
+    """Return more workers than cores: these tests spend a fifth of their time waiting."""
     cores = len(os.sched_getaffinity(0))
     return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else cores + (cores + 1) // 2
 
@@ -80,7 +80,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Without searches for garbage, which would take two seconds, and find little."""
+    """Collect without garbage collection, which would take two seconds and find little."""
     gc.disable()
     try:
         return (yield)
@@ -90,7 +90,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests begin first, so that no worker is left with one when the others have nothing to do any more."""
+    """Run long tests first, so that no worker still runs one when the others have finished."""
     for item in items:
         if item.nodeid.startswith(ACCEPTANCE):
             item.add_marker(pytest.mark.acceptance)
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], str]], str]:
-    """``once(name, make)``: the text that `make` returned in the first worker that asked for it by this name."""
+    """Return ``once(name, make)``, which returns the text that `make` returned in the first worker to use the name."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
     folder.mkdir(exist_ok=True)

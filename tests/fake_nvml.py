@@ -1,17 +1,17 @@
-"""A fake ``libnvidia-ml.so.1`` for tests on machines without GPUs: the real pynvml loads it in a process of its own.
+"""A fake ``libnvidia-ml.so.1`` for tests on machines without GPUs: the real pynvml loads it in a separate process.
 
-What a machine is stands in that process's environment (`environment`). How its GPUs fare stands in a file that the fake
-reads at every call (`State`), so that a test can have it change while the process runs:
+That process's environment describes the machine (`environment`). The state of its GPUs is in a file that the fake reads
+at each call (`State`), so a test can change it while the process runs:
 
     state = State(tmp_path / "gpus")
     environ = environment(folder, gpus=2, state=state)
     …start a process with `environ`…
     state.set(0, ecc_uncorrected=1, temperature=91)  # GPU 0 from now on
-    state.set(1, lost=1)                             # or lost_from=20: from the 20th question about it on
+    state.set(1, lost=1)                             # or lost_from=20: from its 20th query on
     state.set(1, nvmlDeviceGetTemperature=999)       # the status that one call returns; 997: it does not return
-    state.xid(0, 79)                                 # an event, to every process that watches GPU 0 now
+    state.xid(0, 79)                                 # an event, to each process that watches GPU 0 now
 
-The words, and what their numbers mean, stand at the top of the C file.
+The top of the C file describes the words and their numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCE = Path(__file__).with_name("devices") / "fake_nvml" / "fake_nvml.c"
 
 
 def build(folder: Path) -> Path:
-    """Compile the fake into `folder` and return `folder`. Raises CalledProcessError when the compiler refuses it."""
+    """Compile the fake into `folder` and return `folder`. Raise CalledProcessError if it does not compile."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise FileNotFoundError("the tests compile a fake nvml, and need cc, gcc or clang on the path")
@@ -37,7 +37,7 @@ def build(folder: Path) -> Path:
 
 
 class State:
-    """How the GPUs of a fake fare, in the file `path`. Every change replaces the file at once, for all its readers."""
+    """The state of a fake's GPUs, in the file `path`. Each change replaces the file atomically for all readers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,12 +46,12 @@ class State:
         self._write()
 
     def set(self, gpu: int, **words: int) -> None:
-        """Change what the words say of GPU number `gpu`; what was said before and is not named stays."""
+        """Change the words of GPU number `gpu`; words that are not named keep their values."""
         self._words.update({(gpu, word): number for word, number in words.items()})
         self._write()
 
     def xid(self, gpu: int, number: int, instance: int | None = None) -> None:
-        """Have an Xid happen to a GPU, or to the GPU instance in one of its slots."""
+        """Report an Xid of a GPU, or of the GPU instance in one of its slots."""
         self._xids.append(f"{gpu} xid {number}" + ("" if instance is None else f" {instance}"))
         self._write()
 
@@ -75,11 +75,11 @@ def environment(
     state: State | None = None,
     **more: str,
 ) -> dict[str, str]:
-    """The environment for a new process that is to see `gpus` GPUs: this one's, without a mask of its devices.
+    """Return the environment for a new process that sees `gpus` GPUs: this one's, without a device mask.
 
     The iterables are indices: with MIG mode on, lost, lost before they can be named, without ECC, of another model, and
-    without events. `state` says how they fare. `more` are further variables; what they can be stands at the top of the
-    C file. The loader reads its path when a process starts, so changing ``os.environ`` does nothing.
+    without events. `state` has their state. `more` are further variables, which the top of the C file describes. The
+    loader reads its path when a process starts, so changing ``os.environ`` has no effect.
     """
     lists = {"MIG": mig, "LOST": lost, "GONE": gone, "NO_ECC": no_ecc, "OTHER": other, "NO_EVENTS": no_events}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "FAKE_NVML_"))}

@@ -1,8 +1,8 @@
-"""A Slurm of four pretended nodes with GPUs, in namespaces of its own: for tests, as root, where Slurm is installed.
+"""A Slurm of four simulated nodes with GPUs in its own namespaces, for tests that run as root with Slurm installed.
 
-``python -m tests.slurm_cluster WORD...`` runs a command inside. Nodes h0 and h1 have 8 GPUs of one type, a0 and a1 4 of
-another. They are daemons on this machine, so their processes see its processors and files. The partition `short` gives
-a job one minute, and `all`, the default, an hour.
+``python -m tests.slurm_cluster WORD...`` runs a command inside. Nodes h0 and h1 have 8 GPUs of one type, a0 and a1 have
+4 of another. They are daemons on this machine, so their processes see its processors and files. The partition `short`
+gives a job one minute, and the default partition, `all`, an hour.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ JobAcctGatherType=jobacct_gather/none
 
 
 def missing() -> str:
-    """Why there can be no such cluster here; empty if there can."""
+    """Return the reason why such a cluster is impossible here; empty if it is possible."""
     absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
     if absent:
         return f"no {', '.join(absent)}: install slurm-wlm and munge"
@@ -68,13 +68,13 @@ def missing() -> str:
 
 
 def command(*words: str) -> list[str]:
-    """The command that runs `words` in a new cluster."""
+    """Return the command that runs `words` in a new cluster."""
     spaces = ["--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     return ["unshare", *spaces, sys.executable, "-m", "tests.slurm_cluster", _INSIDE, *words]
 
 
 def _path() -> str:
-    """The daemons are where not every user looks."""
+    """Return a PATH that includes the daemons' folders, which not every user has."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
@@ -88,7 +88,7 @@ def _configuration(folder: Path) -> None:
             f"NodeName={name} NodeHostname=pretended NodeAddr=127.0.0.1 Port={_FIRST_PORT + number} CPUs=8 "
             f"Gres=gpu:{kind}:{gpus}{known}"
         )
-        # Slurm sets CUDA_VISIBLE_DEVICES in steps only for character devices with such names.
+        # Slurm only sets CUDA_VISIBLE_DEVICES in steps for character devices with such names.
         gres.append(f"NodeName={name} Name=gpu Type={kind} File={folder}/nvidia[0-{gpus - 1}]")
     lines.append("PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP")
     lines.append("PartitionName=short Nodes=a0 MaxTime=1 State=UP")
@@ -99,7 +99,7 @@ def _configuration(folder: Path) -> None:
 
 
 def _network() -> None:
-    """Bring up the loopback interface, with a second address: look-ups find none if 127.0.0.1 is the only one."""
+    """Bring up the loopback interface, with a second address: look-ups fail if 127.0.0.1 is the only one."""
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", _IFF_UP, b""))
         address = struct.pack("16sH2s4s8s", b"lo:1", socket.AF_INET, b"", socket.inet_aton("192.0.2.1"), b"")
@@ -146,7 +146,7 @@ def _idle() -> set[str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a command in a new cluster; returns its exit status."""
+    """Run a command in a new cluster; return its exit status."""
     if words[:1] != [_INSIDE]:
         return subprocess.run(command(*words), check=False).returncode
     os.environ["PATH"] = _path()

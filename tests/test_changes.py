@@ -1,4 +1,4 @@
-"""Fragments of the changelog have names that towncrier takes, and go to a place that the changelog has."""
+"""Changelog fragments have names that towncrier accepts, and go to a section of the changelog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each private name this package leans on still does what it is used for."""
+"""Each private name that this package uses still works as expected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_run_exit_callbacks() -> None:
 
 @pytest.mark.parametrize(("rootdir", "inifile"), [(None, None), ("sub", None), (None, "sub/my.ini")])
 def test_root_of(pytester: pytest.Pytester, rootdir: str | None, inifile: str | None) -> None:
-    """The root folder and the ini file that a session with these arguments has."""
+    """Return the root folder and the ini file of a session with these arguments."""
     (pytester.path / "sub").mkdir()
     (pytester.path / "sub" / "my.ini").write_text("[pytest]\n")
     (pytester.path / "tox.ini").write_text("[pytest]\n")
@@ -40,7 +40,7 @@ def test_root_of(pytester: pytest.Pytester, rootdir: str | None, inifile: str | 
 
 
 def test_join_threads_ends_pools_and_waits_for_the_others() -> None:
-    # Threads only append: `print` writes its text and the newline apart, so two threads could mix theirs.
+    # Threads only append: `print` writes its text and the newline separately, so two threads could mix theirs.
     code = (
         "import threading; from concurrent.futures import ThreadPoolExecutor; from harness import _compat\n"
         "done = []\n"
@@ -78,7 +78,7 @@ def test_finalizers_can_be_kept_from_running_at_exit() -> None:
     ],
 )
 def test_only_finalizers_made_after_one_run_at_exit(after: str, expected: list[str]) -> None:
-    """And each of them once, last made first; one that has run in time does not run again."""
+    """Each of them runs once, in reverse order of creation; a finalizer that has already run does not run again."""
     code = (
         "import weakref; from harness import _compat\n"
         "class Thing: pass\n"
@@ -134,7 +134,7 @@ def test_a_dictionary_has_another_version_after_each_change() -> None:
 
 def test_tear_down_all(pytester: pytest.Pytester) -> None:
     class RunFirst:
-        """Runs the first item as if another were to follow in the same module, then asks for the end."""
+        """Runs the first item as if another one of the same module followed, then requests the end."""
 
         seen: list[str] = []  # noqa: RUF012
 
@@ -238,7 +238,7 @@ def test_without_xdist_nothing_is_sent(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.parametrize("stop", ["", "-x"])
 def test_things_are_added_to_the_last_line(pytester: pytest.Pytester, stop: str) -> None:
-    """Also where not all tests were reported, so that pytest has decided on the words of the line before."""
+    """This also holds if not all tests were reported, when pytest has already chosen the words of the line."""
     pytester.makeconftest(
         """
         import pytest
@@ -259,7 +259,7 @@ def test_things_are_added_to_the_last_line(pytester: pytest.Pytester, stop: str)
 
 
 def test_a_base_folder_of_temporary_files_is_used(pytester: pytest.Pytester) -> None:
-    """Of both factories; the folder is made at the first use."""
+    """Both factories use it; the folder is created at the first use."""
     pytester.makepyfile(
         "from pathlib import Path\n"
         "from harness import _compat\n"

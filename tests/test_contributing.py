@@ -1,4 +1,4 @@
-"""The lists of CONTRIBUTING.md: each path exists, each test that a list relies on is there, each command runs."""
+"""The lists of CONTRIBUTING.md: each path exists, each test that a list relies on exists, and each command runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.journal.identity import FREE
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-#: What looks like a path of the tree: in code, with a slash and without spaces, options or placeholders.
+#: Texts in code that look like paths of the tree: with a slash, without spaces, options or placeholders.
 PATHS = sorted(set(re.findall(r"`((?:harness|suites|configs|tests|docs|benchmarks|changes|ci|\.ci)/[^\s`<*]*)`", TEXT)))
 
 
@@ -44,12 +44,12 @@ def test_each_addition_has_a_list(addition: str) -> None:
 
 @pytest.mark.parametrize("kind", own_kinds())
 def test_the_list_of_a_backend_leads_to_each_backend(kind: str) -> None:
-    """Walks the list: registration, hardware file and row of the page."""
+    """The test follows the list: registration, hardware file and row of the page."""
     registered = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     table = (ROOT / "harness/backends/table.py").read_text(encoding="utf-8")
     assert f'\n{kind} = "harness.' in registered or f"{kind}.BACKEND" in table
     if kind in ("rocm", "xpu"):
-        return  # never run: what such a device must have is known once one has been seen
+        return  # never run: the requirements are known once such a device has been seen
     if kind != "cuda":  # its hardware files are those of the GPUs
         assert (ROOT / "configs/hardware" / f"{kind}.yaml").exists()
         assert f"| `{kind}` |" in (ROOT / "docs/profiles.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Paths that the pages of docs name, and the tables of docs/dev/overview.md: they are those of the tree."""
+"""Paths in the pages of docs, and the tables of docs/dev/overview.md: they match the tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.test_layers import FLOORS
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "dev").glob("*.md"))
 OVERVIEW = (ROOT / "docs" / "dev" / "overview.md").read_text(encoding="utf-8")
-#: The most lines of a page.
+#: The maximum number of lines of a page.
 LONGEST = {"overview.md": 200}
 LONG = 150
 _FOLDERS = (r"\.ci", "benchmarks", "changes", "ci", "configs", "docs", "harness", "suites", "tests")
@@ -25,13 +25,13 @@ _IN_PACKAGE = re.compile(r"^[a-z_]+(?:/[\w.]+)*(?:\.(?:py|cpp|h)|/)$")
 
 
 def _code(page: Path) -> list[str]:
-    """The first word of each piece of code of a page, without blocks: `module.py: Class` names `module.py`."""
+    """Return the first word of each inline code of a page: `module.py: Class` names `module.py`."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return [code.split()[0].rstrip(":") for code in re.findall(r"`([^`\n]+)`", text) if code.strip()]
 
 
 def _named(page: Path) -> list[tuple[str, list[Path]]]:
-    """Each path that a page names, with the places where it may be: from the root, or below a folder named before."""
+    """Return each path that a page names, with its possible places: from the root, or below a folder named before."""
     found: list[tuple[str, list[Path]]] = []
     folders: list[Path] = []
     for word in _code(page):
@@ -56,7 +56,7 @@ def test_each_path_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_each_path_of_a_page_for_users_exists(page: Path) -> None:
-    """In commands too. Paths of examples are in suites/ and configs/."""
+    """This includes commands. Paths in examples are in suites/ and configs/."""
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"(?<![\w/.-])(?:harness|tests|benchmarks|ci|\.ci|changes)/[\w./-]*\w", text)
     assert not [path for path in found if not (ROOT / path).exists()]
@@ -64,7 +64,7 @@ def test_each_path_of_a_page_for_users_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_name_is_in_the_module_that_the_page_names(page: Path) -> None:
-    """As in: `decide` in `harness/journal/verdicts.py`, and `supervisor/hooks.py: WorkerHooks`."""
+    """For example: `decide` in `harness/journal/verdicts.py`, and `supervisor/hooks.py: WorkerHooks`."""
     text = page.read_text(encoding="utf-8")
     named = [(path, name) for name, path in re.findall(r"`(\w+)` in `(harness/[\w/]+\.py)`", text)]
     named += [(f"harness/{path}", name) for path, name in re.findall(r"`([\w/]+\.py): ([\w.]+)`", text)]

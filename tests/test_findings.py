@@ -1,7 +1,7 @@
-"""A finding is seen by whoever reads a run: one journal with every kind of finding and every verdict, all consumers.
+"""Every consumer of a run shows its findings: one journal with each kind of finding and each verdict, all consumers.
 
-A command that is not named here fails the test, and so does a kind of finding that the source has and the table of
-kinds lacks.
+A command that is not listed here fails the test, and so does a kind of finding that occurs in the source but not in the
+table of kinds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def message(kind: str) -> str:
 
 
 def lines(shard: str = "", *, green: bool = False) -> list[build.Line]:
-    """A run with every verdict and every kind of finding; if `green`, one in which all cases have passed."""
+    """Return a run with each verdict and each kind of finding; if `green`, one in which all cases have passed."""
     on: dict[str, Any] = {"devices": [GPU]}
     ids = list(CASES.values())
     selection: dict[str, Any] = {"selection": digest_of_ids(sorted(ids)), "selected": ids} if shard else {}
@@ -99,13 +99,13 @@ def written(folder: Path, made: list[build.Line]) -> Path:
 
 
 def harness_(*words: object, status: int = EXIT_OK) -> str:
-    """What the command prints."""
+    """Return the output of the command."""
     done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "400"})
     assert done.exit_code == status, (done.output, done.exception)
     return done.output
 
 
-# ---- the consumers: each returns what a person or a program gets of the run `red`, beside the run `green` ----
+# ---- the consumers: each returns what a person or a program sees of the run `red`, beside the run `green` ----
 
 
 def diff(form: str) -> Callable[[Path, Path, Path], str]:
@@ -146,14 +146,14 @@ def page(red: Path, _: Path, out: Path) -> str:
 
 
 def summary_and_annotations(red: Path, _: Path, out: Path) -> str:
-    """GitHub shows ten: of findings three, whatever else is red."""
+    """GitHub shows ten annotations: three of them are findings, however many cases are red."""
     found = harness_("report", "markdown", red, "--annotations", "-o", out / "summary.md").splitlines()
     assert sum(line.startswith("::error title=finding ") for line in found) == 3
     return (out / "summary.md").read_text()
 
 
 def evidence(red: Path, _: Path, __: Path) -> str:
-    """The manifest of an archive, and what verifying it prints."""
+    """Return the manifest of an archive, and the output of its verification."""
     files = {name: (red / name).read_bytes() for name in (journal.FILE_NAME, "environment.json")}
     known = record.read_evidence_record(files, red)
     made = manifest.make_manifest(manifest.summary_of(known, complete=True), {}, {})
@@ -163,7 +163,7 @@ def evidence(red: Path, _: Path, __: Path) -> str:
 
 
 def cluster(red: Path, _: Path, out: Path) -> str:
-    """What the head writes down of a node's lines, and what it prints at the end."""
+    """Return the head's records of a node's lines, and its output at the end."""
     contents = reader.read_run_journal(red / journal.FILE_NAME)
     made = ClusterRecord(out)
     session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)), lines()[0])
@@ -182,14 +182,14 @@ def cluster(red: Path, _: Path, out: Path) -> str:
 
 
 def remembered(red: Path, green: Path, out: Path) -> str:
-    """What is new in a run since the one before it. Red cases have messages; of flaky ones nothing is new."""
+    """Return the news of a run compared with the previous one. Red cases have messages; flaky ones are not news."""
     db = out / "history.duckdb"
     harness_("history", "add", green, red, "--db", db)
     return harness_("history", "report", "--run", "red", "--db", db)
 
 
 def reported(red: Path, green: Path, out: Path) -> str:
-    """What people are reported of a run after a green one."""
+    """Return the notification about a run after a green one."""
     db, rules = out / "history.duckdb", out / "notify.yaml"
     harness_("history", "add", green, red, "--db", db)
     rules.write_text("channels: {out: {kind: json, url_env: HOOK}}\nroutes: [{to: [out]}]\n")
@@ -197,7 +197,7 @@ def reported(red: Path, green: Path, out: Path) -> str:
 
 
 def summary(red: Path, _: Path, __: Path) -> str:
-    """What a run prints at its end."""
+    """Return the output of a run at its end."""
     found = terminal.terminal_summary(
         Ledger.from_journal(reader.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
     )
@@ -206,13 +206,13 @@ def summary(red: Path, _: Path, __: Path) -> str:
 
 
 EVERY = frozenset(Outcome)
-#: Verdicts that are no news beside a run in which all cases have passed: a waiver is no failure.
+#: Verdicts that are news beside a run in which all cases have passed: a waiver is not a failure.
 CHANGED = EVERY - {Outcome.PASSED, Outcome.WAIVED}
 BAD = frozenset(outcome for outcome in Outcome if outcome.is_red or outcome is Outcome.FLAKY)
 RED = frozenset(outcome for outcome in Outcome if outcome.is_red)
 NONE: frozenset[Outcome] = frozenset()
 
-#: By the words of the command, or by a name: what is shown, the verdicts in it, and whether messages are.
+#: By the command's words, or by a name: the output, the verdicts in it, and whether it has messages.
 CONSUMERS: dict[str, tuple[Callable[[Path, Path, Path], str], frozenset[Outcome], bool]] = {
     "diff": (diff("text"), CHANGED, True),
     "diff markdown": (diff("markdown"), CHANGED, True),
@@ -236,7 +236,7 @@ CONSUMERS: dict[str, tuple[Callable[[Path, Path, Path], str], frozenset[Outcome]
     "cluster run": (cluster, EVERY, True),
     "the end of a run": (summary, EVERY, True),
 }
-#: Commands that read no run, or nothing of it but what is said here.
+#: Commands that read no run, or only the parts named here.
 OTHERS = {
     "backend check": "no run",
     "backend list": "no run",
@@ -277,7 +277,7 @@ def test_a_consumer_shows_every_kind_of_finding_and_every_verdict(
 ) -> None:
     consumer, outcomes, messages = CONSUMERS[name]
     shown = consumer(red, green, tmp_path)
-    # Markdown for GitHub gives punctuation by number, so that nothing in it is markup.
+    # Markdown for GitHub escapes punctuation by number, so nothing in it is markup.
     plain = shown.replace("&#95;", "_").replace("&#45;", "-")
     assert not [kind for kind in KINDS if kind not in plain]
     assert not [kind for kind in KINDS if messages and message(kind) not in plain]
@@ -294,7 +294,7 @@ def test_every_command_is_a_consumer_or_says_why_not() -> None:
 
 
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[str]:
-    """The words of every command."""
+    """Yield the words of each command."""
     group = typer.main.get_command(app) if group is None else group
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
@@ -309,7 +309,7 @@ _MAKERS = {"add_finding", "_add_finding", "_finding", "finding", "ConfigProblem"
 
 
 def kinds_in(path: Path) -> Iterator[str]:
-    """The kinds of findings that a file of the source makes."""
+    """Yield the kinds of findings that a source file creates."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Constant(value=str(kind)), *_]):

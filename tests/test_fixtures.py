@@ -1,4 +1,4 @@
-"""The mark ``keeps`` of a case: which one counts, and where it is in a message."""
+"""The mark ``keeps`` of a case: which one applies, and its position in a message."""
 
 from __future__ import annotations
 

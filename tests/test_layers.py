@@ -1,4 +1,4 @@
-"""Imports run downwards: each room imports rooms below it only, and no two files import each other."""
+"""Imports go downwards: each package only imports packages below it, and no two files import each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 HARNESS = Path(__file__).parent.parent / "harness"
 
-#: Rooms and files of the harness from the ground up. Those of one row are on one floor and do not import each other.
+#: Packages and files of the harness from the bottom up. Those in one row are on one level and do not import each other.
 FLOORS = (
     ("__init__", "_compat", "core"),
     ("backends", "protocol"),
@@ -40,10 +40,10 @@ MODULES = {_module(path): path for path in sorted(HARNESS.rglob("*.py"))}
 
 @functools.cache
 def _statements(path: Path) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]:
-    """The imports of a file, and whether each is at the top: needed to import the file itself."""
+    """Return the imports of a file, and whether each is at the top level: needed to import the file itself."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     top = set(tree.body)
-    # An import is a statement: what is inside expressions need not be looked at.
+    # An import is a statement, so expressions can be skipped.
     waiting: list[ast.AST] = [tree]
     found = []
     while waiting:
@@ -57,7 +57,7 @@ def _statements(path: Path) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], .
 
 
 def _imports(path: Path, modules: Mapping[str, Path], *, at_start: bool) -> Iterator[str]:
-    """Those of `modules` that a file imports; `at_start`: only those that it needs to be imported itself."""
+    """Yield those of `modules` that a file imports; `at_start`: only those needed to import the file itself."""
     for node, at_top in _statements(path):
         if at_start and not at_top:
             continue
@@ -80,7 +80,7 @@ def _graph(modules: Mapping[str, Path], *, at_start: bool) -> Mapping[str, set[s
 
 @functools.cache
 def graph(*, at_start: bool) -> Mapping[str, set[str]]:
-    """The graph of the harness. To read all files takes a second, which collection need not wait for."""
+    """Return the import graph of the harness. Reading all files takes a second, so collection does not do it."""
     return _graph(MODULES, at_start=at_start)
 
 
@@ -90,7 +90,7 @@ def test_every_room_has_a_floor() -> None:
 
 @pytest.mark.parametrize("room", [room for floor in FLOORS for room in floor])
 def test_a_room_imports_rooms_below_it_only(room: str) -> None:
-    """Imports within functions count too: they hide an arrow, and do not turn it."""
+    """Imports within functions count, too: they defer a dependency, but do not reverse it."""
     heights = {name: height for height, floor in enumerate(FLOORS) for name in floor}
     upwards = [
         f"{name} imports {other}"
@@ -118,7 +118,7 @@ def test_a_circle_would_be_found(tmp_path: Path) -> None:
 
 
 def test_the_verdict_needs_no_executor() -> None:
-    """What judges must not bring in what runs cases: it judges in the process that survives them."""
+    """The code that judges must not import the code that runs cases: it judges in the process that survives them."""
     reached = {"harness.supervisor.judgement"}
     waiting = list(reached)
     while waiting:

@@ -1,4 +1,4 @@
-"""Whose a mark is that the harness and a foreign suite both declare."""
+"""The owner of a mark that the harness and a foreign suite both declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nightly tests, and which of several ways to run a test is for each change."""
+"""Nightly tests, and the selection of ways to run a test for each change."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_each_way_is_that_of_some_tests(count: int, kept: set[int]) -> None:
 
 @pytest.mark.ways(("first", "second"), [(1, "one"), (2, "two"), (3, "three")])
 def test_one_way_is_for_each_change(request: pytest.FixtureRequest, first: int, second: str) -> None:
-    """All ways are there where the file is named, and those that are not chosen have the mark of the night."""
+    """All ways exist if the file is named, and those not chosen have the nightly mark."""
     (chosen,) = chosen_ways(f"{request.node.nodeid.partition('[')[0]} {('first', 'second')}", 3)
     assert (first, second) in [(1, "one"), (2, "two"), (3, "three")]
     assert (request.node.get_closest_marker("nightly") is None) is (first == chosen + 1)
 
 
-#: As if hypothesis, and what else only the tests need, was not installed.
+#: Simulates an environment without hypothesis and other packages that only the tests need.
 ONLY_FOR_SUITES = """
 import sys
 class Missing:
@@ -46,7 +46,7 @@ sys.exit(pytest.main(["suites/nope.py", "-p", "no:hypothesispytest", "-p", "no:c
 
 
 def test_an_argument_that_does_not_exist_is_that_alone() -> None:
-    """pytest loads the conftest of this folder to look for it, where only the suites' needs may be installed."""
+    """pytest loads this folder's conftest to look for it, where only the suites' dependencies may be installed."""
     done = subprocess.run(
         [sys.executable, "-c", ONLY_FOR_SUITES], cwd=ROOT, capture_output=True, text=True, check=False
     )

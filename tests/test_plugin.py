@@ -1,4 +1,4 @@
-"""When the plugin takes part in a session, what it says, and what it refuses. Each in a process of its own."""
+"""When the plugin takes part in a session, its messages, and its refusals. Each test has its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INI = "[pytest]\nharness_suites = suites\nharness_preload =\n"
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project with one case in a suite, and one test beside it."""
+    """Return a project with one case in a suite, and one test outside it."""
     for name in [name for name in os.environ if name.startswith(("HARNESS_", "PYTEST_ADDOPTS"))]:
         monkeypatch.delenv(name)
     (pytester.path / "pytest.ini").write_text(_INI)
@@ -39,7 +39,7 @@ def _write(pytester: pytest.Pytester, name: str, text: str) -> None:
 
 
 def _run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """As `runpytest_subprocess`, in a warm process."""
+    """Run `runpytest_subprocess` in a warm process."""
     done = client.run(["-m", "pytest", *arguments], pytester.path)
     return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
 
@@ -53,7 +53,7 @@ def _runs(pytester: pytest.Pytester) -> list[Path]:
     [
         (["suites"], 1),
         (["suites/a/test_case.py::test_case"], 1),
-        (["."], 1),  # plain tests beside them are pytest's
+        (["."], 1),  # plain tests outside the suites belong to pytest
         (["plain"], None),
         (["plain", "--seed=3"], 1),
         (["plain", "-p", "harness.plugin"], 1),
@@ -152,7 +152,7 @@ def test_a_mark_that_cannot_be_read_is_a_collection_error(
         ),
         (
             "import sys, types\n"
-            "fake = types.ModuleType('torch')\n"  # a fake, since no CUDA can be initialised without a GPU
+            "fake = types.ModuleType('torch')\n"  # a fake, since CUDA cannot be initialised without a GPU
             "fake.cuda = types.SimpleNamespace(is_initialized=lambda: True)\n"
             "sys.modules['torch'] = fake\n",
             "*must not be forked*cuda is initialised*",
@@ -176,7 +176,7 @@ def test_n_auto_is_left_to_xdist_in_a_session_without_cases(project: pytest.Pyte
 
 
 def test_warnings_as_errors_do_not_stop_the_zygote(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pytest can see that the plugin's files belong to a distribution, it warns of what is imported already."""
+    """If pytest finds that the plugin's files belong to a distribution, it warns about already imported modules."""
     (project.path / "pytest.ini").write_text(f"{_INI}filterwarnings = error\n")
     _write(project, "seen-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: seen\nVersion: 1.0\n")
     _write(project, "seen-1.0.dist-info/entry_points.txt", "[pytest11]\nharness = harness.entry\n")
@@ -277,8 +277,8 @@ def test_marks_without_the_harness_are_reported_once(
         ("plain", "def test_x(): pass\n", ["plain"], None),
         ("suites", _MARKED, ["suites"], None),
         ("plain", _MARKED, ["plain", "-k", "three"], _IGNORED.format(1) + "covers on 1, leaks on 1, keeps on 1; "),
-        ("plain", _MARKED, ["."], _IGNORED.format(3)),  # the suites are cases, these are not
-        # Other meanings of the words: no condition of ours is positional.
+        ("plain", _MARKED, ["."], _IGNORED.format(3)),  # tests in the suites are cases, these are not
+        # Other meanings of the marks: no condition of the harness is positional.
         ("plain", "import pytest\n@pytest.mark.requires('redis')\ndef test_x(): pass\n", ["plain"], None),
     ],
 )
@@ -300,7 +300,7 @@ def test_a_mark_that_another_plugin_has_as_well_is_its_own(project: pytest.Pytes
 
 
 def test_every_hook_has_pytests_prefix() -> None:
-    """pytest looks at no other names, so a hook without the prefix is never called."""
+    """pytest ignores other names, so a hook without the prefix is never called."""
     unheard = []
     for path in sorted((Path(__file__).parent.parent / "harness").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -312,7 +312,7 @@ def test_every_hook_has_pytests_prefix() -> None:
 
 @pytest.mark.nightly
 def test_warning_of_another_plugin_does_not_stop_a_run_of_the_suites(tmp_path: Path) -> None:
-    """As pytest-benchmark gives one under xdist while pytest configures itself."""
+    """For example, pytest-benchmark emits one under xdist while pytest configures itself."""
     tmp_path.joinpath("warner.py").write_text(
         "import pytest, warnings\n\n\nclass OwnWarning(pytest.PytestWarning):\n    pass\n\n\n"
         "def pytest_configure(config):\n    warnings.warn(OwnWarning('disabled under xdist'))\n"

@@ -1,4 +1,4 @@
-"""The front page: what continuous integration runs, links that lead somewhere, pictures that are small."""
+"""The front page: the commands that CI runs, working links, and small pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(
     path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / ".ci/README.md", ROOT / "ci/README.md")
 )
-#: The largest picture of the front page, in bytes.
+#: The maximum size of a picture on the front page, in bytes.
 LARGEST = 150_000
 
 
@@ -40,7 +40,7 @@ def test_the_pictures_of_the_readme_are_small() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The addresses of the headings of a page, as GitHub and GitLab make them."""
+    """Return the anchors of a page's headings, as GitHub and GitLab generate them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 

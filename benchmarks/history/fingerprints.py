@@ -1,10 +1,11 @@
-"""How well fingerprints tell faults apart: precision and recall of pairs of failures, on runs with known faults.
+"""How well fingerprints separate faults: precision and recall of pairs of failures, on runs with known faults.
 
     harness faults run --device soft --results-dir campaign -- suites/ -n 2
     python -m benchmarks.history.fingerprints campaign
 
 Each folder of the campaign is a run with one fault. Of all pairs of failures in one group, precision is the share with
-one fault; of all pairs with one fault, recall is the share in one group. Without `clean` and what did not run.
+one fault; of all pairs with one fault, recall is the share in one group. `clean` and cases that did not run are
+excluded.
 """
 
 from __future__ import annotations

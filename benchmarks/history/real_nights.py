@@ -1,12 +1,13 @@
-"""Thirty small real nights: our own suites on software devices, with faults injected on some nights, so that the truth
-is known; then what the history says of each.
+"""Thirty small real nights of this project's suites on software devices, and the history's results for each.
+
+On some nights faults are injected, so the truth is known.
 
     python -m benchmarks.history.real_nights --folder nights            # some minutes on two idle cores
     python -m benchmarks.history.real_nights --folder nights --cuda-python /path/to/python
 
-The machines differ in their name only and run the same cases. With the Python of an environment that has a CUDA build
-of torch, there is a third one with simulated CUDA devices. The nights are a day apart on paper: the times in the
-journals are moved, and nothing else in them is changed. After each night, the front page is asked what began.
+The machines differ only in their names and run the same cases. With the Python of an environment that has a CUDA build
+of torch, there is a third one with simulated CUDA devices. The nights appear a day apart: only the times in the
+journals are changed. After each night, the front page is queried for what began.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def faults_of(machine: str, night: int) -> list[str]:
 
 
 def run_night(folder: Path, machine: str, night: int, cases: Sequence[str], python: str) -> Path:
-    """Run the cases and move the times of the journal to the night. A run that is there is not made again."""
+    """Run the cases and move the times of the journal to the night. An existing run is not repeated."""
     out = folder / f"night{night:02d}" / machine
     if (out / FILE_NAME).exists():
         return out
@@ -94,7 +95,7 @@ def move(journal: Path, begin: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What the front page of a night has that began in that night: red groups together, and on which machines."""
+    """An entry of a night's front page that began in that night: red groups together, and their machines."""
 
     night: int
     machines: tuple[str, ...]
@@ -102,7 +103,7 @@ class Begin:
 
 
 def begins(answers: Answers, night: int) -> list[Begin]:
-    """Return what the front page says began in this night, the latest one."""
+    """Return what began, according to the front page, in this night, the latest one."""
     made = front.front(answers)
     found = []
     for outbreak in made.outbreaks:
@@ -113,7 +114,7 @@ def begins(answers: Answers, night: int) -> list[Begin]:
 
 
 def gone(answers: Answers, group: FailureGroup, truth: Truth) -> int | None:
-    """Return the first night after the begin of a fault in which its machine ran without the group, if any."""
+    """Return the first night after the start of a fault in which its machine ran without the group, if any."""
     for lane, runs in answers.presence([group.number], EVER)[group.number].items():
         if lane.startswith(truth.machine):
             nights = [(night_of(answers.runs[run]["night"]), there) for run, there in runs]
@@ -122,7 +123,7 @@ def gone(answers: Answers, group: FailureGroup, truth: Truth) -> int | None:
 
 
 def judge(answers: Answers, found: Sequence[Begin], truths: Sequence[Truth]) -> list[str]:
-    """Return a table: for each fault what the page of its first night said, and what it said that no fault explains."""
+    """Return a table: for each fault, the page of its first night, and the page's entries that no fault explains."""
     lines = ["| fault | machine | nights | began, says the page | together | groups | red cases | gone |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     explained: list[Begin] = []

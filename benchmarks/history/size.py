@@ -1,4 +1,4 @@
-"""How long it takes to enter a run into a large history, to draw its front page and to look up a case; its size.
+"""The time to enter a run into a large history, to draw its front page and to look up a case; and the history's size.
 
 python -m benchmarks.history.size                                    # 365 nights, 12 machines, 6,000 cases
 python -m benchmarks.history.size --nights 30 --cases 500            # a check that it works
@@ -39,7 +39,7 @@ from harness.tools.history.suspicion import suspicions
 
 
 def timed(what: Callable[[], object], repeats: int = 5) -> dict[str, float]:
-    """Median and largest wall time in seconds, and the median of the processor time."""
+    """Return the median and the largest wall time in seconds, and the median of the processor time."""
     walls, cpus = [], []
     for _ in range(repeats):
         cpu, wall = time.process_time(), time.perf_counter()
@@ -77,7 +77,7 @@ def fill_folder(store: FolderStore, generator: Generator) -> float:
 
 
 def measure_folder(shape: Shape, folder: Path) -> dict[str, Any]:
-    """The figures of a folder of Parquet files: commands without and with the copy in the cache."""
+    """Return the figures of a folder of Parquet files: commands without and with the copy in the cache."""
     os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
     shutil.rmtree(folder / "cache", ignore_errors=True)
     store, generator = FolderStore(folder / "runs"), Generator(shape)
@@ -115,7 +115,7 @@ def measure_folder(shape: Shape, folder: Path) -> dict[str, Any]:
 
 
 def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
-    """The run directory of a machine in the last night, with a journal as the harness writes it."""
+    """Write the run directory of a machine in the last night, with a journal as the harness writes it."""
     night = generator.shape.nights - 1
     columns = generator.columns([(night, machine)])
     verdicts, uuid = columns["verdict"], generator.device(machine)
@@ -160,7 +160,7 @@ def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
 
 
 def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
-    """All figures."""
+    """Return all figures."""
     store, generator = FileStore(folder / "history.duckdb"), Generator(shape)
     found: dict[str, Any] = {"shape": vars_of(shape)}
     if not store.path.exists():
@@ -215,14 +215,16 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
 
 
 def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
-    """Return the seconds of requests to `harness history serve`: of the first page after a start of the server, which
-    has to read the history, of that page once more, and of pages of cases, each for the first time.
+    """Return the seconds of requests to `harness history serve`.
+
+    They are for the first page after the server's start, which reads the history, for that page once more, and for
+    pages of cases, each for the first time.
     """
     command = [sys.executable, "-m", "harness.cli", "history", "serve", "--db", str(db), "--port", "0"]
     found: dict[str, Any] = {}
     firsts = []
     for _ in range(repeats):
-        # A run that is added makes the server read the history again; here its file has a new time.
+        # A new run makes the server read the history again; here the file gets a new time.
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             address = server.stdout.readline().split()[0]
@@ -233,7 +235,7 @@ def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
                 if "front_again" not in found:
                     found["front_again"] = spread([fetch(address) for _ in range(repeats)])
                     found["case"] = spread([fetch(address + page_file_name("cases", case)) for case in cases])
-                    time.sleep(serve.IDLE + 1)  # the file is closed
+                    time.sleep(serve.IDLE + 1)  # until the file is closed
                     found["case_after_a_pause"] = round(fetch(address + page_file_name("cases", cases[0])), 3)
                     for name in ("groups", "cases", "devices", "runs"):
                         found[name] = spread([fetch(f"{address}{name}.html") for _ in range(repeats)])
@@ -243,7 +245,7 @@ def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
 
 
 def fetch(address: str) -> float:
-    """Return the seconds that a page takes."""
+    """Return the seconds for a page."""
     begun = time.perf_counter()
     with urllib.request.urlopen(address) as answer:
         answer.read()
@@ -255,7 +257,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 def parts(answers: Answers) -> dict[str, float]:
-    """Seconds of the parts of the front page."""
+    """Return the seconds of the parts of the front page."""
     each: dict[str, Callable[[], object]] = {
         "runs": lambda: Answers(answers.database).runs,
         "lanes": answers.lanes,

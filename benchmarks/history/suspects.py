@@ -1,10 +1,10 @@
-"""After how many nights one bad device of a fleet is found, and how many good ones are suspected.
+"""The number of nights until a fleet's bad device is found, and the number of good ones that are suspected.
 
     python -m benchmarks.history.suspects
     python -m benchmarks.history.suspects --devices 64 --cases 6000 --flakes 0.01 --extra 0.001 0.002 0.005 0.01
 
-Each device runs each case once per night. Every result is bad at the rate of flakes; the bad device has `--extra` more.
-The judgement is that of the front page (`harness.tools.history.suspicion.judged`) on the last 30 nights.
+Each device runs each case once per night. Every result is bad at the rate of flakes; the bad device's rate is higher by
+`--extra`. The judgement is that of the front page (`harness.tools.history.suspicion.judged`) on the last 30 nights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.tools.history import suspicion
 def fleet(
     random: np.random.Generator, *, devices: int, cases: int, nights: int, flakes: float, extra: float
 ) -> tuple[int | None, int, int]:
-    """Return the night on which device 0 is found, and how many others are suspected: devices, and nights of them."""
+    """Return the night on which device 0 is found, and the numbers of suspected other devices and of their nights."""
     rates = np.full(devices, flakes)
     rates[0] += extra
     bad = random.binomial(cases, rates, (nights, devices))
@@ -32,8 +32,8 @@ def fleet(
     for night in range(1, nights + 1):
         window = bad[max(0, night - suspicion.NIGHTS) : night]
         seen, runs = window.sum(axis=0), (window > 0).sum(axis=0)
-        # All devices run all cases, so that each expects the same share of all bad results. In a stratum with a bad
-        # result on each device nothing could be learned; with 64 devices there is none.
+        # All devices run all cases, so each expects the same share of all bad results. A stratum with a bad result on
+        # each device would contain no information; with 64 devices there is none.
         expected = seen.sum() / devices
         rows = [
             (str(place), "", "", int(seen[place]), expected, int(runs[place]), int(seen[place]), 0, ())

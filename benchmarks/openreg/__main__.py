@@ -1,9 +1,9 @@
-"""Builds OpenReg, PyTorch's own example of a device outside of its tree, and runs suites on it.
+"""Builds OpenReg, PyTorch's own example of an out-of-tree device, and runs suites on it.
 
     python -m benchmarks.openreg -- suites/streams -n2
     python -m benchmarks.openreg --source ~/pytorch -- suites/transfers
 
-Source and build are kept in a folder of their own; nothing is installed into this environment.
+Source and build are kept in a separate folder; nothing is installed into this environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REGISTRATION = Path(__file__).with_name("registration.py")
 
 
 class OpenRegError(Exception):
-    """OpenReg cannot be fetched or built; the text says why and what to do."""
+    """OpenReg cannot be fetched or built; the text has the reason and the remedy."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def _given(folder: Path) -> Path:
 
 
 def _fetch(release: str, checkout: Path) -> Path:
-    """Return the source of OpenReg of this release, by a clone that has nothing else."""
+    """Return the source of this release's OpenReg, from a clone that contains nothing else."""
     if not (checkout / _EXTENSION).is_dir():
         if checkout.exists():
             raise OpenRegError(f"{checkout} is a clone that was cut off: remove it and try again")

@@ -1,6 +1,6 @@
-"""The registration of OpenReg: all that the harness needs to know of it."""
+"""The registration of OpenReg with the harness."""
 
 from harness.backends.backend import Backend
 
-#: Every process has devices of its own, in the memory of the process: nobody waits for them, and no mask is needed.
+#: Each process has its own devices, in its memory, so there is no waiting for devices and no mask.
 BACKEND = Backend("openreg", hardware=False)

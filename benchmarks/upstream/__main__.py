@@ -1,15 +1,15 @@
-"""PyTorch's own tests, which nobody here wrote, on the simulated CUDA: what passes, and why the others do not.
+"""PyTorch's own tests, which are independent of this project, on the simulated CUDA: passes, and reasons for failures.
 
     python -m benchmarks.upstream [FILE...] [--source FOLDER] [--results FOLDER] [--output TABLE.md]
     python -m benchmarks.upstream --tabulate --results FOLDER
 
 FILE is one of the files below, such as `test_cuda.py`; by default all of them, one run of the harness after the other.
 The tests come from Debian's source package of PyTorch, by apt, or from a checkout (`--source`). They stay in a cache
-folder outside of the repository. Needs a CUDA build of torch, as everything on the simulated CUDA does. Of files that
-would take long, a part of the tests runs, chosen by a hash of their names; the table says which.
+folder outside the repository. Needs a CUDA build of torch, as everything on the simulated CUDA does. Of files that
+would take long, only a part of the tests runs, chosen by a hash of their names; the table says which.
 
-Prints the table, the explained and unexplained failures, and the commonest causes, as Markdown. The exit status is 1 if
-a failure is not explained, or if no test of a file could be collected.
+Prints the table, the explained and unexplained failures, and the most common causes, as Markdown. The exit status is 1
+if a failure is not explained, or if no test of a file could be collected.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _EXPLANATIONS = _HERE / "explanations.yaml"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """How a file of tests runs: all of them, or those whose names have `keyword`, and of these the shard `part`.
+    """How a file of tests runs: all tests, or those whose names have `keyword`, and of these the shard `part`.
 
-    `plugins` are modules of this package. `devices`: how many the machine has. `left_out` are tests, without their
-    file, that would take hours on a CPU. They count as failed.
+    `plugins` are modules of this package. `devices`: the number of devices of the machine. `left_out` are tests,
+    without their file, that would take hours on a CPU. They count as failed.
     """
 
     name: str
@@ -54,19 +54,19 @@ class File:
 
     @property
     def title(self) -> str:
-        """The file, and what of it runs."""
+        """The file, and the part of it that runs."""
         some = [f"`-k {self.keyword}`"] if self.keyword else []
         some += [f"part {self.part}"] if self.part else []
         return ", ".join([self.name, *some])
 
     @property
     def folder(self) -> str:
-        """The name of a folder for what its tests leave."""
+        """The name of a folder for the output of its tests."""
         return self.name.removesuffix(".py").replace("/", "-")
 
     @property
     def options(self) -> list[str]:
-        """What it adds to pytest's command line."""
+        """Its additions to pytest's command line."""
         some = ["-k", self.keyword] if self.keyword else []
         some += [f"--shard={self.part}"] if self.part else []
         some += [f"-pbenchmarks.upstream.{plugin}" for plugin in self.plugins]
@@ -132,7 +132,7 @@ FILES = (
 
 
 def main() -> int:
-    """Get the tests, run them, tabulate. Returns the exit status."""
+    """Get the tests, run them, tabulate the results. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="files of PyTorch's folder test; default: all known")
     parser.add_argument("--source", type=Path, metavar="FOLDER", help="a checkout of PyTorch, in place of a download")
@@ -165,7 +165,7 @@ def default_cache() -> Path:
 
 
 def chosen(names: Sequence[str]) -> tuple[File, ...]:
-    """The files of these names; one that is not in the list runs as a whole."""
+    """Return the files with these names; one that is not in the list runs as a whole."""
     known = {file.name: file for file in FILES}
     return tuple(known.get(name, File(name)) for name in names) or FILES
 
@@ -182,10 +182,10 @@ def _run_folder(file: File, results: Path) -> Path:
 
 
 def _run(file: File, source: Path, options: argparse.Namespace) -> None:
-    """Run the tests of a file. Their verdicts are in the run directory, so pytest's exit status says nothing more.
+    """Run the tests of a file. The run directory has their verdicts, so pytest's exit status is not needed.
 
-    Leak checks are off: these tests were written for processes in which nobody looks. PyTorch's conftest is left out,
-    which is about their CI.
+    Leak checks are off: these tests were written for processes that nothing checks. PyTorch's conftest is omitted,
+    since it is for their CI.
     """
     folder = _run_folder(file, options.results)
     if folder.exists():
@@ -217,7 +217,7 @@ def _cases(file: File, results: Path) -> Iterator[table.Case]:
 
 
 def _torch(run: Path) -> Version:
-    """The torch of a run, from its environment file."""
+    """Return the torch of a run, from its environment file."""
     versions = (environment.read_environment(run) or {}).get("versions")
     found = versions.get("torch") if isinstance(versions, dict) else None
     try:

@@ -1,13 +1,13 @@
-"""For each fault of CUDA's interface: how many of PyTorch's own tests notice it, beside how many of our cases do.
+"""For each fault of CUDA's interface: the number of PyTorch's own tests and of this project's cases that detect it.
 
     python -m benchmarks.upstream.faults [--faults NAME,...] [--theirs FILE ...] [--ours PATH ...] [--results FOLDER]
     python -m benchmarks.upstream.faults --tabulate --results FOLDER [FOLDER ...]
 
-Both run on the same simulated CUDA, as `harness faults run` does it: once without a fault, then once with each. A test
-notices a fault if it passed without it and is red with it. With faults that stop every test, a run ends at its first
-red one. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls, each with its own
-faults, make one table; what a later folder has of a fault counts in place of what an earlier one has. Each of PyTorch's
-files is a campaign of its own, with the options that it needs; the table adds them up.
+Both run on the same simulated CUDA, as `harness faults run` does: once without a fault, then once with each. A test
+detects a fault if it passed without the fault and is red with it. With faults that stop every test, a run ends at its
+first red test. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls, each with its
+own faults, make one table; for a fault in several folders, the last folder counts. Each of PyTorch's files is a
+separate campaign, with the options that it needs; the table adds them up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecordError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """How many of the `passed` tests of one side notice a fault. `first`: the run ended with the first that did."""
+    """The number of one side's `passed` tests that detect a fault. `first`: the run ended with the first of these."""
 
     tests: int
     passed: int
@@ -55,12 +55,12 @@ class Noticed:
         return f"{self.tests} of {self.passed}"
 
     def __add__(self, other: Noticed) -> Noticed:
-        """Of both campaigns together."""
+        """Return the sum of both campaigns."""
         return Noticed(self.tests + other.tests, self.passed + other.passed, self.first)
 
 
 def read(folder: Path, *, first: bool) -> dict[str, Noticed]:
-    """By fault, how many of one side's tests notice it. Raises RecordError without a record of a campaign."""
+    """Return, by fault, the number of one side's tests that detect it. Raise RecordError without a record."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         passed = record["passed_without_fault"]
@@ -70,7 +70,7 @@ def read(folder: Path, *, first: bool) -> dict[str, Noticed]:
 
 
 def markdown(theirs: dict[str, Noticed], ours: dict[str, Noticed]) -> str:
-    """The table side by side, and a line that adds it up."""
+    """Return the table of both sides, and a line with the sums."""
     lines = ["| fault | PyTorch's own tests | our cases |", "| --- | --- | --- |"]
     both = [fault for fault in theirs if fault in ours]
     lines += [f"| `{fault}` | {theirs[fault]} | {ours[fault]} |" for fault in both]
@@ -80,7 +80,7 @@ def markdown(theirs: dict[str, Noticed], ours: dict[str, Noticed]) -> str:
 
 
 def main() -> int:
-    """Run both campaigns, and print the table. Returns the exit status."""
+    """Run both campaigns, and print the table. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", default="", metavar="NAME,...", help="default: all")
     parser.add_argument(
@@ -110,7 +110,7 @@ def main() -> int:
 
 
 def _conduct(options: argparse.Namespace) -> None:
-    """Both sides' campaigns, one after the other."""
+    """Run both sides' campaigns, one after the other."""
     source = sources.given(options.source) if options.source else _download(options.cache)
     names = options.faults.split(",") if options.faults else list(faults.fault_catalogue("simcuda"))
     parts = {
@@ -127,7 +127,7 @@ def _conduct(options: argparse.Namespace) -> None:
 
 
 def _tests(file: File) -> list[str]:
-    """Pytest's arguments for one of PyTorch's files."""
+    """Return pytest's arguments for one of PyTorch's files."""
     return [f"test/{file.name}", *file.options, "-pharness.plugin", "--noconftest", "--leak-check=off"]
 
 
@@ -150,7 +150,7 @@ def _download(cache: Path) -> Path:
 
 
 def read_all(folders: Sequence[Path], side: str) -> dict[str, Noticed]:
-    """By fault, what one side's campaigns in all of the folders noticed. Raises RecordError if there is none."""
+    """Return, by fault, the results of one side's campaigns in all folders. Raise RecordError if there is none."""
     found: dict[str, Noticed] = {}
     for folder in folders:
         campaigns = sorted(folder.glob(f"{side}*/"))
@@ -163,8 +163,7 @@ def read_all(folders: Sequence[Path], side: str) -> dict[str, Noticed]:
 
 
 def _added(records: Sequence[dict[str, Noticed]]) -> dict[str, Noticed]:
-    """What campaigns with the same faults noticed together. A fault that one has not run, as it was stopped, is left
-    out."""
+    """Add up campaigns with the same faults. Leave out a fault that one of them has not run because it was stopped."""
     faults_of_all = [fault for fault in records[0] if all(fault in record for record in records)] if records else []
     return {fault: functools.reduce(operator.add, [each[fault] for each in records]) for fault in faults_of_all}
 

@@ -1,7 +1,8 @@
 """A pytest plugin for PyTorch's tests of several ranks, as `-p benchmarks.upstream.forked_ranks`.
 
 It gives each case all devices of the simulated machine, and starts the processes of a test as forks of a server that
-has imported torch. PyTorch starts interpreters: each of these imports torch, which takes some seconds of a processor.
+has imported torch. PyTorch starts interpreters, each of which imports torch, which takes some seconds of processor
+time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from torch.testing._internal.common_distributed import MultiProcessTestCase
 
 DEVICES = int(os.environ.get("SIMCUDA_DEVICE_COUNT", "2"))
-#: What the server imports. None of them initialises CUDA if torch counts devices by NVML, as `_COUNTED` asks. A test
-#: file does, so each fork imports it for itself.
+#: Modules that the server imports. None of them initialises CUDA if torch counts devices with NVML, as `_COUNTED`
+#: requests. A test file does, so each fork imports it itself.
 _IMPORTED = (
     "benchmarks.upstream.forked_ranks",
     "torch.distributed.fsdp",
@@ -62,9 +63,9 @@ def _fork_processes(test: MultiProcessTestCase, modules: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a fork does when it unpickles this, before it unpickles what a test file defines.
+    """Prepares a fork when it is unpickled, before the definitions of a test file are.
 
-    It takes the variables of the process that has asked for it, since the server has older ones, and imports modules.
+    It sets the variables of the process that requested the fork, since the server has older ones, and imports modules.
     """
 
     environment: Mapping[str, str]

@@ -1,7 +1,7 @@
-"""A pytest plugin that gives `torch.testing` names it has lost since, as `-p benchmarks.upstream.older_names`.
+"""A pytest plugin that restores names that `torch.testing` has lost, as `-p benchmarks.upstream.older_names`.
 
 Files of PyTorch's tests import them from the installed torch, which is newer than the files, and cannot be collected
-without them. They are added when this module is imported: the processes of ranks import it too.
+without them. Importing this module adds them: the processes of ranks import it, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.testing._internal import common_cuda, common_fsdp, common_mkldnn, com
 
 
 def _add(module: object, name: str, value: Callable[[], object]) -> None:
-    """Gives the module what `value` returns, if it lacks the name."""
+    """Set the attribute of the module to the result of `value`, if the module lacks the name."""
     if not hasattr(module, name):
         setattr(module, name, value())
 
@@ -23,11 +23,11 @@ def _tf32_is_not_fp32() -> bool:
 
 
 def _run_eagerly(**_: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a decorator of tests that torch once ran compiled as well."""
+    """Return a decorator of tests that torch once also ran compiled."""
     return lambda test: test
 
 
-# on the simulated CUDA, Inductor compiles without Triton, as C++
+# On the simulated CUDA, Inductor compiles without Triton, as C++.
 _add(inductor_utils, "HAS_CUDA", torch.cuda.is_available)
 _add(common_cuda, "tf32_is_not_fp32", lambda: _tf32_is_not_fp32)
 _add(common_fsdp, "test_compiled_fsdp", lambda: _run_eagerly)

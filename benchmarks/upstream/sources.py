@@ -1,7 +1,7 @@
-"""Gets PyTorch's own tests, as Debian's source package has them, and keeps them outside of the repository.
+"""Gets PyTorch's own tests from Debian's source package, and keeps them outside the repository.
 
-apt does the download, with lists and settings of its own: nothing of the machine's apt is changed, and apt checks the
-signatures. The archive is then held against the hash below, so that a table says which tests it is about.
+apt does the download, with its own lists and settings: the machine's apt is not changed, and apt checks the signatures.
+The archive is then compared with the hash below, so a table identifies its tests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 class SourceError(Exception):
-    """The tests cannot be had; the text says why and what to do."""
+    """The tests are not available; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One version of the source package. `archive` holds the tests in `folder`/test; `sha256` is that of `archive`."""
+    """One version of the source package. `archive` has the tests in `folder`/test; `sha256` is the archive's hash."""
 
     suite: str
     version: str
@@ -42,9 +42,9 @@ PACKAGE = Package(
 
 
 def fetched(package: Package, cache: Path, mirror: str = "") -> Path:
-    """The folder that holds `test`, in the folder `cache`. Downloads and unpacks what is not there.
+    """Return the folder with `test`, in the folder `cache`. Download and unpack what is missing.
 
-    `mirror` is a Debian mirror, by default the one that the machine's apt uses. Raises SourceError.
+    `mirror` is a Debian mirror, by default the one that the machine's apt uses. Raise SourceError.
     """
     place = cache / package.version
     if (place / "test").is_dir():
@@ -61,14 +61,14 @@ def fetched(package: Package, cache: Path, mirror: str = "") -> Path:
 
 
 def given(folder: Path) -> Path:
-    """`folder` as a checkout of PyTorch. Raises SourceError if it is none."""
+    """Return `folder` as a checkout of PyTorch. Raise SourceError if it is not one."""
     if not (folder / "test" / "test_cuda.py").is_file():
         raise SourceError(f"{folder} is no checkout of PyTorch: it has no file test/test_cuda.py")
     return folder.resolve()
 
 
 def verify(archive: Path, wanted: str) -> None:
-    """Raises SourceError, and removes `archive`, unless its SHA-256 is `wanted`."""
+    """Raise SourceError, and remove `archive`, unless its SHA-256 is `wanted`."""
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != wanted:
@@ -77,7 +77,7 @@ def verify(archive: Path, wanted: str) -> None:
 
 
 def _mirror() -> str:
-    """The mirror of the machine's apt. It has all releases of Debian, whichever runs here."""
+    """Return the mirror of the machine's apt. It has all releases of Debian, whichever runs here."""
     wanted = ["Created-By: Packages", "Origin: Debian"]
     found = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted], Path.cwd())
     mirrors = [line for line in found.split() if "security" not in line]
@@ -101,7 +101,7 @@ def _download(package: Package, cache: Path, mirror: str) -> None:
     options = [f"-o{name}={value}" for name, value in settings.items()]
     _run(["apt-get", *options, "update"], cache)
     _run(["apt-get", *options, "source", "--download-only", f"pytorch={package.version}"], cache)
-    # apt writes a "+" of a version as the mirror does
+    # apt writes a "+" of a version as the mirror does.
     escaped = cache / urllib.parse.quote(package.archive)
     if escaped.exists() and escaped.name != package.archive:
         escaped.rename(cache / package.archive)
@@ -115,14 +115,14 @@ def _run(command: list[str], folder: Path) -> str:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise SourceError(f"there is no {command[0]} here; get PyTorch's sources, and use --source FOLDER") from None
-    # apt-get warns and exits with 0 where it could not reach the mirror
+    # apt-get warns and exits with 0 if it could not reach the mirror.
     if done.returncode != 0 or "\nE: " in f"\n{done.stderr}" or "Failed to fetch" in done.stderr:
         raise SourceError(f"{' '.join(command)!r} failed:\n{done.stderr.strip()}\nor use --source FOLDER")
     return done.stdout
 
 
 def _unpack(archive: Path, folder: str, place: Path) -> None:
-    """The files below `folder` of the archive, in `place`/test."""
+    """Unpack the files below `folder` of the archive to `place`/test."""
     place.mkdir(parents=True)
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -131,7 +131,7 @@ def _unpack(archive: Path, folder: str, place: Path) -> None:
                 continue
             if ".." in name.parts:
                 raise SourceError(f"{archive} has a file {member.name!r}, which is outside of its folder")
-            source = tar.extractfile(member)  # `extract` has its filter for hostile archives from Python 3.11.4 on only
+            source = tar.extractfile(member)  # `extract` has its filter for hostile archives only since Python 3.11.4
             assert source is not None
             target = place / name.relative_to(PurePosixPath(folder).parent)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""What a run of PyTorch's own tests came to: each test in one class, counts, a rate, and the commonest causes. Pure."""
+"""The results of a run of PyTorch's own tests: each test in one class, counts, a rate, and the most common causes.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from harness.core.outcome import Outcome
 
 
 class Why(StrEnum):
-    """Whose failure it is."""
+    """The reason for a failure."""
 
-    TORCH_CHANGED = "torch changed"  # the test is of another torch, and would fail on a GPU too
+    TORCH_CHANGED = "torch changed"  # the test is for another torch, and would fail on a GPU, too
     SILICON = "silicon"  # only a GPU can do it
-    SIMULATOR = "simulator"  # the simulation lacks it, or does it wrongly
-    MACHINE = "machine"  # it lacks something that has nothing to do with a GPU, such as a network
+    SIMULATOR = "simulator"  # the simulation lacks it, or is wrong
+    MACHINE = "machine"  # it lacks something unrelated to GPUs, such as a network
 
 
 class Kind(StrEnum):
-    """What became of one test. A test that failed and is explained has the class of its explanation."""
+    """The result of one test. An explained failure has the class of its explanation."""
 
     PASSED = "passed"
     SKIPPED = "skipped"  # by the test itself
@@ -38,7 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test of the run. `test` is file, class and name, without the folder `test`; `message` one line.
+    """One test of the run. `test` is file, class and name, without the folder `test`; `message` is one line.
 
     `torch`: the release that it ran with, such as ``2.13.0+cu130``.
     """
@@ -55,9 +58,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why tests fail. `tests` is a glob over `Case.test`. `message` is found in the failure's message.
+    """The reason for failures of tests. `tests` is a glob over `Case.test`. `message` occurs in the failure's message.
 
-    So a test that begins to fail in another way is not explained by it. `torch`: the releases that it is about.
+    So it does not explain a test that begins to fail in another way. `torch`: the releases to which it applies.
     """
 
     tests: str
@@ -67,7 +70,7 @@ class Explanation:
     torch: SpecifierSet = field(default_factory=SpecifierSet)
 
     def is_about(self, case: Case) -> bool:
-        """Whether it would explain a failure of this test with this torch."""
+        """Return whether it would explain a failure of this test with this torch."""
         return fnmatch.fnmatchcase(case.test, self.tests) and self.torch.contains(case.torch, prereleases=True)
 
     def explains(self, case: Case) -> bool:
@@ -75,11 +78,11 @@ class Explanation:
 
 
 class ExplanationError(Exception):
-    """An explanation cannot be used."""
+    """An explanation is invalid."""
 
 
 def explanations(rows: object) -> tuple[Explanation, ...]:
-    """From the rows of a YAML file. Raises ExplanationError, which names the row and the key."""
+    """Return the explanations in the rows of a YAML file. Raise ExplanationError, which names the row and the key."""
     if not isinstance(rows, list):
         raise ExplanationError(f"expected a list of explanations, found {type(rows).__name__}")
     return tuple(_explanation(number, row) for number, row in enumerate(rows, 1))
@@ -111,12 +114,12 @@ def _explanation(number: int, row: object) -> Explanation:
 
 
 def explanation(case: Case, known: Sequence[Explanation]) -> Explanation | None:
-    """The first that explains the failure."""
+    """Return the first explanation of the failure."""
     return next((each for each in known if each.explains(case)), None)
 
 
 def kind(case: Case, known: Sequence[Explanation]) -> Kind:
-    """The class of a test. A failure that the test itself expects counts as passed, as it does for PyTorch.
+    """Return the class of a test. A failure that the test itself expects counts as passed, as it does for PyTorch.
 
     So does a test that broke in a process with others and passed alone.
     """
@@ -141,19 +144,19 @@ class Row:
 
     @property
     def supported(self) -> int:
-        """The tests that this torch still supports, and that do not skip themselves."""
+        """The number of tests that this torch still supports, and that do not skip themselves."""
         return self.tests - self.counts[Kind.SKIPPED] - self.counts[Kind.TORCH_CHANGED]
 
     @property
     def rate(self) -> str:
-        """How many of the supported tests pass, in percent, rounded down: 100.0 is all of them."""
+        """The percentage of the supported tests that pass, rounded down: 100.0 is all of them."""
         if self.supported == 0:
             return "-"
         return f"{1000 * self.counts[Kind.PASSED] // self.supported / 10:.1f}"
 
 
 def rows(cases: Iterable[Case], known: Sequence[Explanation]) -> tuple[Row, ...]:
-    """A row for each file, in the order in which they come."""
+    """Return a row per file, in order of appearance."""
     counts: dict[str, Counter[Kind]] = {}
     for case in cases:
         counts.setdefault(case.file, Counter())[kind(case, known)] += 1
@@ -161,7 +164,7 @@ def rows(cases: Iterable[Case], known: Sequence[Explanation]) -> tuple[Row, ...]
 
 
 def markdown(found: Iterable[Row], titles: Mapping[str, str]) -> str:
-    """The table of all files, under their titles."""
+    """Return the table of all files, with their titles."""
     head = ["file", "tests", *(str(each) for each in Kind), "passed of supported, %"]
     lines = [head, ["---"] * len(head)]
     for row in found:
@@ -174,7 +177,7 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?")
 
 
 def causes(cases: Iterable[Case], known: Sequence[Explanation]) -> list[tuple[str, list[Case]]]:
-    """The failures by the first line of their error, numbers left out; the commonest first."""
+    """Return the failures by the first line of their error without numbers; the most common first."""
     found: dict[str, list[Case]] = {}
     for case in cases:
         if kind(case, known) not in (Kind.PASSED, Kind.SKIPPED):
@@ -183,7 +186,7 @@ def causes(cases: Iterable[Case], known: Sequence[Explanation]) -> list[tuple[st
 
 
 def unused(known: Sequence[Explanation], cases: Sequence[Case]) -> tuple[Explanation, ...]:
-    """The explanations of tests in these cases that explain no failure: the test passes, or fails in another way."""
+    """Return the explanations of these cases that explain no failure: the test passes, or fails in another way."""
     return tuple(
         each
         for each in known
@@ -193,6 +196,6 @@ def unused(known: Sequence[Explanation], cases: Sequence[Case]) -> tuple[Explana
 
 
 def without_tests(files: Iterable[str], cases: Iterable[Case]) -> tuple[str, ...]:
-    """The files of which no test ran: pytest could not import them, most often for a name that torch has lost."""
+    """Return the files of which no test ran: pytest could not import them, usually because torch has lost a name."""
     found = {case.file for case in cases}
     return tuple(file for file in files if file not in found)

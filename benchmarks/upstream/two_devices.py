@@ -1,7 +1,7 @@
 """A pytest plugin that gives each case of a foreign suite two devices, as `-p benchmarks.upstream.two_devices`.
 
-A test that was not written for the harness says nowhere that it needs two devices: it asks torch at import how many
-there are. The mark is put on the files, so that no process has to look at single tests.
+A test that was not written for the harness does not declare that it needs two devices: it asks torch at import for
+their number. The files are marked, so no process has to process single tests.
 """
 
 from __future__ import annotations

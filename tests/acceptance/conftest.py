@@ -1,4 +1,4 @@
-"""Fixtures of the acceptance tests. The fixture suites are for projects of their own, not for this session."""
+"""Fixtures of the acceptance tests. The suites in fixture_suites run in their own projects, not in this session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeProject = Callable[..., Project]
 
 @pytest.fixture
 def make_project(tmp_path: Path) -> MakeProject:
-    """Makes the test's project from copies of fixture suites: ``make_project("deaths", "hangs")``."""
+    """Return a function that makes a project from copies of fixture suites: ``make_project("deaths", "hangs")``."""
 
     def make(*topics: str) -> Project:
         return Project(tmp_path / "project", *topics)
@@ -28,11 +28,11 @@ def make_project(tmp_path: Path) -> MakeProject:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake NVML."""
+    """Return the path of the fake NVML library."""
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
 
 
 @pytest.fixture
 def machine(tmp_path: Path, library: Path) -> Machine:
-    """A machine with two GPUs."""
+    """Return a machine with two GPUs."""
     return Machine(tmp_path, library)

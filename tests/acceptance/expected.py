@@ -1,15 +1,15 @@
-"""What a fixture suite says should become of its cases, and the comparison of everything a run leaves with that.
+"""The expected results of a fixture suite, and their comparison with everything that a run leaves.
 
-Each file of a fixture suite holds a table, read without importing the file::
+Each file of a fixture suite defines a table, which is read without importing the file::
 
     EXPECTED = {
         "test_segv": "crashed: SIGSEGV in call",
         "TestA::test_b[1]": {"batch": "flaky", "case": "passed"},
     }
 
-A value is an outcome and, after a colon, what the message must hold; or that for each isolation mode. Optional beside
-it: ``FINDINGS``, the kinds of finding, and ``COUNTS``, what pytest's last line has more (or, negative, less) than
-follows from the outcomes, since pytest counts phases and not cases. Either may be given for each isolation mode.
+A value is an outcome and, after a colon, a part of the message; or one such value per isolation mode. Optional tables
+are ``FINDINGS``, the kinds of findings, and ``COUNTS``, the difference between pytest's last line and the outcomes,
+since pytest counts phases and not cases. Either may be given per isolation mode.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from harness.core.text import escape_invalid_xml, format_count
 from harness.journal import events
 from tests.acceptance.project import Project, Result
 
-#: Element of a JUnit case, and what pytest's last line calls it, by outcome.
+#: The element of a JUnit case, by outcome.
 ELEMENTS = {
     "passed": None,
     "flaky": "flakyFailure",
@@ -59,7 +59,7 @@ WORDS = dict.fromkeys(ELEMENTS, "failed") | {
 }
 RED = {"not_run"} | {outcome for outcome, tag in ELEMENTS.items() if tag in ("failure", "error")}
 NOT_RUN = {"gated", "skipped", "not_run", "lost"}
-#: Outcomes that a case is given only by an attempt in a process of its own, unless it was the first in its process.
+#: Outcomes that only an attempt in a fresh process reaches, unless the case was the first in its process.
 BREAKS = {"crashed", "timeout", "poisoned", "leaked", "contaminated"}
 _RESULT_TAGS = {"failure", "error", "skipped"}
 _SUMMED = {"passed", "failed", "error", "skipped", "xfailed", "xpassed", "gated", "flaky"}
@@ -67,7 +67,7 @@ _SUMMED = {"passed", "failed", "error", "skipped", "xfailed", "xpassed", "gated"
 
 @dataclass(frozen=True)
 class Expected:
-    """The whole expected summary of a run: each case's outcome and part of its message, findings, pytest's counts."""
+    """The expected summary of a run: the outcome and part of the message of each case, findings, pytest's counts."""
 
     cases: Mapping[str, tuple[str, str]]
     findings: Sequence[str]
@@ -78,20 +78,20 @@ class Expected:
         return {case: outcome for case, (outcome, _) in self.cases.items()}
 
     def status(self, *, fail_on_flaky: bool = False) -> int:
-        """The exit status that follows."""
+        """Return the exit status that follows from the outcomes and findings."""
         outcomes = set(self.outcomes.values())
         if outcomes & RED or self.findings or (fail_on_flaky and "flaky" in outcomes):
             return 1
         return 0 if outcomes - NOT_RUN else 5
 
     def only(self, keep: Sequence[str]) -> Expected:
-        """Of a run of fewer cases: those whose id ends with one of `keep`."""
+        """Return the expectation for a run of fewer cases: those whose ids end with one of `keep`."""
         cases = {case: value for case, value in self.cases.items() if case.endswith(tuple(keep))}
         return Expected(cases, self.findings, _counted(cases))
 
 
 def expected(project: Project, mode: str) -> Expected:
-    """What the tables of the suites in `project` say for isolation `mode`."""
+    """Return the expectations in the tables of the suites in `project` for isolation `mode`."""
     cases: dict[str, tuple[str, str]] = {}
     findings: list[str] = []
     more: Counter[str] = Counter()
@@ -108,7 +108,7 @@ def expected(project: Project, mode: str) -> Expected:
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    """The literal tables of a suite's file. It is not imported: it may well bring this process down."""
+    """Return the literal tables of a suite's file. The file is not imported, since that may crash this process."""
     found: dict[str, Any] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
@@ -128,9 +128,10 @@ def _counted(cases: Mapping[str, tuple[str, str]]) -> dict[str, int]:
 
 
 def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, alone: bool = False) -> None:
-    """Compare all that a run left with what was expected of it; `alone`: each case had a process of its own.
+    """Compare everything that a run left with the expectation; `alone`: each case had its own process.
 
-    Verdicts and their messages, findings, exit status, the journal line by line, junit.xml, and the terminal.
+    This covers verdicts and their messages, findings, exit status, the journal line by line, junit.xml, and the
+    terminal.
     """
     ledger = result.ledger
     found = {verdict.case: (verdict.outcome.value, verdict.message) for verdict in ledger.verdicts}
@@ -176,7 +177,7 @@ def _junit_schema() -> Any:
 
 
 def check_journal(result: Result) -> None:
-    """Every line is one that the shipped schema knows."""
+    """Check that each line is valid in the shipped schema."""
     assert not result.contents.damaged
     assert not result.contents.unknown
     for line in result.lines:
@@ -231,7 +232,7 @@ def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
 
 
 def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_on_flaky: bool = False) -> None:
-    """junit.xml is well-formed and valid, has each case once with the right element, and totals that add up.
+    """Check that junit.xml is valid, has each case once with the right element, and correct totals.
 
     Each finding is a case with an error.
     """

@@ -1,12 +1,12 @@
-"""A fake of the package torch for machines without GPUs: the real one, with a CPU in place of the GPUs of its mask.
+"""A fake of the package torch for machines without GPUs: the real torch, with the CPU in place of the masked GPUs.
 
-Not for import: a test copies this file to ``torch/__init__.py`` of a folder that stands first on a run's PYTHONPATH.
-What is computed is computed for real. A device is as sick as its file in the folder FAKE_TORCH says, by its UUID; the
-file is read whenever a context is made, so a case may write it while the run goes on:
+Not for import: a test copies this file to ``torch/__init__.py`` in the first folder of a run's PYTHONPATH. Computations
+are real. The file with a device's UUID in the folder FAKE_TORCH determines the device's sickness. It is read whenever a
+context is created, so a case may write it during the run:
 
-    wrong      one element of every product of matrices is off by one
-    crashes    whoever makes a context is ended by SIGSEGV
-    hangs      whoever makes a context waits for ever
+    wrong      one element of each matrix product is off by one
+    crashes    creating a context ends the process with SIGSEGV
+    hangs      creating a context never returns
 
 A case that sets `torch.cuda.fake_error` to a text has poisoned its process: every synchronisation raises it.
 """
@@ -42,7 +42,7 @@ def _sickness(uuid: str) -> str:
 
 
 def _device(kind: str, index: int = 0) -> Any:
-    """As `torch.device`; a GPU's context is made at once."""
+    """Return what `torch.device` returns; for a GPU, also create its context."""
     if kind == "cuda":
         uuid = _visible()[index]
         _awake.add(uuid)

@@ -1,4 +1,4 @@
-"""A machine with fake GPUs that NVML and torch both know, and that fall ill on demand; and what its runs recorded."""
+"""A machine with fake GPUs that NVML and torch both see, and that fail on demand; and helpers for its runs' records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ harness_preload = torch
 strict_markers = true
 """
 
-# What every suite here begins with.
+# The first lines of each suite.
 _PRELUDE = '''
 import os, pathlib, signal, time
 import pytest, torch
@@ -64,7 +64,7 @@ on_gpu = pytest.mark.requires(device="cuda")
 
 
 class Machine:
-    """A machine with fake GPUs, and a project whose cases run there."""
+    """A machine with fake GPUs, and a project whose cases run on it."""
 
     def __init__(self, folder: Path, library: Path, gpus: int = 2) -> None:
         self.project = Project(folder / "project")
@@ -72,7 +72,7 @@ class Machine:
         self.state = fake_nvml.State(folder / "gpus")
         self._sick = folder / "sick"
         self._sick.mkdir()
-        # One folder for all machines of a session, since processes with the same PYTHONPATH can be warm.
+        # All machines of a session share one folder, since warm processes are reused for the same PYTHONPATH.
         package = library.parent / "fake" / "torch"
         package.mkdir(parents=True, exist_ok=True)
         shutil.copy(FAKE_TORCH, package / "__init__.py")
@@ -82,12 +82,12 @@ class Machine:
             "CUDA_VISIBLE_DEVICES": None,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH")])),
             "FAKE_TORCH": str(self._sick),
-            # A case that is run once more for a suspicion would make what happens to the device happen twice.
+            # A leak check could run a case again, and its effect on the device would happen twice.
             "HARNESS_LEAK_CHECK": "off",
         }
 
     def sicken(self, gpu: int, sickness: str) -> None:
-        """GPU number `gpu` is sick in the way of this word of fake_torch.py."""
+        """Make GPU number `gpu` sick, with a word of fake_torch.py."""
         (self._sick / GPU[gpu]).write_text(sickness)
 
     def suite(self, source: str, name: str = "test_gpu") -> None:
@@ -114,12 +114,12 @@ class Machine:
         running.wait_for(waits, f"a worker to wait for {GPU[gpu]}")
 
     def mark(self, word: str) -> None:
-        """What the cases' `await_mark` waits for."""
+        """Create the file that the cases' `await_mark` waits for."""
         (self.project.folder / "probe" / word).touch()
 
 
 def checked(result: Result) -> Result:
-    """A run whose journal and report are valid, and in which no case began on a device that was drained."""
+    """Check that journal and report are valid, and that no case began on a drained device; return the run."""
     check_journal(result)
     compare_junit(result, {case: (outcome, "") for case, outcome in result.verdicts.items()})
     drained: set[str] = set()
@@ -139,13 +139,13 @@ def verdicts(result: Result) -> dict[str, str]:
 
 
 def looks(result: Result) -> list[tuple[str, str, str]]:
-    """Of each event about a device: which, what state, and the occasion."""
+    """Return the device, the state and the occasion of each event about a device."""
     found = [line for line in result.lines if line["event"] == "device"]
     return [(line["device"], line["state"], line["moment"]) for line in found]
 
 
 def sick_devices(result: Result) -> list[tuple[str, list[str]]]:
-    """The message and the cases of each finding, which all are about sick devices."""
+    """Return the message and the cases of each finding; fail if one is not about a sick device."""
     found = result.ledger.findings
     assert {finding.kind for finding in found} <= {"sick_device"}, found
     assert all(f"FINDING sick_device: {finding.message}" in result.terminal for finding in found), result.tail()
@@ -153,12 +153,12 @@ def sick_devices(result: Result) -> list[tuple[str, list[str]]]:
 
 
 def finishes(result: Result, name: str) -> list[dict[str, Any]]:
-    """The lines about ended attempts at a case."""
+    """Return the lines of finished attempts at a case."""
     return [line for line in result.lines if line["event"] == "finish" and short(line["case"]) == name]
 
 
 def notes(result: Result) -> dict[str, list[str]]:
-    """The notes on devices, by the case whose attempts they are on."""
+    """Return the notes about devices, by case."""
     found: dict[str, list[str]] = defaultdict(list)
     for line in result.lines:
         reported = [note for note in line.get("notes", []) if note.startswith("device ")]
@@ -168,7 +168,7 @@ def notes(result: Result) -> dict[str, list[str]]:
 
 
 def shares(result: Result) -> dict[str, set[str]]:
-    """Which workers had executors with cases on which device. Fails if two had a device at the same time."""
+    """Return the workers that ran cases on each device. Fail if two of them had a device at the same time."""
     users: dict[str, str] = {}
     shared: dict[str, set[str]] = defaultdict(set)
     for line in result.lines:
@@ -186,7 +186,7 @@ def shares(result: Result) -> dict[str, set[str]]:
     return shared
 
 
-#: Eight cases for one GPU each.
+#: Eight cases that each need one GPU.
 PLAIN = """
 @on_gpu
 @pytest.mark.parametrize("n", range(8))

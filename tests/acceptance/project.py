@@ -1,4 +1,4 @@
-"""A conformance project in a temporary folder, run through the harness the way a user does: in a process of its own."""
+"""A conformance project in a temporary folder, run through the harness as a user does: in a separate process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.warm.launch import MARK, MARK_LENGTH
 
 SUITES = Path(__file__).with_name("fixture_suites")
 SHARED_MEMORY = Path("/dev/shm")
-#: Seconds after which a run, or a wait for something in it, is given up: far more than any takes.
+#: Seconds after which a run, or a wait for an event in it, fails: far more than any needs.
 PATIENCE = 600.0
 
-# Every process of every run would import hypothesis: 0.15 s of processor time each.
+# Without this, each process of each run would import hypothesis: 0.15 s of processor time each.
 _INI = """\
 [pytest]
 addopts = -p no:hypothesispytest
@@ -46,7 +46,7 @@ _COUNTS = re.compile(r"^=+ (.+) in [0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Result:
-    """What is left of a run. `ledger` is None where there is no journal, `junit` where there is no report."""
+    """The result of a run. `ledger` is None without a journal, `junit` without a report."""
 
     status: int
     terminal: str
@@ -64,34 +64,34 @@ class Result:
 
     @property
     def ledger(self) -> Ledger:
-        """The verdicts. Raises JournalError where there is no journal."""
+        """The verdicts. Raises JournalError if there is no journal."""
         return Ledger.from_journal(self.contents)
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """The outcome of every case, by its id."""
+        """The outcome of each case, by id."""
         return {verdict.case: verdict.outcome.value for verdict in self.ledger.verdicts}
 
     @property
     def junit(self) -> Element:
-        """The root of junit.xml. Raises when the file is missing or is not XML."""
+        """The root of junit.xml. Raises if the file is missing or not XML."""
         return ElementTree.parse(self.run_dir / "junit.xml").getroot()
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of pytest's last line, by its words: ``{"passed": 3, "error": 1}``."""
+        """The numbers of pytest's last line, by word: ``{"passed": 3, "error": 1}``."""
         found = _COUNTS.findall(self.terminal)
         assert found, f"the run did not come to pytest's summary:\n{self.terminal}"
         pairs = (part.split(" ", 1) for part in found[-1].split(", ") if part[0].isdigit())
         return {{"errors": "error", "warning": "warnings"}.get(word, word): int(number) for number, word in pairs}
 
     def tail(self) -> str:
-        """The end of what the run printed, for messages."""
+        """The end of the run's output, for messages."""
         return f"exit status {self.status}\n{self.terminal[-6000:]}"
 
 
 class Running:
-    """A run in progress, in a session of its own."""
+    """A run in progress, in its own session."""
 
     def __init__(self, process: Process, output: Path, run_dir: Path, mark: str) -> None:
         self.process = process
@@ -101,20 +101,20 @@ class Running:
         self._begun = time.monotonic()
 
     def lines(self) -> list[dict[str, Any]]:
-        """What the journal says so far."""
+        """Return the lines of the journal so far."""
         return journal_lines(self.run_dir)
 
     def terminal(self) -> str:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self._output.read_text(encoding="utf-8", errors="backslashreplace")
 
     def started(self, case: str) -> dict[str, Any]:
-        """Wait for a line that says that `case` starts; the latest such line."""
+        """Wait for a line that reports the start of `case`, and return the latest such line."""
         self.wait_for(lambda: any(_starts(line, case) for line in self.lines()), f"the start of {case}")
         return next(line for line in reversed(self.lines()) if _starts(line, case))
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Look until `condition` holds, for as long as the run goes on; a failure after PATIENCE seconds."""
+        """Poll until `condition` holds. Fail if the run ends, or after PATIENCE seconds."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             over = self.process.poll() is not None
@@ -123,11 +123,11 @@ class Running:
             time.sleep(0.01)
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of the run that lives."""
+        """Return all living processes of the run."""
         return marked(self.mark)
 
     def result(self) -> Result:
-        """Wait for the end of the run, and for that of all its processes."""
+        """Wait for the end of the run and of all its processes."""
         try:
             status = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -136,12 +136,12 @@ class Running:
         seconds = time.monotonic() - self._begun
         self._expect_nothing_left()
         for path in SHARED_MEMORY.glob(f"harness-acceptance-{self.mark}-*"):
-            path.unlink()  # a fixture suite leaves files there on purpose, which outlive its processes
+            path.unlink()  # a fixture suite deliberately leaves files there that outlive its processes
         text = self._output.read_text(encoding="utf-8", errors="backslashreplace")
         return Result(status=status, terminal=text, run_dir=self.run_dir, seconds=seconds)
 
     def kill_all(self) -> None:
-        """End whatever is left of the run, so that a failed test leaves nothing behind."""
+        """Kill all remaining processes, so that a failed test leaves none."""
         for process in self.processes():
             try:
                 process.kill()
@@ -150,7 +150,7 @@ class Running:
         self.process.wait()
 
     def _expect_nothing_left(self) -> None:
-        # Whoever is told to die by the kernel, since its parent ended, still needs a moment to do so.
+        # A process that the kernel kills because its parent ended needs a moment to end.
         _, left = psutil.wait_procs(self.processes(), timeout=10)
         described = [f"{process.pid} {process.cmdline()}" for process in left if process.is_running()]
         if described:
@@ -162,7 +162,7 @@ class Project:
     """A folder with a pytest.ini and suites, in which runs are started."""
 
     def __init__(self, folder: Path, *topics: str) -> None:
-        """`topics` are folders of fixture suites that it gets a copy of."""
+        """Create the project with copies of the fixture suites in the folders `topics`."""
         self.folder = folder
         self.temp = folder / "tmp"
         self.temp.mkdir(parents=True)
@@ -171,7 +171,7 @@ class Project:
             shutil.copytree(SUITES / topic, folder / "suites" / topic, ignore=shutil.ignore_patterns("__pycache__"))
 
     def write(self, name: str, text: str) -> None:
-        """Make a file of the project, `text` in UTF-8."""
+        """Write `text` in UTF-8 to a file of the project."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -186,12 +186,12 @@ class Project:
         cold: bool = False,
         window: Window | None = None,
     ) -> Running:
-        """Start ``pytest SUITES ARGUMENTS`` and return at once; with `results_dir` in a run directory of our choice.
+        """Start ``pytest SUITES ARGUMENTS`` and return immediately; `results_dir` adds a run directory.
 
         The process is a warm one (`tests.warm`), unless `cold`. Its output goes to a file, or to the `window`.
 
-        It starts in `folder` of the project. Without `suites` only the arguments are given.
-        `env` is added to the environment; a value of None keeps the variable out of it.
+        It starts in `folder` of the project. Without `suites`, only the arguments are given. `env` is added to the
+        environment; a value of None removes the variable.
         """
         name = f"run-{secrets.token_hex(4)}"
         here = self.folder / folder
@@ -202,7 +202,7 @@ class Project:
             command.append(f"--results-dir={name}")
         if not any(argument in ("--lf", "--ff", "--sw") for argument in arguments):
             command += ["-p", "no:cacheprovider"]
-        command += ["-p", "no:hypothesispytest"]  # half a second of each process, for nothing
+        command += ["-p", "no:hypothesispytest"]  # it costs half a second per process
         outer = os.environ.items()
         environment = {key: value for key, value in outer if not key.startswith((*FOREIGN, "CUDA_VISIBLE_DEVICES"))}
         wanted: dict[str, str | None] = {
@@ -229,7 +229,7 @@ class Project:
         results_dir: bool = True,
         cold: bool = False,
     ) -> Result:
-        """As `start`, to its end."""
+        """Run `start` to its end."""
         running = self.start(*arguments, suites=suites, folder=folder, env=env, results_dir=results_dir, cold=cold)
         try:
             return running.result()
@@ -238,17 +238,17 @@ class Project:
             raise
 
     def probe_names(self) -> list[str]:
-        """The names of the files that cases have made in their PROBE_DIR."""
+        """Return the names of the files that cases have created in their PROBE_DIR."""
         return sorted(path.name for path in (self.folder / "probe").iterdir())
 
     def probe(self, name: str) -> list[str]:
-        """The lines that cases have appended to this file in their PROBE_DIR; none when there is no such file."""
+        """Return the lines that cases have appended to this file in their PROBE_DIR; none if there is no such file."""
         path = self.folder / "probe" / name
         return path.read_text().splitlines() if path.exists() else []
 
 
 def journal_lines(run_dir: Path) -> list[dict[str, Any]]:
-    """The whole lines of a journal, also while it is being written; none before there is one."""
+    """Return the complete lines of a journal, even while it is being written; none if there is no journal yet."""
     try:
         data = (run_dir / journal.FILE_NAME).read_bytes()
     except FileNotFoundError:
@@ -257,7 +257,7 @@ def journal_lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Every living process with `mark` in its environment, this process's own descendants or not."""
+    """Return all living processes with `mark` in their environment, including those that are not descendants."""
     return list(_marked(mark))
 
 
@@ -275,17 +275,17 @@ def _starts(line: Mapping[str, Any], case: str) -> bool:
 
 
 def interrupt(running: Running) -> None:
-    """What Ctrl-C at a terminal does: SIGINT to the process group of the run."""
+    """Send SIGINT to the run's process group, as Ctrl-C at a terminal does."""
     os.killpg(running.process.pid, signal.SIGINT)
 
 
 def open_gate(running: Running, path: Path) -> None:
-    """Let a case go on that waits to open the pipe at `path`."""
+    """Let a case continue that waits to open the pipe at `path`."""
 
     def opened() -> bool:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # nobody waits there yet
+        except OSError:  # no case waits there yet
             return False
         return True
 

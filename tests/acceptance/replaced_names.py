@@ -1,4 +1,4 @@
-"""The names of the standard library that our code uses in the process of a case, found in its own source."""
+"""The names of the standard library that the harness uses in the process of a case, found in its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import harness
 
 _HARNESS = Path(harness.__file__).parent
-#: The files that run in the process of a case.
+#: The files whose code runs in the process of a case.
 _WHERE = (
     "executor/*.py",
     "checks/**/*.py",
@@ -26,7 +26,7 @@ _STATIC = frozenset({"__future__", "abc", "collections.abc", "dataclasses", "enu
 
 
 def used_names() -> list[str]:
-    """Returns the functions and classes, by their full names, that can be replaced."""
+    """Return the full names of the functions and classes that can be replaced."""
     files = sorted({path for pattern in _WHERE for path in _HARNESS.glob(pattern)})
     found = {name for path in files for name in _names(ast.parse(path.read_text(encoding="utf-8")))}
     return sorted(name for name in found if name.rpartition(".")[0] not in _STATIC and _is_replaceable(name))
@@ -58,7 +58,7 @@ def _is_of_python(module: str) -> bool:
 
 
 def owner_of(name: str) -> object:
-    """Returns the object whose attribute has this full name; None if there is no such object."""
+    """Return the object whose attribute has this full name; None if there is none."""
     parts = name.split(".")[:-1]
     for length in range(len(parts), 0, -1):
         try:
@@ -78,7 +78,7 @@ def _is_replaceable(name: str) -> bool:
         return False
     try:
         setattr(owner, last, value)
-    except (AttributeError, TypeError):  # of a class written in C
+    except (AttributeError, TypeError):  # an attribute of a class written in C
         return False
     if isinstance(owner, type) and not isinstance(vars(owner).get(last), type(value)):
         setattr(owner, last, vars(owner)[last])

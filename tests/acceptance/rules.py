@@ -1,4 +1,4 @@
-"""Writes what a run is held to into a project, and reads what it made of it."""
+"""Helpers that write profiles and waivers into a project, and check how a run applied them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def configure(project: Project, name: str, **keys: Any) -> None:
 
 
 def waive(project: Project, **keys: Any) -> None:
-    """Write ``configs/waivers/known.yaml`` with one waiver; `keys` replace what it has by default."""
+    """Write ``configs/waivers/known.yaml`` with one waiver; `keys` override the defaults."""
     entry = {"expect": "failed", "reason": "known", "link": "https://example.org/1", "owner": "me", **keys}
     configure(project, "waivers/known", waivers=[{"expires": "2999-12-31", **entry}])
 
 
 def kinds(result: Result) -> list[str]:
-    """The kinds of the run's findings."""
+    """Return the kinds of the run's findings."""
     return sorted(finding.kind for finding in result.ledger.findings)
 
 
 def refused(result: Result, *words: str) -> None:
-    """The run did not start: pytest's status for wrong usage, what is wrong, and nothing left on disk."""
+    """Check that the run did not start: a usage error with these words, and no files on disk."""
     assert result.status == 4, result.tail()
     for word in words:
         assert word in result.terminal, result.tail()
@@ -41,9 +41,9 @@ def refused(result: Result, *words: str) -> None:
 def command(
     project: Project, *arguments: str, patience: float = PATIENCE, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Exit status and output of ``harness ARGUMENTS`` in the project's folder; given up after `patience` seconds.
+    """Return exit status and output of ``harness ARGUMENTS`` in the project's folder; fail after `patience` seconds.
 
-    `env`: the whole environment; by default that of this process, with all GPUs hidden.
+    `env` is the whole environment; by default this process's, with all GPUs hidden.
     """
     done = subprocess.run(
         [sys.executable, "-m", "harness.cli", *arguments],

@@ -1,4 +1,4 @@
-"""A case begins while the one before it is reported. Nothing else changes: order, blame, outputs, stops."""
+"""A case begins while the previous one is being reported, without effects on order, blame, output or stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_1():
     began("one")
 def test_2(): print("two")
 """
-#: In the process that reports, and not in executors: after the report of the first case, wait until the second runs.
+#: In the reporting process, not in executors: after the report of the first case, wait until the second runs.
 WAITS = """
 import os, pathlib, time
 here = None
@@ -30,7 +30,7 @@ def pytest_runtest_logfinish(nodeid):
 """
 
 
-#: Many cases, of which one ends its process. Each says that it ran.
+#: Many cases, one of which ends its process. Each records that it ran.
 MANY = """
 import os, pathlib, pytest
 @pytest.mark.parametrize("n", range(60))
@@ -40,7 +40,7 @@ def test_n(n):
     if n == 40:
         os._exit(3)
 """
-#: In the process that reports: look whether the case behind the next one has begun, for a moment after each report.
+#: In the reporting process: check briefly after each report whether the next but one case has begun.
 LOOKS = """
 import os, pathlib, re, time
 here = None
@@ -58,7 +58,7 @@ def pytest_runtest_logfinish(nodeid):
 
 
 def overlapping(make_project: MakeProject, then: str) -> Project:
-    """A project whose second case must begin before the first is reported, and what is done then."""
+    """Return a project whose second case must begin before the first is reported; `then` is the code that follows."""
     project = make_project()
     project.write("suites/conftest.py", WAITS.format(then=then))
     project.write("suites/quick/test_quick.py", CASES)
@@ -103,7 +103,7 @@ def test_another_order_than_that_of_the_list_loses_no_case(make_project: MakePro
 
 
 def test_cases_that_are_left_out_and_come_later_are_not_lost(make_project: MakeProject) -> None:
-    """After the 30th case pytest goes on with the 32nd: the 31st may have run by then, and runs again at the end."""
+    """pytest continues with the 32nd case after the 30th: the 31st, which may have run, runs again at the end."""
     project = make_project()
     project.write(
         "suites/conftest.py",
@@ -125,7 +125,7 @@ def test_cases_that_are_left_out_and_come_later_are_not_lost(make_project: MakeP
 
 
 def test_an_executor_runs_several_cases_at_one_request(make_project: MakeProject) -> None:
-    """Each is journalled as if it had been asked for alone, and the one that ended the process alone is blamed."""
+    """Each case is journalled as if requested alone, and only the case that ended the process is blamed."""
     project = make_project()
     project.write("suites/conftest.py", LOOKS)
     project.write("suites/quick/test_quick.py", MANY)

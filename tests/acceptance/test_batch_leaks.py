@@ -1,4 +1,4 @@
-"""Processes that grow over many cases, of which none grows enough to be looked into by itself."""
+"""Processes that grow over many cases, none of which grows enough to be checked individually."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MALLOC = "suites/batch_malloc/test_malloc.py::test_case[15]"
 MAPPING = "suites/batch_mapping/test_mapping.py::test_case[3]"
 PAIR = ("suites/batch_pair/test_pair.py::test_makes_a_list", "suites/batch_pair/test_pair.py::test_adds_to_it")
 HEAP = "100.0 KiB more malloc memory of C code, NumPy or torch on the CPU per round over 9 rounds"
-#: The time that these runs take gives too little for the search on a busy machine.
+#: On a busy machine, the default limit for these short runs is too short for the search.
 SEARCH = "--leak-search=600"
 
 
@@ -30,7 +30,7 @@ def finals(result: Result, case: str) -> list[dict[str, Any]]:
 
 
 def expect_one_leaks(result: Result, case: str, message: str) -> dict[str, Any]:
-    """One case has leaked, all others have passed; its last line in the journal."""
+    """Check that one case has leaked and all others have passed; return the case's last line in the journal."""
     left = {name: outcome for name, outcome in result.verdicts.items() if outcome != "passed"}
     assert left == {case: "leaked"}, result.tail()
     assert result.status == 1
@@ -91,7 +91,7 @@ def test_after():
 
 @pytest.mark.parametrize("keeps", ["pass", "MORE.append(bytearray(200_000))"])
 def test_what_pytest_keeps_of_an_error_is_no_growth(make_project: MakeProject, keeps: str) -> None:
-    """Pytest makes it once. What a case that passes keeps is searched for."""
+    """pytest keeps it once. Memory that a passed case keeps is searched for."""
     project = make_project()
     project.write("suites/raises/test_raises.py", RAISES.replace("KEEPS", keeps))
     result = project.run("-n0", SEARCH)
@@ -110,16 +110,16 @@ def test_a_case_that_maps_some_memory_each_time(make_project: MakeProject, sprea
         MAPPING,
         "3.0 MiB more address space outside malloc (mmap, thread stacks, Python arenas, libraries) per round",
     )
-    # Python may have taken an arena of 1 MiB beside them, or have given one back.
+    # Python may also have taken an arena of 1 MiB, or have freed one.
     assert {f"mapped_bytes: {size}.0 MiB of anonymous memory" for size in (26, 27, 28)} & set(last["notes"])
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("spread", [("-n0",), ("-n2", "--dist=loadfile")])  # otherwise chance may part the two
+@pytest.mark.parametrize("spread", [("-n0",), ("-n2", "--dist=loadfile")])  # other distributions may part the two
 def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[str, ...]) -> None:
-    """None of them leaks alone: a finding names both, with the amount and the line that allocates.
+    """Neither leaks alone: a finding names both, with the amount and the allocating line.
 
-    And a shell line which finds the same.
+    The finding's shell line finds the same.
     """
     project = make_project("batch_pair")
     result = project.run(*spread, SEARCH)
@@ -134,7 +134,7 @@ def test_two_cases_that_leak_together(make_project: MakeProject, spread: tuple[s
         rf"{PAIR[1]} leaks only in one process with {PAIR[0]}: ([\d.]+)( KiB more malloc.*)", finding.message
     )
     assert amount is not None, finding.message
-    assert 99 < float(amount[1]) < 102  # C code may keep a little beside the 100 KiB
+    assert 99 < float(amount[1]) < 102  # C code may keep a little in addition to the 100 KiB
     assert amount[2].startswith(HEAP.removeprefix("100.0")), finding.message
     assert "suites/batch_pair/test_pair.py:21" in finding.message
     assert f"FINDING batch_leak: {PAIR[1]} leaks only in one process with {PAIR[0]}" in result.terminal
@@ -174,7 +174,7 @@ def test_several_leaks_in_one_batch_are_distinguished(make_project: MakeProject)
 
 
 def test_what_the_next_case_gives_back_is_no_leak(make_project: MakeProject) -> None:
-    """Two tables are made that stay, so that there is something to look into."""
+    """Two tables stay, so that there is growth to search for."""
     project = make_project()
     project.write(
         "suites/passing/test_passing.py",
@@ -204,7 +204,7 @@ def test_makes_another():
 
 @pytest.mark.parametrize("arguments", [("--isolation=case",), ("--leak-check=off",)])
 def test_nothing_is_found_where_nothing_is_compared(make_project: MakeProject, arguments: tuple[str, ...]) -> None:
-    """With a process for each case none has grown over several; and the check can be switched off."""
+    """With one process per case, no process grows over several; and the check can be switched off."""
     result = make_project("batch_malloc", "batch_pair").run("-n0", *arguments)
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
     assert kinds(result) == []
@@ -212,7 +212,7 @@ def test_nothing_is_found_where_nothing_is_compared(make_project: MakeProject, a
 
 
 def test_what_has_leaked_by_itself_is_not_looked_into_again(make_project: MakeProject) -> None:
-    """A case that one look finds out ends its process; the batch before it is innocent."""
+    """A case that is found alone ends its process; the batch before it is innocent."""
     project = make_project("batch_mapping")
     project.write(
         "suites/large/test_large.py",
@@ -235,7 +235,7 @@ def test_large(n):
 
 
 def test_a_trial_that_dies_accuses_nobody(make_project: MakeProject) -> None:
-    """A case kills its process when it runs a second time: the suspicion stays open, and this is reported."""
+    """A case kills its process when it runs again: the suspicion remains unconfirmed, and is reported as such."""
     project = make_project("batch_malloc")
     project.write(
         "suites/dies/test_dies.py",
@@ -261,7 +261,7 @@ def test_dies_the_second_time():
 
 
 def test_a_waived_leak_stays_waived(make_project: MakeProject) -> None:
-    """A case that is expected to leak runs apart: nobody else's batch has grown by it."""
+    """A case that is expected to leak runs apart, so it does not add to another batch's growth."""
     project = make_project()
     project.write(
         "suites/waived/test_waived.py",
@@ -288,7 +288,7 @@ def test_other(n):
 
 
 def test_what_a_case_keeps_is_reported_and_not_looked_at(make_project: MakeProject) -> None:
-    """Memory that grows by the case's own account is no leak; the run says of how many cases it did not look."""
+    """Growth that the case declares is not a leak; the run reports the number of unchecked cases."""
     project = make_project()
     project.write(
         "suites/keeping/test_keeping.py",
@@ -371,7 +371,7 @@ def test_without_time_for_a_search_growth_is_reported_and_not_red(make_project: 
 
 @pytest.mark.nightly
 def test_a_batch_too_large_for_the_time_is_searched_case_by_case(make_project: MakeProject) -> None:
-    """Rounds of all cases would take 43 s. The case that grew most is tried alone."""
+    """Rounds of all cases would take 43 s, so only the case that grew most is tried."""
     result = slow(make_project, pause=0).run("-n0", "--leak-search=30")
     left = {case: verdict for case, verdict in result.verdicts.items() if verdict != "passed"}
     assert left == {LEAKS: "leaked"}, result.tail()
@@ -408,7 +408,7 @@ def test_the_growth_of_one_case_is_confirmed_within_the_same_time(
 
 @pytest.mark.ways("spread", SPREAD)
 def test_every_case_has_its_verdict_before_a_search_begins(make_project: MakeProject, spread: str) -> None:
-    """Also where the process that grew has ended before, because the next case needs one of its own."""
+    """This also holds if the process that grew has already ended, because the next case needs its own."""
     project = make_project("batch_malloc")
     mark = '@pytest.mark.leaks("known", link="https://example.org/1")'
     keeps = "KEPT.append(bytearray(1 << 20))"
@@ -421,14 +421,14 @@ def test_every_case_has_its_verdict_before_a_search_begins(make_project: MakePro
         if line["event"] == "activity" and line["what"].startswith("searching for leaks")
     ]
     before = {line["case"] for line in result.lines[: searches[0]] if line["event"] == "finish" and line["final"]}
-    if spread == "-n0":  # with several workers, each searches when its own cases are done
+    if spread == "-n0":  # with several workers, each searches after its own cases
         assert before == result.verdicts.keys()
     assert MALLOC in before
 
 
 @pytest.mark.nightly
 def test_a_long_list_of_cases_is_a_file(make_project: MakeProject) -> None:
-    """Twelve cases of which each leaks too little to be found alone: the command names a file, and finds the same."""
+    """Of twelve cases, each leaks too little to be found alone: the command names a file, and finds the same."""
     project = make_project()
     project.write(
         "suites/many/test_many.py",

@@ -1,4 +1,4 @@
-"""`harness bisect`: a case that goes wrong only after others, and which others these are."""
+"""`harness bisect`: a case that fails only after others, and the search for these others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _run(folder: Path) -> tuple[Project, Result]:
 
 
 def _bisect(project: Project, run: Result, case: str) -> tuple[int, str]:
-    """Returns the exit status, and what was printed."""
+    """Return the exit status and the output."""
     output = project.folder / "bisect.out"
     command = ["-m", "harness.cli", "bisect", str(run.run_dir), f"{FILE}::{case}"]
     with output.open("wb") as file:
@@ -54,7 +54,7 @@ def _bisect(project: Project, run: Result, case: str) -> tuple[int, str]:
     return status, output.read_text(encoding="utf-8")
 
 
-@pytest.mark.nightly  # the next test finds one that it takes
+@pytest.mark.nightly  # the next test finds a case that it needs
 def test_the_fewest_cases_that_it_takes_are_found_and_recorded(tmp_path: Path) -> None:
     project, run = _run(tmp_path)
     status, printed = _bisect(project, run, "test_fails_after_two")
@@ -66,7 +66,7 @@ def test_the_fewest_cases_that_it_takes_are_found_and_recorded(tmp_path: Path) -
     assert f"goes wrong:     {found.reproduce}" in printed
     assert Ledger.from_journal(run.contents).bisected == (found,)
     again = project.run(f"{FILE}::test_leaves[1]", f"{FILE}::test_leaves[3]", suites=f"{FILE}::test_fails_after_two")
-    assert again.verdicts[f"{FILE}::test_fails_after_two"] == "passed"  # before them, and not after
+    assert again.verdicts[f"{FILE}::test_fails_after_two"] == "passed"  # `again` runs it before them, not after
 
 
 def test_a_crash_in_company_is_explained_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is known of a case that broke is said of it, and of no other; and one line makes it break again."""
+"""Information about a broken case is reported for that case only, and one line reproduces the failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 def finish(result: Result, name: str) -> dict[str, Any]:
-    """The final line of the journal on the case whose id ends with `name`."""
+    """Return the journal's final line for the case whose id ends with `name`."""
     found = [
         line
         for line in result.lines
@@ -48,7 +48,7 @@ def test_crash(make_project: MakeProject, spread: str) -> None:
 
 
 def test_hang(make_project: MakeProject) -> None:
-    """The stacks of a case that hangs, with the line it hangs in; that one holding the interpreter's lock as well."""
+    """The report of a hanging case has its stacks, with the hanging line, even if the case holds the GIL."""
     project = make_project("hangs")
     result = project.run("-n0", "--isolation=case")
     for name in ("test_python", "test_c_without_lock", "test_c_with_lock"):
@@ -60,7 +60,7 @@ def test_hang(make_project: MakeProject) -> None:
 
 @SPREADS
 def test_reproduce(make_project: MakeProject, spread: str) -> None:
-    """The line that is printed for a failure, pasted into a shell in the same folder, gives the same failure."""
+    """The line printed for a failure, pasted into a shell in the same folder, reproduces the failure."""
     project = make_project()
     project.write(
         "suites/odd folder/test_random.py",
@@ -88,7 +88,7 @@ def test_other():
 
 
 def test_seeds(make_project: MakeProject) -> None:
-    """Cases draw the same numbers in every mode and on any worker, and others than their neighbours."""
+    """A case draws the same numbers in each mode and on any worker, and its neighbours draw different ones."""
     project = make_project()
     project.write(
         "suites/seeds/test_seeds.py",
@@ -110,7 +110,7 @@ def test_draw(number, case_seed):
         "part": ("-n0", "-k", "2 or 3"),
     }
     drawn = {}
-    once = "--leak-check=off"  # else cases may run again, to find out what has made their process grow
+    once = "--leak-check=off"  # otherwise cases may run again, to search for growth
     for name, arguments in runs.items():
         result = project.run(*arguments, once, "--seed=5", env={"DRAWN": name})
         assert result.status == 0, result.tail()
@@ -128,7 +128,7 @@ def test_drawn_seed_is_printed(make_project: MakeProject) -> None:
 
 
 def test_output_is_capped(make_project: MakeProject) -> None:
-    """100 MB of output, twice, and an exception of 3 MB: reports stay small, and head and tail are there."""
+    """For 100 MB of output, twice, and an exception of 3 MB, reports stay small and keep head and tail."""
     project = make_project("noise")
     result = project.run("-n0")
     assert (result.run_dir / "journal.ndjson").stat().st_size < 2 << 20
@@ -142,7 +142,7 @@ def test_output_is_capped(make_project: MakeProject) -> None:
 
 
 def test_output_goes_to_its_case(make_project: MakeProject) -> None:
-    """What a case prints, in Python, in C and past both, is its own output; its neighbours have none of it."""
+    """Output of a case in Python, in C and directly to the descriptors is its own; its neighbours have none of it."""
     project = make_project("noise")
     result = project.run("-n0")
     assert "\\udc80" in finish(result, "test_prints")["stdout"]
@@ -156,7 +156,7 @@ def test_output_goes_to_its_case(make_project: MakeProject) -> None:
 
 @SPREADS
 def test_raw_ids(make_project: MakeProject, spread: str) -> None:
-    """pytest escapes what is odd in ids, unless a project turns that off: then control characters come through."""
+    """pytest escapes unusual characters in ids unless a project disables that; then control characters come through."""
     project = make_project()
     ini = (project.folder / "pytest.ini").read_text()
     option = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support"
@@ -192,7 +192,7 @@ def test_crashes(text):
 
 
 def test_surrogate_id(make_project: MakeProject) -> None:
-    """A lone surrogate in an id, likewise; xdist itself cannot carry one."""
+    """The same holds for a lone surrogate in an id; xdist itself cannot transfer one."""
     project = make_project()
     ini = (project.folder / "pytest.ini").read_text()
     option = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support"
@@ -215,7 +215,7 @@ def test_ids(text):
 
 
 def test_long_temporary_folder(make_project: MakeProject, tmp_path: Path) -> None:
-    """The path of a socket is short; that of a folder for temporary files need not be."""
+    """The temporary folder may have a long path, although a socket's path must be short."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     result = make_project("plain").run("-n0", env={"TMPDIR": str(folder)})

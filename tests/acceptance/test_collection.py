@@ -1,4 +1,4 @@
-"""Tests are collected once, in the zygote: supervisors get the same list, and import no test file."""
+"""Tests are collected once, in the zygote: supervisors get the same list, and import no test files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.acceptance.project import Project, Result
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
-#: Writes down which processes of the run import the tests.
+#: Records the processes of the run that import the tests.
 HEAVY = """\
 import os, pathlib, sys
 
@@ -103,17 +103,17 @@ def project(make_project: MakeProject) -> Project:
 
 
 def _listed(project: Project, *arguments: str, suites: str | None = "suites") -> list[str]:
-    """The ids that pytest lists when it imports the tests itself."""
+    """Return the ids that pytest lists when it imports the tests itself."""
     result = project.run("--collect-only", "-q", "-n0", *arguments, suites=suites)
     assert result.status in (0, 5), result.tail()
     return [line for line in result.terminal.splitlines() if "::" in line and not line.startswith(" ")]
 
 
 def _collected(result: Result) -> tuple[list[str], set[str]]:
-    """The ids in the journal, and the deselected ones. All workers have the same."""
+    """Return the ids in the journal, and the deselected ones; fail if workers differ."""
     lines = [line for line in result.lines if line["event"] == "collected"]
     assert len({line["hash"] for line in lines}) == 1, result.tail()
-    # Workers that have collected at the same moment both write the ids.
+    # Workers that have collected at the same time both write the ids.
     full, *others = [line for line in lines if line["ids"] or line["deselected"]] or lines[:1]
     assert all((other["ids"], other["deselected"]) == (full["ids"], full["deselected"]) for other in others)
     return list(full["ids"]), set(full["deselected"])
@@ -137,7 +137,7 @@ def _collected(result: Result) -> tuple[list[str], set[str]]:
     ids=" ".join,
 )
 def test_the_list_is_that_of_a_local_collection(project: Project, arguments: tuple[str, ...], spread: str) -> None:
-    """The same ids in the same order, and the same ones deselected."""
+    """The ids have the same order, and the same ids are deselected."""
     listing = [] if arguments and arguments[0].startswith("--dist") else arguments
     wanted = _listed(project, *listing)
     result = project.run(spread, *arguments)
@@ -159,7 +159,7 @@ def test_the_list_is_that_of_a_local_collection(project: Project, arguments: tup
         ("suites/b/test_more.py::TestMore::test_many[s-1]", "suites/a/test_many.py::test_four"),
         ("suites/b/test_more.py", "suites/b/test_more.py", "--keep-duplicates"),
         ("--pyargs", "suites.b.test_more"),
-        # pytest then makes the nodes of the folder, and so of its files, a second time.
+        # pytest then creates the nodes of the folder, and so of its files, a second time.
         ("suites/b/test_more.py::TestMore", "suites/b/test_one.py", "suites/b/test_more.py::TestOther"),
         ("suites/b/test_more.py::TestOther", "suites/b/test_one.py"),
     ],
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_imported_is_shown_once(project: Project, text: st
     local = project.run("--isolation=none", spread)
     result = project.run(spread)
     assert result.status == 2, result.tail()
-    # xdist compares the texts of two workers, but not the tracebacks.
+    # xdist compares the error texts of two workers, but not the tracebacks.
     times = result.terminal.count("ERROR collecting")
     assert times == local.terminal.count("ERROR collecting") == result.counts["error"]
     assert times == 1 or spread == "-n2"
@@ -241,7 +241,7 @@ def test_the_other_tests_run_on_request(project: Project, spread: str) -> None:
 def test_what_is_not_there_is_a_usage_error(
     project: Project, spread: str, isolation: str, missing: str, reported: str
 ) -> None:
-    """Also with workers, whose errors xdist drops: it ends with "no tests ran"."""
+    """This also holds with workers, whose errors xdist drops: it ends with "no tests ran"."""
     result = project.run(f"--isolation={isolation}", spread, "suites/a/test_many.py::test_five", missing, suites=None)
     assert result.status == 4, result.tail()
     assert reported in result.terminal
@@ -310,7 +310,7 @@ def test_a_file_that_ends_the_zygote(project: Project, dies: str, spread: str) -
 
 
 def test_a_zygote_that_must_not_be_forked_has_a_list_all_the_same(make_project: MakeProject) -> None:
-    """It starts anew, and its executors import the tests; supervisors still do not."""
+    """It is restarted, and its executors import the tests; supervisors still do not."""
     project = make_project()
     project.write("heavy.py", HEAVY)
     text = "import threading, heavy\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
@@ -319,7 +319,7 @@ def test_a_zygote_that_must_not_be_forked_has_a_list_all_the_same(make_project: 
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
     (started,) = {line["reason"] for line in result.lines if line["event"] == "executor" and line["state"] == "started"}
     assert "other threads" in started
-    # The zygote, and an executor, which the zygote has started with a command line of its own.
+    # The zygote and an executor: the zygote has started it with the same command line.
     assert set(project.probe("imports")) == {"zygote"}
 
 
@@ -352,7 +352,7 @@ def test_a_second_zygote_with_another_list_is_refused(make_project: MakeProject)
 
 @pytest.mark.parametrize("start", ["fork", "cold"])
 def test_what_capturing_sets_before_test_files_are_imported_is_set(make_project: MakeProject, start: str) -> None:
-    """click's tests import the folder that pytest's capturing makes tempfile find."""
+    """click's tests import the temporary folder, which tempfile determines when pytest starts capturing."""
     project = make_project()
     text = "from tempfile import tempdir\n\ndef test_a():\n    assert tempdir is not None\n"
     project.write("suites/first/test_first.py", text)

@@ -1,4 +1,4 @@
-"""Cases that wait for a device: it is shared in turns, drained meanwhile, or held by a worker that dies."""
+"""Cases that wait for a device that is shared in turns, drained meanwhile, or held by a worker that dies."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_pair(n):
 """
         + PLAIN
     )
-    result = machine.run("-n2", "--dist=load")  # our own order gives them all to one worker
+    result = machine.run("-n2", "--dist=load")  # the harness's order would give all of them to one worker
     assert result.status == 0, result.tail()
     assert set(verdicts(result).values()) == {"passed"}
     assert shares(result) == {uuid: {"gw0", "gw1"} for uuid in GPU[:2]}
     assert {tuple(sorted(line["devices"])) for line in finishes(result, "test_pair[0]")} == {tuple(GPU[:2])}
 
 
-# In the workers alone: tells the test their process ids, and has the case that holds begin after the other worker's
-# first, and that worker's second after it.
+# Only in workers: records the process ids. The holding case begins after the other worker's first case, and that
+# worker's second case after the holding one.
 _DIRECTS = """
 import os, pathlib, time, pytest
 
@@ -68,9 +68,9 @@ def test_holds():
 
 @pytest.fixture
 def held(machine: Machine) -> Iterator[Callable[[str], Running]]:
-    """Starts two workers on one GPU, the other being sick. One runs a case, the other has run some and waits its turn.
+    """Start two workers on one GPU; the other GPU is sick. One runs a case, the other has run some and waits.
 
-    The case ends by `end` once it is marked "go on".
+    The case ends with `end` once it is marked "go on".
     """
     begun: list[Running] = []
 
@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_in_its_turn_does_not_keep_the_device(
 
 @pytest.mark.nightly
 def test_a_device_that_does_not_become_free_is_not_waited_for_without_end(machine: Machine) -> None:
-    """What the worker waits for is reported while it waits; then the case is not run, and the next one is."""
+    """The worker's wait is reported while it lasts; then the case is not run, and the next one is."""
     machine.suite(
         """
 pytestmark = pytest.mark.timeout(600_000)
@@ -151,7 +151,7 @@ def test_next():
 """,
         "test_b",
     )
-    # A device is waited for for 20 times the limit of a case that names none, which makes 6 s; the cases have 600.
+    # The wait for a device lasts 20 times the limit of a case without a mark, which is 6 s; the cases have 600.
     running = machine.start("-n2", "--dist=loadfile", "--no-health", "--timeout-multiplier=0.001")
     result = checked(running.result())
     assert verdicts(result) == {

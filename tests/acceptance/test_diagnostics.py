@@ -1,4 +1,4 @@
-"""Runs with --collect-on-failure on a machine with fake GPUs and fake programs of the driver."""
+"""Runs with --collect-on-failure on a machine with fake GPUs and fake driver programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ echo "Driver Version : 570.10"
 
 @pytest.fixture
 def programs(machine: Machine, tmp_path: Path) -> str:
-    """A PATH with a fake nvidia-smi first."""
+    """Return a PATH with a fake nvidia-smi first."""
     folder = tmp_path / "programs"
     folder.mkdir()
     (folder / "nvidia-smi").write_text(_SMI)

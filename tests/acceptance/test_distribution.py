@@ -1,4 +1,4 @@
-"""A mixed suite under every way in which xdist hands out cases: one verdict each, the same everywhere."""
+"""A mixed suite with each of xdist's distributions: one verdict per case, and the same everywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_dist(make_project: MakeProject, dist: str) -> None:
 
 
 def test_dist_each(make_project: MakeProject) -> None:
-    """Every worker runs every case; a case has one verdict all the same. pytest itself counts each run of a case."""
+    """Every worker runs every case, but a case has one verdict. pytest itself counts each run of a case."""
     project = make_project("mixed")
     wanted = expected(project, "batch")
     result = project.run("-n2", "--dist=each")
@@ -37,7 +37,7 @@ def test_more_workers_than_cases(make_project: MakeProject) -> None:
 
 @pytest.mark.nightly
 def test_auto_is_one_worker_a_core(make_project: MakeProject) -> None:
-    """``-n auto`` takes at most one worker a core that this process may use, however many the machine has."""
+    """``-n auto`` starts at most one worker per core that this process may use, regardless of the machine's cores."""
     project = make_project("mixed")
     result = project.run("-nauto")
     compare(result, expected(project, "batch"))
@@ -103,7 +103,7 @@ def pytest_runtest_logreport(report):
 def test_each_plugin_hears_of_each_case_as_without_the_harness(
     make_project: MakeProject, has_conftest_hook: bool
 ) -> None:
-    """In workers and in the controller, in pytest's order, each hook once; a folder's conftest of its own cases."""
+    """Workers and controller call the hooks once, in pytest's order; a folder's conftest gets only its own cases."""
     project = make_project()
     project.write("conftest.py", _LISTENER)
     for folder in ("one", "two"):
@@ -120,7 +120,7 @@ def test_each_plugin_hears_of_each_case_as_without_the_harness(
     workers = {name: cases for name, cases in heard.items() if name.startswith("gw")}
     of_folder = [cases for name, cases in heard.items() if name.startswith("folder-")]
     phases = ["setup", "call", "teardown"]
-    # One for a case that has passed, unless a conftest must be called for its own cases alone; three for another.
+    # One message per passed case, but three if a conftest must be called for its own cases; three for any other case.
     assert len(heard["messages"]["one"]) == (10 * 3 if has_conftest_hook else 8 + 2 * 3)
     for nodeid in result.verdicts:
         path = nodeid.partition("::")[0]
@@ -132,5 +132,5 @@ def test_each_plugin_hears_of_each_case_as_without_the_harness(
         assert of_controller == [f"{phase} {name} {name} {number}" for phase in phases]
     reported = sorted(nodeid for cases in of_folder for nodeid in cases)
     wanted = [nodeid for nodeid in result.verdicts if "/one/" in nodeid] if has_conftest_hook else []
-    assert reported == sorted(2 * wanted)  # by the process that runs it and by the worker
+    assert reported == sorted(2 * wanted)  # by the process that runs it, and by the worker
     assert all(words == phases for cases in of_folder for words in cases.values())

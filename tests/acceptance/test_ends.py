@@ -1,4 +1,4 @@
-"""Cases that break the end of their process, when the last result has long been reported."""
+"""Cases that break the end of their process, long after the last result is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILES = sorted(path.name for path in (SUITES / "exits").glob("test_*.py"))
 
 @pytest.mark.ways("spread", [("-n0",), ("-n2",)], ids=" ".join)
 def test_each_alone(make_project: MakeProject, spread: tuple[str, ...]) -> None:
-    """Every case in its own process: the end of that process is a part of the case."""
+    """With one process per case, the end of the process is part of the case."""
     project = make_project("exits")
     result = project.run("--isolation=case", *spread)
     compare(result, expected(project, "case"), alone=True)
@@ -21,7 +21,7 @@ def test_each_alone(make_project: MakeProject, spread: tuple[str, ...]) -> None:
 
 @pytest.mark.ways("name", FILES)
 def test_one_among_others(make_project: MakeProject, name: str) -> None:
-    """Several cases in one process, which ends badly: the one that makes it so is found among them."""
+    """If a process with several cases ends badly, the responsible case is found."""
     project = make_project("exits")
     for path in (project.folder / "suites" / "exits").glob("test_*.py"):
         if path.name != name:
@@ -31,7 +31,7 @@ def test_one_among_others(make_project: MakeProject, name: str) -> None:
 
 
 def test_several_among_others(make_project: MakeProject) -> None:
-    """Several cases break the end of the process that they share: each of them is found."""
+    """If several cases break the end of a shared process, each of them is found."""
     project = make_project("exits")
     for name in ("test_atexit_hangs.py", "test_thread_stays.py"):
         (project.folder / "suites" / "exits" / name).unlink()

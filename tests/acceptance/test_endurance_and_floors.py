@@ -1,4 +1,4 @@
-"""Over whole runs: seconds of endurance and floors of speed reach the cases, and figures reach every report."""
+"""In whole runs, endurance seconds and floors of speed reach the cases, and figures reach each report."""
 
 from __future__ import annotations
 

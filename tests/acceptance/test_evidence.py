@@ -1,4 +1,4 @@
-"""Real runs are packed, and verified by whoever gets the archive; runs that are no evidence are refused."""
+"""Real runs are packed, and verified by a recipient of the archive; runs that are not evidence are refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Devices bound to workers, on a machine with eight fake GPUs: the real pynvml loads a fake NVML library.
 
-No case touches CUDA here: what is shown is which devices each executor is told to see.
+No case uses CUDA here: the tests check the devices that each executor is allowed to see.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def _environment(library: Path, **more: Any) -> dict[str, str | None]:
     names = ("LD_LIBRARY_PATH",)
     made = fake_nvml.environment(library, **more)
     chosen = {name: value for name, value in made.items() if name in names or name.startswith("FAKE_NVML_")}
-    # No torch knows these GPUs, so an examination would find them sick; test_sick_devices.py has one that does.
+    # torch does not know these GPUs, so health checks would find them sick; test_sick_devices.py has a torch that does.
     return {**chosen, "CUDA_VISIBLE_DEVICES": mask, "HARNESS_HEALTH": "0"}
 
 
 def _seen(result: Result, name: str = "test_one") -> dict[str, set[tuple[str, ...]]]:
-    """What the cases of each worker saw, checked against the devices that the journal says they had."""
+    """Return what the cases of each worker saw, after checking it against the devices in the journal."""
     seen: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for line in result.lines:
         if line["event"] == "finish" and f"::{name}" in line["case"]:

@@ -1,4 +1,4 @@
-"""Fixtures of every scope are set up and torn down as pytest promises, in each process that needs them."""
+"""Fixtures of each scope are set up and torn down as pytest promises, in each process that needs them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SCOPES = ["session", "package", "module", "class", "function"]
 
 
 def only(project: Project, *names: str) -> None:
-    """Leave only these files of tests in the project."""
+    """Keep only these test files in the project."""
     for path in project.folder.glob("suites/**/test_*.py"):
         if path.name not in names:
             path.unlink()
 
 
 def still_open(lines: list[str]) -> list[str]:
-    """What is set up and not torn down at the end; that things are torn down in reverse order is asserted."""
+    """Return the fixtures that are still set up at the end; assert that tear-downs have the reverse order."""
     stack: list[str] = []
     for line in lines:
         sign, name = line[0], line[1:]
@@ -33,17 +33,17 @@ def still_open(lines: list[str]) -> list[str]:
 
 
 def notes(project: Project, prefix: str) -> list[list[str]]:
-    """What each process noted, a list a process."""
+    """Return the notes of each process."""
     return [project.probe(name) for name in project.probe_names() if name.startswith(prefix)]
 
 
 def test_scopes_in_batch(make_project: MakeProject) -> None:
-    """Shared as in one process; what a crash cuts off is set up anew in the next one."""
+    """They are shared within a process; after a crash, they are set up again in the next process."""
     project = make_project("fixtures")
     only(project, "test_scopes.py", "test_second_module.py")
     compare(project.run("-n0"), expected(project, "batch"))
     first, last = sorted(notes(project, "scopes-"), key=len, reverse=True)
-    assert still_open(first) == ["session", "package", "module"]  # a crash tears nothing down
+    assert still_open(first) == ["session", "package", "module"]  # a crash tears down nothing
     counts = Counter(first)
     assert [counts[f"+{scope}"] for scope in SCOPES] == [1, 1, 2, 4, 5]
     assert [counts[f"-{scope}"] for scope in SCOPES] == [0, 0, 1, 4, 5]
@@ -52,10 +52,10 @@ def test_scopes_in_batch(make_project: MakeProject) -> None:
 
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_scopes_alone(make_project: MakeProject, spread: str) -> None:
-    """A case in a process of its own has fixtures of its own, whatever their scope."""
+    """A case in its own process has its own fixtures, whatever their scope."""
     project = make_project("fixtures")
     only(project, "test_scopes.py", "test_second_module.py")
-    once = "--leak-check=off"  # else cases may run again, to find out what has made their process grow
+    once = "--leak-check=off"  # otherwise cases may run again, to search for growth
     compare(project.run("--isolation=case", spread, once), expected(project, "case"), alone=True)
     processes = notes(project, "scopes-")
     assert len(processes) == 6
@@ -64,7 +64,7 @@ def test_scopes_alone(make_project: MakeProject, spread: str) -> None:
 
 
 def test_scopes_on_two_workers(make_project: MakeProject) -> None:
-    """Each worker's process has its own, all torn down in the end where nothing crashed."""
+    """Each worker's process has its own fixtures, and tears all of them down if nothing crashed."""
     project = make_project("fixtures")
     only(project, "test_scopes.py")
     once = "--leak-check=off"
@@ -88,10 +88,10 @@ def test_scopes_without_isolation(make_project: MakeProject) -> None:
 
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_unittest(make_project: MakeProject, mode: str) -> None:
-    """Set-up and tear-down of unittest's modules and classes, once each in a process that runs their cases."""
+    """Set-up and tear-down of unittest's modules and classes run once in each process that runs their cases."""
     project = make_project("fixtures")
     only(project, "test_unittest.py")
-    once = "--leak-check=off"  # else cases may run again, to find out what has made their process grow
+    once = "--leak-check=off"  # otherwise cases may run again, to search for growth
     compare(project.run("-n0", once, f"--isolation={mode}"), expected(project, mode), alone=mode == "case")
     processes = notes(project, "classes-")
     assert len(processes) == (1 if mode == "batch" else 9)

@@ -1,4 +1,4 @@
-"""Test files that nobody wrote for the harness, taken with ``-p harness.plugin``; executors that start cold."""
+"""Test files that were not written for the harness, run with ``-p harness.plugin``; executors that start cold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
 from tests.acceptance.project import Project, Result
 
-#: A failure of the fixture suite that is known.
+#: A waiver for a failure of the fixture suite.
 KNOWN = """\
 waivers:
   - case: "*::test_wrong_cpu"
@@ -22,7 +22,7 @@ waivers:
     owner: nobody
     expires: 2999-12-31
 """
-#: Kills the cold executors that import it before they are ready: the first, or all.
+#: Kills the first cold executor that imports it before it is ready, or all of them.
 CONFTEST = """\
 import os, pathlib, signal, sys
 
@@ -46,14 +46,14 @@ def _started(result: Result) -> list[dict[str, Any]]:
 @pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "workers"), [("batch", 2), ("case", 0)])
 def test_a_file_that_starts_a_pool_when_imported(make_project: MakeProject, mode: str, workers: int) -> None:
-    """The pool's threads would be lost in a fork; each process imports the file instead, and all else is as ever."""
+    """A fork would lose the pool's threads, so each process imports the file instead; all else is unchanged."""
     project = make_project("foreign")
     result = _foreign(project, f"--isolation={mode}", f"-n{workers}", "--case-timeout=10")
     compare(result, expected(project, mode), alone=mode == "case")
     assert all("other threads than the main thread" in line["reason"] for line in _started(result))
     crash = next(verdict for verdict in result.ledger.verdicts if verdict.case.endswith("test_crash"))
     assert "-p harness.plugin" in (crash.reproduce or "")
-    # Each process sets the class up once, and tears it down unless it died of one of its tests.
+    # Each process sets the class up once, and tears it down unless one of its tests killed it.
     set_up, torn_down = project.probe("set-up"), project.probe("torn-down")
     assert len(set_up) == len(set(set_up)) >= 3
     deaths = [line for line in result.lines if line["event"] == "finish" and line["outcome"] in ("crashed", "timeout")]
@@ -101,12 +101,12 @@ def test_classes_made_for_a_device(make_project: MakeProject) -> None:
     project = make_project("foreign_devices")
     result = _foreign(project, "-n0")
     compare(result, expected(project, "batch"))
-    assert {line["reason"] for line in _started(result)} == {""}  # nothing of it hinders a fork
+    assert {line["reason"] for line in _started(result)} == {""}  # nothing prevents a fork
 
 
 @pytest.mark.ways("isolation", ["batch", "none"])
 def test_a_wrapper_round_each_test(make_project: MakeProject, isolation: str) -> None:
-    """With it each backward pass is captured, and none is without. What is known to break may be waived."""
+    """With the wrapper each backward pass is captured, and without it none. Known failures may be waived."""
     project = make_project("foreign_devices")
     project.write("known.yaml", KNOWN)
     waived = [] if isolation == "none" else ["--waivers=known.yaml"]
@@ -123,7 +123,7 @@ def test_a_wrapper_round_each_test(make_project: MakeProject, isolation: str) ->
 
 
 def test_a_wrapper_that_this_torch_does_not_have_is_said_once(make_project: MakeProject) -> None:
-    """A torch that is none stands in for one whose private function has moved."""
+    """A fake torch stands in for a release in which the private function has moved."""
     project = make_project("plain")
     project.write("torch/__init__.py", "")
     project.write("torch/_dynamo/__init__.py", "")
@@ -163,7 +163,7 @@ def test_processes_of_a_run_share_compiler_caches_and_runs_do_not(make_project: 
     folders = project.probe("folders")
     assert folders[:3] == folders[3:6]
     assert folders[1] == str(mine)
-    assert sorted(path.name for path in mine.iterdir()) == ["0", "1"]  # the user's own stay
+    assert sorted(path.name for path in mine.iterdir()) == ["0", "1"]  # the user's own runs stay
     assert all(folder.startswith((f"{first.run_dir}/", f"{second.run_dir}/")) for folder in {*folders} - {str(mine)})
     assert not (first.run_dir / "compiler-caches").exists()
     assert not (second.run_dir / "compiler-caches").exists()

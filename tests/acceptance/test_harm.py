@@ -1,4 +1,4 @@
-"""Cases that harm more than their own process, or make it hard to be rid of."""
+"""Cases that harm more than their own process, or are hard to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 @SPREADS
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_killed_parent(make_project: MakeProject, mode: str, spread: str) -> None:
-    """The zygote is killed by a case: that is the harness's loss, and the next case has a new one."""
+    """A case that kills the zygote does not affect the next case, which gets a new one."""
     project = make_project("parent")
     result = project.run(f"--isolation={mode}", spread)
     wanted = expected(project, mode)
@@ -25,7 +25,7 @@ def test_killed_parent(make_project: MakeProject, mode: str, spread: str) -> Non
 
 
 def test_killed_parent_of_two(make_project: MakeProject) -> None:
-    """Two workers share the zygote that a case kills while the other runs an innocent one: which is not lost."""
+    """Two workers share the zygote that one's case kills: the innocent case of the other worker is not lost."""
     project = make_project()
     project.write(
         "suites/parent/test_kills.py",
@@ -61,7 +61,7 @@ def test_innocent():
 
 @pytest.mark.nightly
 def test_stubborn(make_project: MakeProject) -> None:
-    """The watchdog in its process is off, SIGTERM is ignored, the process is stopped: the ladder's last rung helps."""
+    """The watchdog in its process is off, SIGTERM is ignored, the process is stopped: only SIGKILL ends it."""
     project = make_project("stubborn")
     result = project.run("-n0")
     compare(result, expected(project, "batch"))
@@ -70,7 +70,7 @@ def test_stubborn(make_project: MakeProject) -> None:
 
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_forgotten_fork(make_project: MakeProject, mode: str) -> None:
-    """A case forks and the child forgets to exit: it comes back as if it were the executor, and must not be heard."""
+    """A case forks and the child forgets to exit: messages of the child, a copy of the executor, are ignored."""
     project = make_project()
     project.write(
         "suites/fork/test_fork.py",
@@ -110,7 +110,7 @@ def test_after():
 
 
 def test_exit_of_the_session(make_project: MakeProject) -> None:
-    """A case that asks pytest to stop (`pytest.exit`) stops the run; what comes after it is not run."""
+    """A case that calls `pytest.exit` stops the run; the cases after it are not run."""
     project = make_project()
     project.write(
         "suites/stop/test_stop.py",
@@ -136,7 +136,7 @@ def test_after():
 
 
 def test_shared_fixture_that_kills(make_project: MakeProject) -> None:
-    """What dies in the teardown of a shared fixture is blamed on the case after which it is torn down."""
+    """A crash in the teardown of a shared fixture is attributed to the case after which it is torn down."""
     project = make_project()
     project.write(
         "suites/shared/test_shared.py",
@@ -172,7 +172,7 @@ def test_after():
 
 
 def test_session_fixture_that_fails_in_teardown(make_project: MakeProject) -> None:
-    """The teardown of a session's fixture fails when the last case is over: an error of that case."""
+    """A session fixture's teardown that fails after the last case is an error of that case."""
     project = make_project()
     project.write(
         "suites/shared/test_shared.py",
@@ -202,7 +202,7 @@ def test_last(shared):
 
 
 def test_session_fixture_of_a_crashed_executor(make_project: MakeProject) -> None:
-    """A shared fixture that fails in teardown after its executor was retired for another reason is not passed over."""
+    """A failing teardown of a shared fixture is reported, even if its executor was retired for another reason."""
     project = make_project()
     project.write(
         "suites/shared/test_shared.py",

@@ -1,4 +1,4 @@
-"""The harness's own code fails in an executor: that is no case's doing, and the traceback is reported."""
+"""The harness's own code fails in an executor: no case is blamed, and the traceback is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_it():
 def test_after():
     pass
 """
-# What a conftest does to a function of the harness in the process that is forked: it raises where `WHEN` says so.
+# Code of a conftest that patches a function of the harness in the forked process: it raises if `when` holds.
 _DEFECT = """
 import os, pathlib
 from {module} import {owner} as owner
@@ -48,7 +48,7 @@ WRITE = ("harness.executor", "executor", "write_to")
 
 
 def with_defect(project: Project, target: tuple[str, str, str], *, when: str, error: str = _MISTAKE) -> Project:
-    """A project in which a function of the harness raises in executors."""
+    """Return a project in which a function of the harness raises in executors."""
     module, owner, name = target
     project.write("suites/__init__.py", "")
     project.write("suites/own/__init__.py", "")
@@ -59,7 +59,7 @@ def with_defect(project: Project, target: tuple[str, str, str], *, when: str, er
 
 
 def expect(result: Result, outcomes: list[str], error: str = "TypeError: a mistake of ours") -> None:
-    """These outcomes, findings that name the error with its traceback, and no case blamed for it."""
+    """Check the outcomes, and that findings name the error with its traceback without blaming a case."""
     assert [result.verdicts[case] for case in CASES] == outcomes, result.tail()
     found = [finding for finding in result.ledger.findings if finding.kind == "harness_error"]
     assert {*kinds(result)} == {"harness_error"}, result.tail()
@@ -90,20 +90,20 @@ def test_an_error_that_comes_each_time(make_project: MakeProject, mode: str, tar
 
 @pytest.mark.parametrize("target", [END, REPORT])
 def test_an_error_with_one_case(make_project: MakeProject, target: tuple[str, str, str]) -> None:
-    """The others, in the same process before it and in another after it, are none the worse."""
+    """Cases before it in the same process, and after it in another, are not affected."""
     result = with_defect(make_project(), target, when="armed").run("-n0")
     expect(result, ["passed", "lost", "passed"])
 
 
 @pytest.mark.ways("target", [SEEDS, BEGIN, END, REPORT])
 def test_an_error_that_does_not_come_again(make_project: MakeProject, target: tuple[str, str, str]) -> None:
-    """The case is tried once more in a fresh process, and that attempt counts; the run is red all the same."""
+    """The case is tried once more in a fresh process, and that attempt counts; the run is still red."""
     result = with_defect(make_project(), target, when="not once.exists()").run("-n0")
     expect(result, ["passed"] * 3)
 
 
 def test_a_full_disk(make_project: MakeProject) -> None:
-    """No space is left for what the executor writes down; the socket needs none."""
+    """There is no space for the files that the executor writes; the socket needs none."""
     error = 'OSError(28, "No space left on device")'
     project = with_defect(make_project(), WRITE, when="armed", error=error)
     project.write(
@@ -122,13 +122,13 @@ def test_the_same_error_again_and_again_is_one_finding(make_project: MakeProject
 
 
 def test_an_error_before_the_executor_can_speak(make_project: MakeProject) -> None:
-    """The zygote's log has what it said."""
+    """The message has the text from the zygote's log."""
     result = with_defect(make_project(), ("harness.zygote", "server", "detach_from_zygote"), when="True").run("-n0")
     expect(result, ["lost"] * 3, "before it could report an error")
 
 
 def test_an_error_at_the_end_of_a_process(make_project: MakeProject) -> None:
-    """What a process had grown by is not known: a finding, and nobody's fault."""
+    """The growth of the process is unknown: a finding without a case."""
     target = ("harness.checks.inspector", "StateInspector", "finish")
     result = with_defect(make_project(), target, when="True").run("-n0")
     assert {*result.verdicts.values()} == {"passed"}, result.tail()
@@ -136,7 +136,7 @@ def test_an_error_at_the_end_of_a_process(make_project: MakeProject) -> None:
     assert "TypeError: a mistake of ours" in result.terminal
 
 
-# In executors alone, which are forked: in the run's own process a hook that raises is pytest's to deal with.
+# Only in executors, which are forked: pytest itself handles a hook that raises in the run's own process.
 _CONFTEST = """
 import os, sys
 import pytest
@@ -173,7 +173,7 @@ def pytest_runtest_logfinish(nodeid):
 @pytest.mark.ways("hook", _HOOKS)
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_a_hook_of_a_conftest_raises(make_project: MakeProject, hook: str, mode: str) -> None:
-    """Pytest would stop with an internal error; here it is an error of the case, and the next runs elsewhere."""
+    """pytest would stop with an internal error; the harness reports an error of the case, and continues elsewhere."""
     result = with_hook(make_project(), hook, 'raise ValueError("a mistake of the conftest")').run(
         "-n0", f"--isolation={mode}"
     )
@@ -198,7 +198,7 @@ def test_a_hook_of_a_conftest_exits(make_project: MakeProject) -> None:
 
 @pytest.mark.parametrize("how", ["os._exit(1)", "os._exit(244)"])
 def test_a_case_that_ends_its_process_is_to_blame(make_project: MakeProject, how: str) -> None:
-    """Whatever status it takes: only what the executor says in words is believed of the harness."""
+    """The status is irrelevant: only an explicit message of the executor is attributed to the harness."""
     project = make_project()
     project.write("suites/own/test_own.py", f"import os\n\ndef test_exits():\n    {how}\n")
     result = project.run("-n0")
@@ -207,7 +207,7 @@ def test_a_case_that_ends_its_process_is_to_blame(make_project: MakeProject, how
 
 
 def with_hook(project: Project, hook: str, error: str) -> Project:
-    """A project with a hook that goes wrong in executors."""
+    """Return a project with a hook that fails in executors."""
     project.write("suites/own/conftest.py", _CONFTEST.format(error=error) + _HOOKS[hook])
     project.write("suites/own/test_own.py", _SUITE.replace("from suites.own import defect", "class defect: pass"))
     return project
@@ -261,7 +261,7 @@ def test_after():
 
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_what_a_case_did_to_us_is_its_own_doing(make_project: MakeProject, mode: str) -> None:
-    """Our code raises in a process that a case has left unfit for it."""
+    """The harness's code raises in a process that a case has left in a broken state."""
     project = make_project()
     project.write("suites/own/test_own.py", _CASES_DOING)
     compare(project.run("-n0", f"--isolation={mode}"), expected(project, mode))

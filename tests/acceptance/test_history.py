@@ -1,4 +1,4 @@
-"""The order of a run follows from how long cases took before, the longest first; whoever chooses an order gets it."""
+"""The order of a run follows from earlier durations, longest first; an explicitly chosen order is kept."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def project(make_project: MakeProject) -> Project:
 
 
 def begun(result: Result) -> list[str]:
-    """The cases in the order in which they began."""
+    """Return the cases in the order of their start."""
     check_journal(result)
     assert {*result.verdicts.values()} == {"passed"}, result.tail()
     return [line["case"] for line in result.lines if line["event"] == "start"]
 
 
 def first(result: Result) -> set[str]:
-    """The first case of each worker. One may have run several before another has begun."""
+    """Return the first case of each worker. One may have run several before another has started."""
     begun(result)
     return {*{line["worker"]: line["case"] for line in reversed(result.lines) if line["event"] == "start"}.values()}
 
 
 def test_the_longest_case_of_the_last_run_comes_first(project: Project) -> None:
-    """From the file that results/ keeps, and from run directories that are named."""
+    """The durations come from the file in results/, or from the run directories that are named."""
     fresh = project.run("-n2", "-v", results_dir=False)
     assert "scheduling tests via LongestFirstScheduling" in fresh.terminal
     path = project.folder / "results" / "history.json"
@@ -130,7 +130,7 @@ def test_a_history_that_is_none(project: Project, history: str, words: str) -> N
 
 
 def test_a_history_of_another_tree(project: Project) -> None:
-    """The run goes on without it, and says so."""
+    """The run continues without the history, and reports it."""
     other = project.run("-n0", "-k", "test_slower")
     project.write("suites/some/test_some.py", "def test_new(): pass\n\ndef test_newer(): pass\n")
     result = project.run("-n2", f"--history={other.run_dir.name}")

@@ -1,4 +1,4 @@
-"""What a case finds in its process, and what is left of that process when it is over."""
+"""The process that a case sees, and what remains of it afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_inside(make_project: MakeProject, mode: str, workers: str) -> None:
 
 
 def test_warnings_are_shown(make_project: MakeProject) -> None:
-    """A warning of a case is in pytest's summary, as it would be without isolation."""
+    """A warning of a case is in pytest's summary, as without isolation."""
     project = make_project()
     project.write(
         "suites/warn/test_warn.py",
@@ -35,7 +35,7 @@ def test_warnings_are_shown(make_project: MakeProject) -> None:
 
 @pytest.mark.parametrize("mode", ["batch", "none"])
 def test_pytest_does_not_listen_to_torchs_trace(make_project: MakeProject, mode: str) -> None:
-    """Torch makes its trace for whoever listens; to other loggers that hand nothing on pytest listens as ever."""
+    """torch writes its trace if its logger has a handler, so pytest adds none to it, but does to other loggers."""
     project = make_project()
     project.write(
         "suites/trace/test_trace.py",

@@ -1,4 +1,4 @@
-"""Each fixture suite under every isolation mode, without xdist and with two workers: the whole summary compared."""
+"""Each fixture suite in each isolation mode, without xdist and with two workers: the whole summary is compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPICS = (
     ("company", "poison"),
     ("fixtures", "verdicts"),
 )
-#: Suites whose cases depend on the one before, which therefore has to be in the same process.
+#: Suites whose cases depend on the previous one, which must run in the same process.
 IN_ORDER = (("company", "poison"),)
 
 
@@ -35,7 +35,7 @@ IN_ORDER = (("company", "poison"),)
 def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, workers: int) -> None:
     project = make_project(*topics)
     dist = ["--dist=loadfile"] if workers and topics in IN_ORDER else []
-    # A fake torch stands in for a poisoned one; that it does would be all that is found.
+    # A fake torch replaces the real one; with the leak check, that would be the only finding.
     checks = ["--leak-check=off"] if "poison" in topics else []
     try:
         result = project.run(f"--isolation={mode}", f"-n{workers}", *dist, *checks)
@@ -46,12 +46,12 @@ def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode:
 
 
 def end_daemons(project: Project) -> list[int]:
-    """The process ids of the daemons that cases of `project` started and that still ran. They are killed."""
+    """Kill the daemons that cases of `project` started and that still run; return their process ids."""
     ended = []
     for pid in map(int, project.probe("daemons")):
         try:
             process = psutil.Process(pid)
-            if "signal.pause()" in " ".join(process.cmdline()):  # the number may be another process's by now
+            if "signal.pause()" in " ".join(process.cmdline()):  # the id may belong to another process by now
                 process.kill()
                 ended.append(pid)
         except psutil.NoSuchProcess:
@@ -68,7 +68,7 @@ def test_one(number): pass
 
 
 def test_a_serial_case_ends_no_executor_on_the_cpu(make_project: MakeProject) -> None:
-    """Nothing there is leased, so the case gets no more by having an executor of its own."""
+    """Nothing is leased on the CPU, so an executor of its own would not help the case."""
     project = make_project()
     for name in "ab":
         project.write(f"suites/test_{name}.py", _SERIAL)
@@ -98,7 +98,7 @@ def test_one(number): pass
 def test_own_process_keeps_others_out(
     make_project: MakeProject, options: tuple[str, ...], shared: list[set[int]]
 ) -> None:
-    """In a random order, and with workers, such cases come last, so that the others keep their process."""
+    """In random order, and with workers, such cases come last, so that the others share their process."""
     project = make_project()
     project.write("suites/test_own.py", _OWN_PROCESS)
     result = project.run(*options)

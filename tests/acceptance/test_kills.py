@@ -1,4 +1,4 @@
-"""What is killed from outside while a run goes on: nothing that had finished is lost, and nothing is left behind."""
+"""Processes killed from outside during a run: no finished result is lost, and no process remains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def project(make_project: MakeProject) -> Project:
 
 @pytest.fixture
 def start(project: Project) -> Iterator[Start]:
-    """Starts a run of the waiting suite, and returns once a case of it waits and no other can run meanwhile."""
+    """Start a run of the waiting suite, and return once one of its cases waits and no other can run meanwhile."""
     begun: list[Running] = []
 
     def start(*arguments: str) -> Running:
@@ -55,7 +55,7 @@ def start(project: Project) -> Iterator[Start]:
 
 
 def until_it_waits(project: Project, running: Running, not_in: int = 0) -> None:
-    """Wait until the case waits, in another process than `not_in`."""
+    """Wait until the case waits, in a process other than `not_in`."""
     running.wait_for(
         lambda: any(
             line["event"] == "start"
@@ -69,24 +69,24 @@ def until_it_waits(project: Project, running: Running, not_in: int = 0) -> None:
 
 
 def executor_of(running: Running) -> psutil.Process:
-    """The process that runs the waiting case."""
+    """Return the process that runs the waiting case."""
     return psutil.Process(running.started(WAITS)["pid"])
 
 
 def zygote_of(running: Running) -> psutil.Process:
-    """The process that the waiting case's was forked from."""
+    """Return the process from which the waiting case's process was forked."""
     zygote = executor_of(running).parent()
     assert zygote is not None
     return zygote
 
 
 def executors_started(lines: list[dict[str, Any]]) -> list[str]:
-    """The names of the executors that a journal says were started."""
+    """Return the names of the executors whose start the journal reports."""
     return [line["executor"] for line in lines if line["event"] == "executor" and line["state"] == "started"]
 
 
 def report_again(result: Result) -> None:
-    """``harness report DIR`` writes the report anew, and exits as the run did, or with 1 where that was cut off."""
+    """Check that ``harness report DIR`` writes the report again and exits like the run, or with 1 after a kill."""
     last = result.lines[-1]
     status = last["exit_status"] if last["event"] == "end" else 1
     (result.run_dir / FILE_NAME).unlink(missing_ok=True)
@@ -113,7 +113,7 @@ def test_controller(project: Project, start: Start, spread: str) -> None:
     running = start(spread)
     before = executors_started(running.lines())
     running.process.kill()
-    result = running.result()  # nothing of the run is left
+    result = running.result()  # no process of the run remains
     assert result.status == -signal.SIGKILL
     assert executors_started(result.lines) == before, "the device was taken again, with nobody to lease it"
     finished = {line["case"] for line in result.lines if line["event"] == "finish" and line["outcome"] != "lost"}
@@ -126,7 +126,7 @@ def test_controller(project: Project, start: Start, spread: str) -> None:
 
 
 def test_worker(project: Project, start: Start) -> None:
-    """xdist puts another worker in the place of the killed one; the case that was running is lost, and only that."""
+    """xdist replaces the killed worker; only the running case is lost."""
     running = start("-n2", "--dist=load")
     line = running.started(WAITS)
     executor = executor_of(running)
@@ -144,7 +144,7 @@ def test_worker(project: Project, start: Start) -> None:
 
 @STARTS
 def test_executor(project: Project, start: Start, spread: str) -> None:
-    """Killed from outside it looks like any case that dies: tried again alone, killed again, blamed."""
+    """The kill looks like a crash of the case: it is tried again alone, killed again, and blamed."""
     running = start(spread)
     alone, first = running.started(WAITS)["alone"], executor_of(running)
     first.kill()
@@ -162,7 +162,7 @@ def test_executor(project: Project, start: Start, spread: str) -> None:
 @pytest.mark.nightly
 @STARTS
 def test_zygote(project: Project, start: Start, spread: str) -> None:
-    """The harness's own process is gone: a finding, and the case is run once more, by another zygote's executor."""
+    """The zygote's death is a finding, and the case runs once more, in an executor of another zygote."""
     running = start(spread)
     first = executor_of(running)
     zygote_of(running).kill()
@@ -178,7 +178,7 @@ def test_zygote(project: Project, start: Start, spread: str) -> None:
 
 
 def test_zygote_twice(project: Project, start: Start) -> None:
-    """A case that is with the zygote each time that one goes is lost, not blamed; the rest has yet another zygote."""
+    """A case that runs each time its zygote dies is lost, not blamed; the other cases run under a third zygote."""
     running = start("-n0")
     first = executor_of(running)
     zygote_of(running).kill()

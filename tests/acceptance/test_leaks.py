@@ -1,4 +1,4 @@
-"""What cases leave behind, in whole runs with torch: leaks, changed state, and what only looks like either."""
+"""Whole runs with torch: leaks, changed state, and what only resembles them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.acceptance.project import SUITES, Project, Result
 from tests.acceptance.rules import kinds
 
 WAYS = [("batch", "-n0"), ("case", "-n2")]
-#: A run takes some 15 s.
+#: A run takes around 15 s.
 SEEDS = (1,)
-#: Cases of all three suites that take no repetitions, or few, and no long import.
+#: Cases of all three suites that need few or no repetitions, and no long import.
 QUICK = (
     "(torch_state or process_state or shared_fixtures or put_back or test_list or test_closure or test_descriptor)"
     " and not profiler and not dynamo"
@@ -26,7 +26,7 @@ QUICK = (
 
 
 def notes_wanted(*topics: str) -> dict[str, str]:
-    """By case, what the notes on it must hold, from the tables ``NOTES`` of the suites' files."""
+    """Return the required text of the notes on each case, from the tables ``NOTES`` of the suites' files."""
     wanted = {}
     for topic in topics:
         for path in sorted((SUITES / topic).glob("test_*.py")):
@@ -39,7 +39,7 @@ def notes_wanted(*topics: str) -> dict[str, str]:
 
 
 def final_lines(result: Result) -> dict[str, dict[str, Any]]:
-    """The last line on each case."""
+    """Return the last line on each case."""
     return {line["case"]: line for line in result.lines if line["event"] == "finish" and line["final"]}
 
 
@@ -48,7 +48,7 @@ def confirmations(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def compare_left(result: Result, wanted: Expected) -> None:
-    """Verdicts and their messages, junit.xml, and that each leak was looked into and nothing else called one."""
+    """Check verdicts, messages and junit.xml, and that exactly the leaks were looked into."""
     found = {verdict.case: (verdict.outcome.value, verdict.message) for verdict in result.ledger.verdicts}
     wrong = [
         f"{case}: expected {wanted.cases.get(case)}, found {found.get(case)}"
@@ -106,7 +106,7 @@ def _nothing_runs_after_a_leak(result: Result) -> None:
             assert following["executor"] != line["executor"], following["case"]
 
 
-@pytest.mark.nightly  # each in a process of its own: tests/checks/test_state_table.py
+@pytest.mark.nightly  # one process per case: tests/checks/test_state_table.py
 @pytest.mark.parametrize(("mode", "spread"), WAYS)
 def test_each_contamination_is_reported_with_both_values(make_project: MakeProject, mode: str, spread: str) -> None:
     project = make_project("contaminations")
@@ -133,13 +133,13 @@ def test_no_innocent_is_accused(make_project: MakeProject, mode: str, spread: st
 
 
 def _executors(result: Result) -> int:
-    """How many executors ran cases, those left out in which suspicions were looked into."""
+    """Return the number of executors that ran cases, without those that looked into suspicions."""
     return len({line["executor"] for line in result.lines if line["event"] == "start"})
 
 
 @pytest.mark.nightly
 def test_a_leak_of_shared_memory_is_not_held_against_neighbours(make_project: MakeProject) -> None:
-    """Nobody holds the files, so each process counts them. The cases of both workers take the same time."""
+    """The files belong to no process, so each process counts them. The cases of both workers take the same time."""
     project = make_project()
     each = 'import time, pytest\n\n@pytest.mark.parametrize("number", range({count}))\ndef test_{name}(number):\n'
     leaking = each.format(count=3, name="leaking") + (
@@ -164,7 +164,7 @@ def test_a_leak_of_shared_memory_is_not_held_against_neighbours(make_project: Ma
 
 
 def test_checks_can_be_switched_off(make_project: MakeProject) -> None:
-    """Nothing is looked at: cases that leak pass, and so do those that change the state, until one notices."""
+    """Nothing is checked: leaking cases pass, and cases that change state pass until another case notices."""
     project = make_project("leaks", "small_leaks")
     result = run(project, "case", "-n2", "--leak-check=off")
     assert set(result.verdicts.values()) == {"passed", "failed"}, result.tail()
@@ -179,13 +179,13 @@ def test_contaminations_are_not_looked_for_either(make_project: MakeProject) -> 
     project = make_project("contaminations")
     result = run(project, "case", "-n2", "--leak-check=off")
     reported = {case for case, outcome in result.verdicts.items() if outcome not in ("passed", "failed")}
-    # What the executor itself needs is looked at all the same.
+    # State that the executor itself needs is still checked.
     assert reported == {"suites/contaminations/test_process_state.py::test_working_folder"}, result.tail()
 
 
 @pytest.mark.nightly
 def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProject) -> None:
-    """The fast one finds them in what the process has grown by, where they have company."""
+    """The fast check finds them in the growth of the process, together with others."""
     project = make_project("small_leaks")
     full = run(project, "batch", "-n0", "--leak-check=full")
     compare_left(full, expected(project, "batch"))
@@ -199,13 +199,13 @@ def test_small_leaks_are_found_by_the_full_check_at_once(make_project: MakeProje
     apart = run(project, "case", "-n0")
     leaking = {case.partition("::")[2] for case, outcome in apart.verdicts.items() if outcome == "leaked"}
     assert "test_tensor" in leaking, apart.tail()
-    # What a first call keeps may push the others over the threshold, and then they are found as well.
+    # Memory kept by first calls may push the others over the threshold, and then they are found as well.
     assert leaking <= {"test_tensor", "test_mapping", "test_array"}, apart.tail()
 
 
 @pytest.mark.ways("level", ["fast", "full"])
 def test_what_a_case_says_it_keeps_is_not_looked_at(make_project: MakeProject, level: str) -> None:
-    """Neither after the case nor at the end of its process, which has grown by 60 MiB; state is looked at as ever."""
+    """Neither after the case nor at the end of its process, which has grown by 60 MiB; state is checked as usual."""
     project = make_project("keeping")
     result = run(project, "batch", "-n0", f"--leak-check={level}")
     compare_left(result, expected(project, "batch"))
@@ -216,7 +216,7 @@ def test_what_a_case_says_it_keeps_is_not_looked_at(make_project: MakeProject, l
 @pytest.mark.nightly
 @pytest.mark.ways(("mode", "spread"), WAYS)
 def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProject, mode: str, spread: str) -> None:
-    """Its second run dies or hangs: the case keeps the verdict of its first."""
+    """Its second run crashes or hangs: the case keeps the verdict of its first run."""
     project = make_project("unconfirmed")
     result = project.run(f"--isolation={mode}", spread, "--case-timeout=3")
     compare_left(result, expected(project, mode))
@@ -227,7 +227,7 @@ def test_a_suspicion_that_cannot_be_confirmed_is_a_note(make_project: MakeProjec
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["batch", "case"])
 def test_a_zygote_that_dies_during_a_confirmation(make_project: MakeProject, mode: str) -> None:
-    """Nothing is said of the case but a note; the run goes on under a new zygote."""
+    """The case only gets a note, and the run continues under a new zygote."""
     project = make_project("unconfirmed_zygote")
     result = project.run(f"--isolation={mode}", "-n0", "--case-timeout=20")
     assert result.verdicts == expected(project, mode).outcomes, result.tail()
@@ -239,7 +239,7 @@ def test_a_zygote_that_dies_during_a_confirmation(make_project: MakeProject, mod
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", SEEDS)
 def test_verdicts_are_the_same_in_any_order(make_project: MakeProject, seed: int) -> None:
-    """The quick cases of all suites in one run, shuffled. Who is the last to use a shared fixture depends on that."""
+    """The quick cases of all suites run in one shuffled run. The last user of a shared fixture depends on the order."""
     project = make_project("leaks", "contaminations", "innocents")
     result = run(project, "batch", "-n0", "--shuffle", f"--seed={seed}", "-k", QUICK)
     wanted = expected(project, "batch").outcomes
@@ -255,7 +255,7 @@ def test_verdicts_are_the_same_in_any_order(make_project: MakeProject, seed: int
 
 
 def test_what_a_second_run_changes_is_not_the_next_cases(make_project: MakeProject) -> None:
-    """A suspicion has the first case run again. What that run changes of the state is put back, for no case to bear."""
+    """A suspicion makes the first case run again. State that this run changes is restored, so no case is blamed."""
     project = make_project()
     project.write(
         "suites/second/test_second.py",

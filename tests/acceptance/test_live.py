@@ -14,7 +14,7 @@ from tests.acceptance.project import Project, Result, open_gate
 from tests.acceptance.window import Window
 
 FILE = "suites/slow/test_slow.py"
-#: The middle case waits until somebody opens the other end of a pipe.
+#: The middle case waits until the other end of a pipe is opened.
 CASES = """
 import os, pytest
 
@@ -30,7 +30,7 @@ def test_waits():
 def test_last(number): print("printed")
 """
 TERMINAL = {"TERM": "xterm-256color", "COLUMNS": None, "LINES": None}
-#: So wide that no path of a run directory needs two lines.
+#: Wide enough for any path of a run directory.
 WIDE = 250
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
@@ -52,7 +52,7 @@ def run(
     until: Callable[[], bool] = lambda: True,
     env: dict[str, str | None] | None = None,
 ) -> Result:
-    """Run in the window. The case that waits goes on when `until` holds."""
+    """Run in the window. The waiting case continues when `until` holds."""
     running = project.start("--seed=3", "--dist=loadfile", *arguments, env={**TERMINAL, **(env or {})}, window=window)
     try:
         running.started("test_waits")
@@ -69,7 +69,7 @@ def run(
 
 
 def plain(lines: list[str]) -> list[str]:
-    """The lines without what differs from run to run."""
+    """Return the lines without the parts that differ between runs."""
     text = "\n".join(lines)
     text = re.sub(r"run-\w+|gw\d|\b\d+\.\d+s?\b|(?<=waits on )\S+", "~", text)
     return [line.rstrip("= ") for line in text.split("\n")]
@@ -108,7 +108,7 @@ def test_the_table_is_below_what_pytest_prints_and_goes_without_a_trace(
 
 @pytest.mark.nightly
 def test_cases_in_this_process_print_above_it(project: Project) -> None:
-    """Without isolation the cases run in the process that draws. With -s they print as they like."""
+    """Without isolation the cases run in the process that draws. With -s they print directly."""
     arguments = ("-n0", "--isolation=none", "-s")
     with Window(WIDE) as window:
         run(

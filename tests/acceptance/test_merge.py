@@ -1,4 +1,4 @@
-"""Shards that are not one run: a sentence names what is missing, double or different, and nothing is written."""
+"""Shards that do not form one run: an error names what is missing, double or different, and nothing is written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def merge(project: Project, *folders: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.nightly
 def test_bad_input(project: Project, tmp_path: Path) -> None:
-    """Each mistake is one sentence."""
+    """Each mistake is reported in one sentence."""
     first, second = shard(project, 1).run_dir, shard(project, 2).run_dir
     whole = project.run("-n0", "--seed=3").run_dir
     status, lines = merge(project, first)
@@ -99,7 +99,7 @@ def test_an_environment_that_is_none_is_named(project: Project) -> None:
 
 
 def test_a_shard_that_was_killed_makes_the_merged_run_red(project: Project) -> None:
-    """What it had not done is not run, and the run counts as one that did not finish."""
+    """Its unfinished cases are not run, and the run counts as unfinished."""
     first, second = shard(project, 1), shard(project, 2)
     kept = [line for line in second.lines if line["event"] in ("run", "collected")]
     (second.run_dir / "journal.ndjson").write_text(

@@ -1,4 +1,4 @@
-"""`harness mutate` as a user runs it: a break that a case notices, one that none does, and one that breaks nothing."""
+"""`harness mutate` as a user runs it: a break that a case detects, one that none does, and one without effect."""
 
 from __future__ import annotations
 

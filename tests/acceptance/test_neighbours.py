@@ -1,4 +1,4 @@
-"""Other plugins and conftests with options of the same names as ours. They keep them, whoever comes first."""
+"""Other plugins and conftests with options of the same names. They keep them, in any order of loading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project
 
-#: Stands for pytest-playwright (``--device``, and a fixture of that name), pytest-retry, pytest-rerunfailures and
+#: A stand-in for pytest-playwright (``--device``, and a fixture of that name), pytest-retry, pytest-rerunfailures and
 #: pytest-profiling.
 PLUGIN = """\
 import pytest
@@ -43,7 +43,7 @@ THEIRS = ("--device", "iPhone", "--profile")
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Where the other options come from, and how pytest gets to know it."""
+    """The source of the other options, and how pytest loads it."""
 
     file: str
     arguments: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def test_a_harness_that_is_not_active_is_not_noticed(make_project: MakeProject, 
 
 @pytest.mark.ways("name", NEIGHBOURS)
 def test_an_active_one_yields_and_says_so(make_project: MakeProject, name: str) -> None:
-    """The long forms are ours, and the line that reproduces a failure has them where it must."""
+    """The harness keeps its long options, and the line that reproduces a failure uses them where it must."""
     neighbour = NEIGHBOURS[name]
     project = _project(make_project, neighbour)
     project.write("inner/test_red.py", "def test_red(): assert 0\n")
@@ -99,7 +99,7 @@ def test_an_active_one_yields_and_says_so(make_project: MakeProject, name: str) 
 
 
 def test_a_conftest_that_is_met_while_tests_are_collected(make_project: MakeProject) -> None:
-    """pytest has parsed its arguments by then, so the option has its default; it must not be an error."""
+    """pytest has already parsed its arguments, so the option has its default; this must not be an error."""
     project = make_project()
     project.write("suites/inner/conftest.py", "def pytest_addoption(parser): parser.addoption('--seed', default=7)\n")
     project.write(
@@ -120,7 +120,7 @@ def test_every_spelling(make_project: MakeProject, words: tuple[str, ...]) -> No
     assert project.run(*words, "-n2").lines[0]["seed"] == 5
 
 
-#: Stands for syrupy: at its end the session deletes the snapshots that no test has used, or is red if there are any.
+#: A stand-in for syrupy: at its end, the session deletes unused snapshots, or is red if there are any.
 SNAPSHOTS = """\
 import pathlib, pytest
 
@@ -163,7 +163,7 @@ def test_snapshots_that_cases_have_used_are_kept(make_project: MakeProject, upda
     assert ("isolation none" in result.terminal) == bool(update)
 
 
-#: Stands for the package coverage, which pytest-cov starts in the process that collects.
+#: A stand-in for coverage, which pytest-cov starts in the collecting process.
 COVERAGE = """\
 import os, pathlib, sys
 
@@ -188,7 +188,7 @@ def test_what_coverage_has_measured_is_written_by_each_executor(make_project: Ma
     assert len(project.probe_names()) == 2
 
 
-#: Stands for allure-pytest: a result for each test, written when its protocol ends.
+#: A stand-in for allure-pytest: it writes a result for each test when its protocol ends.
 ALLURE = """\
 import pathlib, uuid
 import pytest
@@ -212,7 +212,7 @@ def pytest_configure(config):
         path.unlink()
     config.pluginmanager.register(Listener(), "allure_listener")
 """
-#: Stands for what that plugin writes results with.
+#: A stand-in for the package with which allure-pytest writes results.
 COMMONS = """\
 import types
 from allure_plugin import write
@@ -249,7 +249,7 @@ def test_allure_has_one_result_for_each_test_and_for_what_only_the_harness_knows
     project.write("allure/of-another-run", "test_old ended")
     project.run(*options, "--clean-alluredir", "--device=cpu")
     results = Counter(path.read_text() for path in (project.folder / "allure").iterdir())
-    # In a process that has run others, a case that changes state runs again alone: for allure a retry.
+    # A case that changes state in a shared process runs again alone: for allure, a retry.
     assert results.pop("test_changes ended") == (1 if "--isolation=case" in options else 2)
     assert results == {
         "test_changes: contaminated broken": 1,
@@ -264,7 +264,7 @@ def test_allure_has_one_result_for_each_test_and_for_what_only_the_harness_knows
 def test_marks_of_the_same_names_belong_to_the_suite_that_declares_them(
     make_project: MakeProject, declares: str
 ) -> None:
-    """Its conftest reads them; none of them gates a test, leaves it out or is an error."""
+    """The conftest reads the marks; none of them gates or deselects a test, or is an error."""
     project = make_project()
     project.write("pytest.ini", "[pytest]\nstrict_markers = true\n")
     project.write(

@@ -1,4 +1,4 @@
-"""Odd files that a red case leaves: a note of the case, and no matter of the run."""
+"""Unusual files that a red case leaves: they cause a note on the case, and do not affect the run."""
 
 from __future__ import annotations
 

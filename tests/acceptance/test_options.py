@@ -1,4 +1,4 @@
-"""pytest's own options, with the harness at work, at rest, and away."""
+"""pytest's own options, with the harness active, inactive, and disabled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
 
 def stopped_early(result: Result, wanted: Expected) -> dict[str, str]:
-    """Check a run that ended before its end: what ran has its verdict, the rest is `not_run`, all is reported."""
+    """Check a run that stopped early: cases that ran have verdicts, the rest are `not_run`, and all are reported."""
     check_journal(result)
     verdicts = result.verdicts
     assert verdicts.keys() == wanted.cases.keys()
@@ -78,9 +78,9 @@ def test_all_gated(make_project: MakeProject, isolation: str, spread: str) -> No
 
 @SPREADS
 def test_last_failed(make_project: MakeProject, spread: str) -> None:
-    """What was red, however it became so, and nothing else is run again.
+    """All red cases run again, whatever the cause, and no others.
 
-    But for subtests of unittest, whose failure pytest itself does not remember.
+    Subtests of unittest are an exception: pytest itself does not remember their failure.
     """
     project = make_project("mixed", "fixtures")
     wanted = expected(project, "batch")
@@ -114,7 +114,7 @@ def test_what_stops_the_collecting_process_alone_is_said(make_project: MakeProje
 
 @pytest.mark.ways("options", [("-n0",), ("-n0", "--isolation=case"), ("-n0", "--start=cold")])
 def test_stepwise(make_project: MakeProject, options: tuple[str, ...]) -> None:
-    """It goes on with the case that was red, before it is mended and after, as in plain pytest."""
+    """It continues with the case that was red, before and after its fix, as plain pytest does."""
     project = make_project()
     text = "def test_it(n): assert n != 2 or os.environ.get('MENDED')\n"
     text = f"import os, pytest\n@pytest.mark.parametrize('n', range(5))\n{text}"
@@ -132,7 +132,7 @@ def test_stepwise(make_project: MakeProject, options: tuple[str, ...]) -> None:
 
 @SPREADS
 def test_own_junit_of_pytest(make_project: MakeProject, spread: str) -> None:
-    """pytest's own report can be had as well, with every case in it."""
+    """pytest's own report is available, too, with each case in it."""
     project = make_project("mixed")
     wanted = expected(project, "batch")
     result = project.run("--junitxml=own.xml", spread)
@@ -156,7 +156,7 @@ def test_reasons_are_shown(make_project: MakeProject) -> None:
     ("option", "more"), [("--pdb", ("-k", "test_fails")), ("--trace", ("-k", "test_passes")), ("-s", ())]
 )
 def test_isolation_steps_aside(make_project: MakeProject, option: str, more: tuple[str, ...]) -> None:
-    """Who wants to be in the process of the case is there; standard input is closed, so a debugger leaves at once."""
+    """Options that need the case in pytest's process get it; standard input is closed, so a debugger exits."""
     project = make_project("plain")
     result = project.run(option, "-n0", *more)
     assert f"isolation none (for {option})" in result.terminal
@@ -189,7 +189,7 @@ def test_isolation_none(make_project: MakeProject, spread: str) -> None:
 
 
 def test_without_the_plugin(make_project: MakeProject) -> None:
-    """``-p no:harness`` is plain pytest: no run directory, no word of the harness, pytest's own counts."""
+    """``-p no:harness`` is plain pytest: no run directory, no output of the harness, pytest's own counts."""
     project = make_project("plain")
     project.write("pytest.ini", "[pytest]\n")
     before = set(project.folder.iterdir())
@@ -201,7 +201,7 @@ def test_without_the_plugin(make_project: MakeProject) -> None:
 
 
 def test_collect_only(make_project: MakeProject) -> None:
-    """Listing the cases runs none and leaves no run directory."""
+    """Listing the cases runs none, and creates no run directory."""
     project = make_project("mixed")
     result = project.run("--collect-only", "-q", "-n0")
     assert result.status == 0
@@ -211,7 +211,7 @@ def test_collect_only(make_project: MakeProject) -> None:
 
 
 def test_default_run_directory(make_project: MakeProject) -> None:
-    """Without an option the harness takes what lies under its suites, and names the run directory itself."""
+    """Without options, the harness runs the cases under its suites, and names the run directory itself."""
     project = make_project("plain")
     project.write("elsewhere/test_elsewhere.py", "def test_other():\n    pass\n")
     result = project.run("-n0", suites=".", results_dir=False)
@@ -236,7 +236,7 @@ def test_default_run_directory(make_project: MakeProject) -> None:
     ],
 )
 def test_malformed_mark(make_project: MakeProject, mark: str, complaint: str, spread: str) -> None:
-    """An error of collection that names file and case: nothing is run, nothing is green."""
+    """It is a collection error that names file and case: no case runs, and none is green."""
     project = make_project("plain")
     project.write(
         "suites/plain/test_malformed.py",
@@ -262,7 +262,7 @@ def test_a_profile_that_selects_nothing(make_project: MakeProject, what: str) ->
 
 
 def test_time_limits(make_project: MakeProject) -> None:
-    """The mark goes before the command line, that before the environment, and the multiplier is for both."""
+    """The mark overrides the command line, which overrides the environment; the multiplier applies to all of them."""
     project = make_project()
     project.write(
         "suites/slow/test_slow.py",
@@ -297,7 +297,7 @@ def test_long_enough():
 @pytest.mark.nightly
 @pytest.mark.ways("isolation", ["batch", "case"])
 def test_a_case_that_had_no_processor_says_so(make_project: MakeProject, isolation: str) -> None:
-    """A case that is ready to run and gets no processor says so at its limit; one that waits for an event does not."""
+    """A runnable case that gets no processor reports this at its limit; one that waits for an event does not."""
     project = make_project()
     project.write(
         "suites/slow/test_slow.py",
@@ -346,7 +346,7 @@ def test_flaky_is_red_on_request(make_project: MakeProject) -> None:
 
 
 def flaky_project(make_project: MakeProject) -> tuple[Project, Path]:
-    """A project with a flaky case and an innocent one, and the file they are in."""
+    """Return a project with a flaky case and an innocent one, and their file."""
     project = make_project()
     path = Path("suites/flaky/test_flaky.py")
     project.write(

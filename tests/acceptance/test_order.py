@@ -1,4 +1,4 @@
-"""In which order cases run, and how often: --shuffle, --retries, --repeat, --verify, over whole runs."""
+"""The order and the number of runs of cases: --shuffle, --retries, --repeat and --verify in whole runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = [f"suites/{letter}/test_{letter}.py::test_many[{n}]" for letter in "abc"
 
 
 def many(make_project: MakeProject) -> Project:
-    """Three files of four cases."""
+    """Return a project with three files of four cases."""
     project = make_project()
     text = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_many(n): pass\n"
     for letter in "abc":
@@ -32,7 +32,7 @@ def drawn(seed: int) -> list[str]:
 
 
 def collected(result: Result) -> list[str]:
-    """The order in which every worker has the cases."""
+    """Return the order of the cases on each worker."""
     lines = [line for line in result.lines if line["event"] == "collected"]
     assert len({line["hash"] for line in lines}) == 1
     return next(line["ids"] for line in lines if line["ids"])
@@ -43,7 +43,7 @@ def starts(result: Result) -> list[str]:
 
 
 def test_shuffled_by_the_seed(make_project: MakeProject) -> None:
-    """A seed stands for one order, with any number of workers, and whichever of the cases are run."""
+    """A seed determines one order, with any number of workers and any selection of cases."""
     project = many(make_project)
     one = project.run("-n0", "--shuffle", "--seed=1")
     assert one.status == 0, one.tail()
@@ -118,7 +118,7 @@ def test_last(): pass
 
 
 def attempts(result: Result, name: str) -> list[tuple[str, bool]]:
-    """Outcome of each attempt at a case, and whether it was final."""
+    """Return the outcome of each attempt at a case, and whether it was final."""
     lines = [line for line in result.lines if line["event"] == "finish" and line["case"].endswith(f"::{name}")]
     assert [line["attempt"] for line in lines] == list(range(1, len(lines) + 1))
     return [(line["outcome"], line["final"]) for line in lines]
@@ -126,7 +126,7 @@ def attempts(result: Result, name: str) -> list[tuple[str, bool]]:
 
 @MODES
 def test_red_cases_are_tried_again(make_project: MakeProject, mode: str) -> None:
-    """In a fresh process each time, until one passes; not what a waiver expects."""
+    """Each attempt has a fresh process, until one passes. Waived outcomes are not retried."""
     project = make_project()
     project.write("suites/tries/test_tries.py", TRIES)
     waive(project, case="*::test_waived")
@@ -136,7 +136,7 @@ def test_red_cases_are_tried_again(make_project: MakeProject, mode: str) -> None
     assert attempts(result, "test_passes_at_last") == [("failed", False), ("passed", True)]
     assert attempts(result, "test_never") == [("failed", False), ("failed", False), ("failed", True)]
     assert attempts(result, "test_waived") == [("failed", True)]
-    company = mode == "batch"  # the attempt in company is confirmed alone, and that one is tried again
+    company = mode == "batch"  # the attempt after other cases is confirmed alone, and that one is retried
     assert attempts(result, "test_crashes") == [*[("crashed", False)] * (2 + company), ("crashed", True)]
     for name in ("at_last", "never", "once", "crashes"):
         pids = project.probe(name)
@@ -192,7 +192,7 @@ def test_skips(): pytest.skip("not today")
 
 @MODES
 def test_every_repetition_counts(make_project: MakeProject, mode: str) -> None:
-    """A case passes when it passes every time, each time from new fixtures on."""
+    """A case passes if it passes each time, with new fixtures each time."""
     project = make_project()
     project.write("suites/again/test_again.py", REPEATED)
     waive(project, case="*::test_waived")
@@ -231,7 +231,7 @@ def test_crashes():
 
 
 def test_a_repetition_that_crashes(make_project: MakeProject) -> None:
-    """The crash in company is confirmed alone, and the repetitions go on."""
+    """The crash after other cases is confirmed alone, and the repetitions continue."""
     project = make_project()
     project.write("suites/again/test_again.py", CRASHES)
     result = project.run("-n0", "--repeat=3")
@@ -286,7 +286,7 @@ def test_gated(): pass
 @MODES
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_verify(make_project: MakeProject, mode: str, spread: str) -> None:
-    """What keeps state, what comes and goes and what crashes is found; loops in one process, then fresh ones."""
+    """Cases that keep state, flaky cases and crashes are found, in loops in one process and then in fresh ones."""
     project = make_project()
     project.write("suites/new/test_new.py", VERIFIED)
     result = project.run(spread, f"--isolation={mode}", "--verify=3")

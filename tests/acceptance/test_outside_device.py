@@ -1,4 +1,4 @@
-"""Whole runs on a device from outside of this tree: a package in a temporary folder. No other file knows of it."""
+"""Whole runs on an out-of-tree device: a package in a temporary folder. No other file knows it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_name_alone(make_project: MakeProject, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_registration_shows_each_worker_its_own_device(make_project: MakeProject, tmp_path: Path) -> None:
-    """The entry point names the mask: two workers of ``-n auto`` have a device each, and a wide case has both."""
+    """The entry point names the mask: each of two workers of ``-n auto`` has one device, and a wide case has both."""
     folder = install(tmp_path / "site")
     result = _run(make_project(), folder, "-nauto", "--slots=1")
     assert result.verdicts == _verdicts(), result.tail()
@@ -88,7 +88,7 @@ def test_a_registration_shows_each_worker_its_own_device(make_project: MakeProje
 
 
 def test_a_file_registers_a_device(make_project: MakeProject, tmp_path: Path) -> None:
-    """``--backend FILE``: the modules that it names are imported before the cases are collected."""
+    """``--backend FILE`` imports the modules that the file names before the cases are collected."""
     folder = install(tmp_path / "site", registration=None, autoload=False)
     file = tmp_path / "npu.py"
     file.write_text(
@@ -130,7 +130,7 @@ def test_a_wrong_registration_is_named_in_one_sentence(
 
 @pytest.mark.nightly
 def test_a_device_that_dies_is_no_fault_of_a_case(make_project: MakeProject, tmp_path: Path) -> None:
-    """The executor uses its device before the first case: what then ends the process is blamed on no case."""
+    """The executor uses its device before the first case: no case is blamed if this ends the process."""
     folder = install(tmp_path / "site")
     result = _run(make_project(), folder, "-n0", NPU_FLAW="crash")
     assert result.status != 0

@@ -1,4 +1,4 @@
-"""report.html of real runs: written at the end, the same as the command writes, and whole in a browser."""
+"""report.html of real runs: written at the end, equal to the command's output, and complete in a browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_mistake_in_the_page_takes_nothing_from_the_verdict(make_project: Make
     assert not (result.run_dir / report.FILE_NAME).exists()
 
 
-@pytest.mark.nightly  # each change: tests/reporting/page/test_browser.py
+@pytest.mark.nightly  # per change: tests/reporting/page/test_browser.py
 @browsers.needs_chromium
 def test_a_run_of_misbehaving_cases_in_a_browser(make_project: MakeProject) -> None:
     result = make_project("verdicts", "deaths", "noise").run("-n2")

@@ -1,4 +1,4 @@
-"""What a run is held to: waivers, profiles, hardware, must-pass lists, over whole runs."""
+"""Waivers, profiles, hardware files and must-pass lists in whole runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RAW = {
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 @MODES
 def test_waived_cases_are_green(make_project: MakeProject, mode: str, spread: str) -> None:
-    """Whatever is known of a case, and no more; the journal keeps what it came to and says which waiver it was."""
+    """Only the known outcomes are waived; the journal keeps the outcome and names the waiver."""
     project = make_project("policy_waived")
     waivers = "suites/policy_waived/waivers.yaml"
     result = project.run(f"--isolation={mode}", spread, f"--waivers={waivers}")
@@ -86,7 +86,7 @@ def test_bad(): os._exit(4)
 
 
 def test_a_waived_case_that_was_tried_twice(make_project: MakeProject) -> None:
-    """A case may be waived as flaky, so it is tried after other cases first; the report does not call it flaky."""
+    """A case may be waived as flaky, so its first attempt is after other cases; the report does not call it flaky."""
     project = make_project()
     project.write("suites/company/test_company.py", IN_COMPANY)
     waive(project, case="*::test_bad*", expect=["crashed", "flaky"])
@@ -141,7 +141,7 @@ def two_suites(make_project: MakeProject) -> Project:
     [
         ("suites/c/*", (), ["waiver_matches_nothing"]),
         ("*::test_gone", (), ["waiver_matches_nothing"]),
-        ("suites/b/*", ("-k", "test_a"), []),  # collected, and left out afterwards
+        ("suites/b/*", ("-k", "test_a"), []),  # collected, and deselected afterwards
         ("suites/b/test_b.py::test_gone", ("--ignore=suites/b",), []),
     ],
 )
@@ -197,7 +197,7 @@ def test_collect_only_shows_what_a_profile_selects(make_project: MakeProject) ->
 
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_files_of_which_a_run_selects_no_case_are_not_read(make_project: MakeProject, spread: str) -> None:
-    """Nor are waivers and exclusions for their cases taken for mistakes."""
+    """Waivers and exclusions for their cases are not treated as mistakes either."""
     project = two_suites(make_project)
     project.write("suites/b/test_raises.py", "raise RuntimeError('read')\n")
     project.write("suites/c/test_raises.py", "raise RuntimeError('read')\n")
@@ -220,7 +220,7 @@ def test_files_of_which_a_run_selects_no_case_are_not_read(make_project: MakePro
     assert [*again.verdicts] == [*result.verdicts]
 
     named = project.run("-n0", "--profile=few", suites="suites/b/test_raises.py")
-    assert "RuntimeError: read" in named.terminal  # what the user names is always read
+    assert "RuntimeError: read" in named.terminal  # files that the user names are always read
 
 
 def test_a_profile_that_selects_nothing_of_what_is_read_is_a_finding(make_project: MakeProject) -> None:
@@ -260,7 +260,7 @@ def test_skips(): pytest.skip("not today")
 
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_a_profile_is_strict(make_project: MakeProject, spread: str) -> None:
-    """Gates that are not allowed, skips, and fewer cases than there must be, each with its words."""
+    """Forbidden gates, skips, and too few cases each have their own message."""
     project = make_project()
     project.write("suites/strict/test_strict.py", STRICT)
     configure(project, "profiles/strict", description="strict", gates=["memory"], skips="forbidden", minimum_cases=2)
@@ -304,7 +304,7 @@ def test_options_that_isolation_none_ignores_are_named(make_project: MakeProject
     ("level", "runs"), [("command line", 5), ("environment", 4), ("profile", 3), ("ini", 2), ("", 1)]
 )
 def test_what_says_more_wins(make_project: MakeProject, level: str, runs: int) -> None:
-    """Command line, environment, profile, ini file, default: the first that says something of a setting."""
+    """Command line, environment, profile, ini file, default: the first one that has the setting applies."""
     levels = ["command line", "environment", "profile", "ini", ""]
     said = levels[levels.index(level) :]
     project = make_project()
@@ -368,7 +368,7 @@ def test_a_profile_that_names_no_case_is_red(make_project: MakeProject) -> None:
 
 
 def test_files_by_path(make_project: MakeProject) -> None:
-    """What has a slash in it is a path from the folder where pytest was started, also inside a profile."""
+    """A value with a slash is a path from the folder where pytest was started, also inside a profile."""
     project = two_suites(make_project)
     case = "suites/a/test_a.py::test_two"
     waive(project, case=case)
@@ -456,7 +456,7 @@ def test_goes_through_several():
 def test_cases_of_types_that_the_hardware_lacks_are_gated(
     make_project: MakeProject, isolation: str, spread: str
 ) -> None:
-    """Also where the profile allows no gate: the hardware file is the operator's own declaration."""
+    """This also holds if the profile allows no gates: the hardware file is the operator's own declaration."""
     project = make_project()
     project.write("suites/types/test_types.py", TYPES)
     without = ["float64", "complex128"]
@@ -501,7 +501,7 @@ def test_gated(): pass
 
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
-    """Each case must have run and passed, whatever else became of it; the hash says which list that was."""
+    """Each case must have run and passed, regardless of waivers; the hash identifies the list."""
     project = make_project()
     file = "suites/listed/test_listed.py"
     project.write(file, LISTED)
@@ -540,7 +540,7 @@ def test_an_edited_must_pass_list_stops_the_run(make_project: MakeProject) -> No
 
 @pytest.mark.nightly
 def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
-    """Writes a list, checks it, writes it anew on request only; for a kind of hardware, and without exceptions."""
+    """The command writes a list, checks it, and rewrites it only on request; per hardware, and without exceptions."""
     project = make_project()
     file = "suites/listed/test_listed.py"
     project.write(file, LISTED)

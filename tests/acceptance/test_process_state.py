@@ -1,4 +1,4 @@
-"""State of a process that a case leaves otherwise is its fault, and no other case suffers of it."""
+"""Changed process state is attributed to the case that left it, and affects no other case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is silent for long says how far it is."""
+"""A long silent run reports its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.acceptance.project import Project, Result, open_gate
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 FILE = "suites/slow/test_slow.py"
-#: The second case waits until somebody opens the other end of a pipe.
+#: The second case waits until the other end of a pipe is opened.
 CASES = """
 import os
 
@@ -32,11 +32,11 @@ def project(make_project: MakeProject) -> Project:
 
 
 def run(project: Project, *arguments: str, until: str = "", env: dict[str, str] | None = None) -> Result:
-    """Run with a case that waits until the run has printed `until`, or is seen to wait where that is empty."""
+    """Run with a case that waits until the run has printed `until`, or if that is empty, until it is seen waiting."""
     gate = project.folder / "probe" / "gate"
     gate.parent.mkdir(exist_ok=True)
     os.mkfifo(gate)
-    # Another process may make a file under /dev/shm meanwhile; the case would then run again, and wait again.
+    # Another process may create a file under /dev/shm meanwhile; the case would then run again, and wait again.
     running = project.start("--dist=loadfile", "--leak-check=off", *arguments, env=env)
     try:
         running.started("test_waits")
@@ -65,7 +65,7 @@ def test_what_runs_where_since_when(project: Project, spread: str, how: tuple[st
 
 @SPREADS
 def test_the_zygote_collects(project: Project, spread: str) -> None:
-    """The zygote waits in a module of the suite, which nobody else imports."""
+    """The zygote waits in a module of the suite, which no other process imports."""
     project.write(FILE, CASES + "open(os.environ['PROBE_DIR'] + '/zygote').close()\n")
     gate = project.folder / "probe" / "zygote"
     gate.parent.mkdir(exist_ok=True)
@@ -97,7 +97,7 @@ def test_nothing_is_said(project: Project, arguments: tuple[str, ...], env: dict
 def test_a_case_in_this_process_finds_no_thread_unless_it_was_asked_for(
     make_project: MakeProject, given: tuple[str, ...], threads: str
 ) -> None:
-    """Without isolation and without xdist the case runs where the lines are printed from."""
+    """Without isolation and without xdist the case runs in the process that prints the lines."""
     project = make_project()
     project.write(
         "suites/count/test_count.py",
@@ -116,7 +116,7 @@ def test_a_case_in_a_worker_without_isolation_is_seen(project: Project) -> None:
 
 
 def test_a_search_after_the_last_case_is_reported(make_project: MakeProject) -> None:
-    """A batch that has grown is looked into once its last case is over, trial after trial."""
+    """After its last case, a batch that has grown is searched trial by trial."""
     result = make_project("batch_malloc").run("-n0", "--progress=0.01", "--leak-search=600")
     activities = [line["what"] for line in result.lines if line["event"] == "activity"]
     searches = [text for text in activities if "searching for leaks" in text]

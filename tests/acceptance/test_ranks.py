@@ -1,4 +1,4 @@
-"""Cases of several ranks: each way to break has one verdict, which names the rank, and leaves nothing running."""
+"""Cases of several ranks: each failure has one verdict, which names the rank, and leaves no process running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case records with ``record_property`` is in the journal and in the reports; a doctest says why it failed."""
+"""Values of ``record_property`` are in the journal and in the reports; a doctest's report has its failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases that replace, each in turn, the names that our code uses between the call of a case and its verdict."""
+"""Cases that replace, one at a time, the names that the harness uses between a case's call and its verdict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REPLACE = {"put_back": "monkeypatch.setattr", "left": "setattr"}
 
 
 def _suite(what: str) -> str:
-    # pytest itself cannot do without those of logging: it ends with an internal error.
+    # pytest itself needs the names of logging: it ends with an internal error without them.
     names = [name for name in used_names() if not name.startswith("logging.")]
     assert {"os.getpid", "os.write", "json.JSONEncoder", "signal.getitimer", "ctypes.byref"} <= {*names}
     return _SUITE.format(names=names, what=what, replace=_REPLACE[what])
@@ -51,7 +51,7 @@ def _suite(what: str) -> str:
 
 @pytest.mark.nightly
 def test_what_is_put_back_changes_no_verdict(make_project: MakeProject) -> None:
-    """While it is replaced, the phases are reported. The verdicts are those of plain pytest without its capturing."""
+    """The phases are reported while the name is replaced. The verdicts are those of plain pytest without capturing."""
     project = make_project()
     project.write("suites/names/test_names.py", _suite("put_back"))
     plain = project.run("-p", "no:harness", "--junitxml=plain.xml", "-s")
@@ -66,7 +66,7 @@ def test_what_is_put_back_changes_no_verdict(make_project: MakeProject) -> None:
 
 @pytest.mark.nightly
 def test_what_is_left_is_never_a_loss_of_the_harness(make_project: MakeProject) -> None:
-    """It is noticed by a check, or it changes nothing; or pytest itself cannot do without it."""
+    """A check detects the replacement, or it has no effect, or pytest itself cannot work without the name."""
     project = make_project()
     project.write("suites/names/test_names.py", _suite("left"))
     result = project.run("-n2", "--isolation=case", "--case-timeout=20")

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on: what had a verdict is replayed, the rest runs, and nothing runs twice."""
+"""A resumed run: finished verdicts are replayed, the remaining cases run, and none runs twice."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def project(make_project: MakeProject) -> Project:
 
 @pytest.fixture
 def begun() -> Iterator[list[Running]]:
-    """The runs that a test has started; what is left of them is killed."""
+    """Collect the runs that a test has started, and kill what is left of them."""
     runs: list[Running] = []
     yield runs
     for running in runs:
@@ -90,7 +90,7 @@ def begun() -> Iterator[list[Running]]:
 
 
 def start(project: Project, begun: list[Running], *arguments: str, **more: Any) -> Running:
-    """Start a run, and wait until a case of it waits."""
+    """Start a run, and wait until one of its cases waits."""
     before = {*project.probe_names()}
     running = project.start(*arguments, **more)
     begun.append(running)
@@ -99,14 +99,14 @@ def start(project: Project, begun: list[Running], *arguments: str, **more: Any) 
 
 
 def cut_off(project: Project, begun: list[Running], *arguments: str) -> Result:
-    """A run whose controller was killed while a case waited."""
+    """Return a run whose controller was killed while a case waited."""
     running = start(project, begun, *arguments)
     running.process.kill()
     return running.result()
 
 
 def resume(project: Project, run_dir: Path, *arguments: str, env: dict[str, str | None] | None = None) -> Result:
-    """The run when it has gone on, with the waiting case told to go on."""
+    """Resume the run, let the waiting case continue, and return the result."""
     (project.folder / "probe" / "go").touch()
     result = project.run(*arguments, f"--resume={run_dir.name}", results_dir=False, env=env)
     return replace(result, run_dir=run_dir)
@@ -127,7 +127,7 @@ def attempts(result: Result, name: str) -> list[tuple[int, str, bool]]:
 @SPREADS
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_a_killed_run_goes_on(project: Project, begun: list[Running], spread: str, mode: str) -> None:
-    """Each case has one verdict, none that had one runs again, and the case in flight has an attempt that was lost."""
+    """Each case has one verdict, finished cases do not run again, and the running case has a lost attempt."""
     cut = cut_off(project, begun, spread, f"--isolation={mode}", "--seed=5")
     finished = {name for name, outcome in names(cut.verdicts).items() if outcome not in ("lost", "not_run")}
     ran = project.probe("ran")
@@ -174,7 +174,7 @@ def test_a_run_that_is_resumed_again_and_one_that_had_finished(project: Project,
 
 
 def test_a_run_that_was_stopped_goes_on(project: Project, begun: list[Running]) -> None:
-    """What was not run is run; a case that was stopped has no verdict yet."""
+    """Cases that were not run are run; a case that was stopped has no verdict yet."""
     running = start(project, begun, "-n2", "--grace=0")
     interrupt(running)
     cut = running.result()
@@ -185,7 +185,7 @@ def test_a_run_that_was_stopped_goes_on(project: Project, begun: list[Running]) 
 
 
 def test_a_green_end(project: Project, begun: list[Running]) -> None:
-    """A run that is green when it has gone on is green, also by its report."""
+    """A resumed run without red cases is green, also in its report."""
     cut = cut_off(project, begun, "-n0", "-k", "before or waits or after")
     result = resume(project, cut.run_dir, "-n0", "-k", "before or waits or after")
     assert (result.status, {*result.verdicts.values()}) == (0, {"passed"}), result.tail()
@@ -193,7 +193,7 @@ def test_a_green_end(project: Project, begun: list[Running]) -> None:
 
 
 def test_two_runs_cannot_write_to_one_folder(project: Project, begun: list[Running]) -> None:
-    """Neither beside the run itself, nor beside another one that goes on with it."""
+    """Neither a second run nor a second resume can write to the folder of a running one."""
     running = start(project, begun, "-n0")
     words = f"--resume='{running.run_dir.name}': another run writes to it now: wait for its end, or stop it"
     first = project.run("-n0", f"--resume={running.run_dir.name}", results_dir=False)

@@ -22,16 +22,16 @@ NEEDS_FIXTURE = "def test_passes(above): pass\ndef test_fails(above): assert 0\n
 ABOVE = "import pytest\n@pytest.fixture\ndef above(): pass\n"
 NEEDS_MODULE = "import beside\ndef test_passes(): pass\ndef test_fails(): assert 0\n"
 INI = "[pytest]\nharness_suites = {suites}\nharness_preload =\n"
-#: Of another project: it would collect nothing here.
+#: The ini file of another project, with which nothing is collected here.
 OTHER_INI = "[pytest]\npython_files = other_*.py\n"
 FOREIGN = ("-p", "harness.plugin", "-oharness_preload=")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Files, and a run among them. `folder` is where it is started, `links` are symbolic links by their name.
+    """Files, and a run among them. `folder` is where it is started, `links` are symbolic links by name.
 
-    `run_dir` is the run directory that `arguments` name, if they name one.
+    `run_dir` is the run directory that `arguments` name, if any.
     """
 
     arguments: tuple[str, ...]
@@ -200,7 +200,7 @@ def _laid_out(project: Project, layout: Layout) -> None:
 
 
 def _run(project: Project, layout: Layout, *options: str) -> Result:
-    """Without an option of ours, so that the ini value alone decides what is a case."""
+    """Run without an option of the harness, so that only the ini value decides which tests are cases."""
     result = project.run(*options, *layout.arguments, suites=None, folder=layout.folder, results_dir=False)
     if layout.run_dir is not None:
         return dataclasses.replace(result, run_dir=project.folder / layout.run_dir)
@@ -210,7 +210,7 @@ def _run(project: Project, layout: Layout, *options: str) -> Result:
 
 
 def _plain_ids(project: Project, layout: Layout) -> set[str]:
-    """What pytest collects without the harness."""
+    """Return the ids that pytest collects without the harness."""
     ours = {"-p", "harness.plugin", "-oharness_preload=", "--isolation=case", "--results-dir"}
     arguments = [word for word in layout.arguments if word not in ours and "/new" not in word]
     options = ("-p", "no:harness", "--collect-only", "-q", "-oharness_suites=", "-Wignore::pytest.PytestConfigWarning")
@@ -231,7 +231,7 @@ def _plain_ids(project: Project, layout: Layout) -> set[str]:
 def test_every_process_has_the_root_folder_of_the_first(
     make_project: MakeProject, name: str, options: tuple[str, ...]
 ) -> None:
-    """Ids are those of plain pytest, each case has its verdict, and the line that reproduces a failure does."""
+    """Ids are those of plain pytest, each case has its verdict, and the line that reproduces a failure works."""
     project, layout = make_project(), LAYOUTS[name]
     _laid_out(project, layout)
     ids = _plain_ids(project, layout)
@@ -249,7 +249,7 @@ def test_every_process_has_the_root_folder_of_the_first(
 
 @pytest.mark.ways("options", [("-n0",), ("-n2",), ("-n0", "--start=cold")])
 def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject, options: tuple[str, ...]) -> None:
-    """An option of another plugin names the run directory, in a word of its own, which pytest takes for a path."""
+    """Another plugin's option names the run directory, as a separate argument, which pytest takes for a path."""
     project = make_project()
     layout = LAYOUTS["no ini file, the run directory within another project"]
     _laid_out(project, layout)
@@ -265,7 +265,7 @@ def test_a_process_that_finds_another_ini_file_says_so(make_project: MakeProject
     assert "lost" not in dataclasses.replace(result, run_dir=run_dir).verdicts.values()
 
 
-#: Options of ours that take paths, each with a path that exists outside of the project, as prepared below.
+#: The harness's options that take paths, each with an existing path outside the project, as prepared below.
 PATHS = {
     "results-dir": "../other/empty",
     "from": "../other/run",
@@ -280,7 +280,7 @@ SPELLINGS = ("--{} {}", "PYTEST_ADDOPTS", "--harness-{} {}", "--{}={}")
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project without an ini file beside one with, which has a run of the first, and files for each option."""
+    """Return a project whose folder `other` has an ini file, a run of the folder `mine`, and a path for each option."""
     project = Project(tmp_path_factory.mktemp("elsewhere") / "project")
     files = {
         "mine/test_it.py": "def test_passes(): pass\n",
@@ -330,14 +330,14 @@ def test_second():
         os.kill(int(os.environ["HARNESS_TEST_CONTROLLER"]), signal.SIGKILL)
         signal.pause()
 """
-#: The conftest is loaded by the controller first.
+#: Loaded by the controller first.
 CONTROLLER = "import os\nos.environ.setdefault('HARNESS_TEST_CONTROLLER', str(os.getpid()))\n"
 
 
 @pytest.mark.ways("resume", [("--resume", "../r"), ("--resume=../r",), ("--harness-resume", "../r")])
 @pytest.mark.ways("folder", ["mine", "."])
 def test_resume_takes_the_root_of_the_run(make_project: MakeProject, resume: tuple[str, ...], folder: str) -> None:
-    """Whether there is an ini file or not, and where it is started again."""
+    """This holds with and without an ini file, and from any folder."""
     project = make_project()
     (project.folder / "pytest.ini").unlink()
     project.write("mine/test_it.py", INTERRUPTED)
@@ -387,7 +387,7 @@ def test_time(): time.sleep(60)
 
 @pytest.mark.nightly
 def test_each_printed_line_gives_the_verdict_again(make_project: MakeProject) -> None:
-    """Every one of these is red by an option of the command line, and by nothing else."""
+    """Each of these is red because of a command-line option, and for no other reason."""
     project = make_project()
     for name, text in DECISIVE.items():
         project.write(name, text)
@@ -403,7 +403,7 @@ def test_each_printed_line_gives_the_verdict_again(make_project: MakeProject) ->
 
 
 def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
-    """A cold executor does not have it; the verdict says what it has instead, and where."""
+    """A cold executor does not have the id; the verdict names the ids that it has instead, and the file."""
     project = make_project()
     text = "import os, pytest\n@pytest.mark.parametrize('number', [os.getpid()])\ndef test_it(number): pass\n"
     project.write("suites/test_ids.py", text)

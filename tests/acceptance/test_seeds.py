@@ -1,6 +1,6 @@
-"""Leaks, contaminations and innocents in an order drawn by seed, all of them, as often as one asks.
+"""Leaks, contaminations and innocent cases, all of them, in orders drawn by seed.
 
-A run takes minutes, so none is made unless ``ACCEPTANCE_SEEDS`` says how many seeds, counted from 1, to try.
+A run takes minutes, so there is none unless ``ACCEPTANCE_SEEDS`` gives the number of seeds to try, counted from 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.acceptance.expected import check_journal, expected
 from tests.acceptance.project import Project, Result
 
 SEEDS = range(1, int(os.environ.get("ACCEPTANCE_SEEDS", "0")) + 1)
-#: Seconds for a run, on a machine that does other things as well.
+#: Seconds per run, on a machine that is also used otherwise.
 PATIENCE = 3600.0
 
 _SHARED = "suites/contaminations/test_shared_fixtures.py"
@@ -27,10 +27,10 @@ _LIMIT = "contaminated: the module fixture 'limit' did not restore"
 
 
 def of_shared_fixtures(order: Sequence[str]) -> dict[str, Sequence[str]]:
-    """What may become of the cases with a shared fixture: its last user, before it is torn down, is blamed.
+    """Return the possible verdicts of cases with a shared fixture: its last user before the tear-down is blamed.
 
-    In a process of its own a case is the last; so one that does not use the fixture and is there when it is torn down
-    passes there, and is flaky.
+    In its own process a case is the last. So a case that does not use the fixture but runs when it is torn down passes
+    alone, and is flaky.
     """
     found: dict[str, Sequence[str]] = {}
     limited = False
@@ -52,12 +52,12 @@ def of_shared_fixtures(order: Sequence[str]) -> dict[str, Sequence[str]]:
 
 
 def texts(project: Project) -> dict[str, Sequence[str]]:
-    """What the tables of the suites say of each case, as ``outcome: part of the message``."""
+    """Return the expectations in the suites' tables, as ``outcome: part of the message``."""
     return {case: (": ".join(filter(None, said)),) for case, said in expected(project, "batch").cases.items()}
 
 
 def compare_verdicts(result: Result, wanted: Mapping[str, Sequence[str]]) -> None:
-    """Each case has one of the verdicts that are wanted of it, ``outcome: part of the message``, and no other does."""
+    """Check that each case has one of its expected verdicts, ``outcome: part of the message``."""
     found = {verdict.case: (verdict.outcome.value, verdict.message) for verdict in result.ledger.verdicts}
     wrong = [
         f"{case}: expected {wanted.get(case)}, found {found.get(case)}"

@@ -1,4 +1,4 @@
-"""What code of cases, fixtures and conftests tells its session reaches it: beside plain pytest's exit status."""
+"""Changes that cases, fixtures and conftests make to their session have the effect that they have in plain pytest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_last(n, told): pass
 """
 BY_A_HOOK = "def pytest_runtest_makereport(item, call):\n    item.session.shouldstop = 'as told'\n"
 AT_THE_END = "def pytest_sessionfinish(session):\n    session.exitstatus = {}\n"
-#: By what: the test file, the conftest, and the exit status of plain pytest.
+#: By name: the test file, the conftest, and plain pytest's exit status.
 WAYS = {
     "a test says fail": (BY_A_TEST.format("shouldfail"), "", 1),
     "a test says stop": (BY_A_TEST.format("shouldstop"), "", 2),
@@ -57,7 +57,7 @@ def test_a_conftest_cannot_make_a_red_run_green(make_project: MakeProject) -> No
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 @pytest.mark.ways("returncode", [0, None, 7])
 def test_an_exit_at_the_end_takes_no_report(make_project: MakeProject, returncode: int | None, spread: str) -> None:
-    """``pytest.exit`` in a conftest's ``pytest_sessionfinish``: the run is reported, and never milder for it."""
+    """``pytest.exit`` in a conftest's ``pytest_sessionfinish``: the run is reported, and its status is not improved."""
     project = make_project()
     project.write("suites/test_it.py", "def test_it(): assert 0\n")
     exits = f"import pytest\ndef pytest_sessionfinish(): pytest.exit('as told', returncode={returncode})\n"
@@ -88,7 +88,7 @@ def test_dependant(): pytest.skip("as pytest-dependency does where it knows of n
 
 
 def test_what_has_no_effect_is_said(make_project: MakeProject) -> None:
-    """Marks that come too late; a test of pytest-dependency that was skipped since results ended with a process."""
+    """Marks that come too late; a test of pytest-dependency that was skipped because results ended with a process."""
     project = make_project()
     project.write("suites/test_it.py", LATE)
     conftest = "def pytest_configure(config): config.addinivalue_line('markers', 'dependency: of pytest-dependency')\n"

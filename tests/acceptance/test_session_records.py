@@ -1,4 +1,4 @@
-"""What tests record of the run as a whole, make once for all, or count on its session: beside plain pytest."""
+"""Values that tests record per session, create once for all, or count on their session, compared with plain pytest."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_without_pytests_junit_nothing_is_missing(make_project: MakeProject) -> 
     assert project.run("-n0", "-p", "no:junitxml").status == 0
 
 
-#: As xdist's documentation has it, but for its fixture `worker_id`.
+#: From xdist's documentation, except for its fixture `worker_id`.
 ONCE = """\
 import os, pathlib
 import pytest
@@ -125,7 +125,7 @@ TAKEN_OFF = """\
 def test_first(): assert 0
 def test_last(request): request.session.testsfailed = 0
 """
-#: By what: the test file, the conftest, and the exit status of plain pytest.
+#: By name: the test file, the conftest, and plain pytest's exit status.
 COUNTS = {
     "a test": (COUNTED, "", 1),
     "a fixture at the end": (COUNTED_BY_A_FIXTURE, "", 1),
@@ -140,7 +140,7 @@ COUNTS = {
 def test_a_failure_that_is_counted_makes_the_run_red(
     make_project: MakeProject, by: str, options: tuple[str, ...]
 ) -> None:
-    """A case that has failed stays red, whatever the session is reported."""
+    """A case that has failed stays red, regardless of the session's status."""
     project = make_project()
     tests, conftest, status = COUNTS[by]
     project.write("suites/test_it.py", tests)

@@ -1,4 +1,4 @@
-"""Shards: the hosts of a run take parts of its cases without talking, and the parts make one run again."""
+"""Shards: hosts run parts of the cases without communicating, and the parts merge into one run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shards(project: Project, *arguments: str, suites: str = "suites") -> list[Re
 
 
 def merge(project: Project, results: list[Result], *more: str) -> tuple[int, str, Result]:
-    """Status and output of a merge, and the merged run."""
+    """Return the status and output of a merge, and the merged run."""
     out = project.folder / "merged"
     status, output = command(
         project, "report", "merge", *(str(each.run_dir) for each in results), "-o", str(out), *more
@@ -37,7 +37,7 @@ def merge(project: Project, results: list[Result], *more: str) -> tuple[int, str
 
 @pytest.mark.parametrize("spread", [pytest.param("-n0", marks=pytest.mark.nightly), "-n2"])
 def test_merged_shards_equal_the_whole_run(make_project: MakeProject, spread: str) -> None:
-    """Verdict for verdict, in the same order, with each outcome there is and in random order."""
+    """All verdicts are equal and in the same order, with each possible outcome and in random order."""
     project = make_project("mixed", "plain", "policy_waived", "gated")
     project.write("suites/many/test_many.py", MANY)
     options = (spread, "--shuffle", "-k", "not test_many or not 20")

@@ -1,4 +1,4 @@
-"""Devices that several runs of one host share: leases hold between runs, whatever dies in them."""
+"""Devices that several runs on one host share: leases hold between runs, even if processes die."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_serial(): pass
 
 
 def uses(runs: Sequence[Result]) -> list[tuple[float, str, str, str]]:
-    """Of all executors of these runs, in the order of time: when, what, who, and on which device."""
+    """Return all starts and ends of executors in these runs, in order of time: when, what, who, and on which device."""
     found = []
     for number, run in enumerate(runs):
         for line in run.lines:
@@ -51,7 +51,7 @@ def uses(runs: Sequence[Result]) -> list[tuple[float, str, str, str]]:
 
 
 def most_at_once(runs: Sequence[Result]) -> int:
-    """The largest number of executors that had one device at the same time."""
+    """Return the largest number of executors that had one device at the same time."""
     now: dict[str, set[str]] = {}
     most = 0
     for _, state, who, device in uses(runs):
@@ -64,7 +64,7 @@ def most_at_once(runs: Sequence[Result]) -> int:
 
 @pytest.fixture
 def eight(tmp_path: Path, library: Path) -> Machine:
-    """A machine with eight GPUs."""
+    """Return a machine with eight GPUs."""
     return Machine(tmp_path, library, gpus=8)
 
 

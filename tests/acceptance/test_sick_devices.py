@@ -1,4 +1,4 @@
-"""What becomes of a run when devices are sick."""
+"""Runs with sick devices."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ first_pid_namespace = pytest.mark.skipif(
 @pytest.mark.nightly
 @first_pid_namespace
 def test_a_device_that_the_driver_does_not_release_runs_no_other_case(machine: Machine) -> None:
-    """The driver lists a process after its end. What that has left there could be blamed on the next case."""
+    """The driver lists a process after its end. Its remains on the device could be blamed on the next case."""
     machine.suite(LEFT.replace("UNTIL", "pass"))
     result = machine.run("-n0", "--timeout-multiplier=0.1")
     ((message, cases),) = sick_devices(result)
@@ -210,7 +210,7 @@ def test_a_device_is_examined_after_a_case_that_breaks(machine: Machine, how: st
     moment = f"after suites/gpu/test_gpu.py::test_breaks {'was ' if how == 'poisoned' else ''}{how}"
     assert looks(result) == [
         (GPU[0], "healthy", "at the start"),
-        (GPU[0], "healthy", moment),  # of the attempt in company
+        (GPU[0], "healthy", moment),  # of the attempt after other cases
         (GPU[0], "healthy", moment),  # of the attempt alone
     ]
     note = f"device {GPU[0]} examined after the case: computes and copies correctly"
@@ -365,7 +365,7 @@ def test_a_zygote_that_dies_while_a_device_is_examined_is_replaced(machine: Mach
     assert [state for _, state, _ in looks(result)] == ["sick", "drained", "healthy"]
 
 
-# 997: this call of the fake NVML does not return.
+# With 997, this call of the fake NVML does not return.
 _HANGS = """
 pytestmark = on_gpu
 
@@ -375,15 +375,15 @@ def test_hangs_nvml():
         fares(call, 997)
 def test_after(): fares("xid", 79)
 """
-#: Makes NVML's deadline 12 s, and an examination's 6.
+#: Sets NVML's deadline to 12 s, and a health check's to 6 s.
 _QUICK = "--timeout-multiplier=0.1"
 
 
 @pytest.mark.nightly
 def test_an_nvml_that_does_not_answer_any_more_is_reported_and_the_run_goes_on(machine: Machine) -> None:
-    """The device is examined, as is one with any other sign that worries; nothing more is heard of it, and of no other.
+    """The device is checked, as after any other sign of trouble; then neither it nor any other device is queried again.
 
-    The worker ends, though a call of its has not returned.
+    The worker ends, although its call has not returned.
     """
     machine.suite(_HANGS)
     result = machine.run("-n0", _QUICK)

@@ -1,4 +1,4 @@
-"""Whole runs on the simulated CUDA: who is refused, and, with a CUDA build of torch, what runs and what is said."""
+"""Whole runs on the simulated CUDA: refusals and, with a CUDA build of torch, runs and their messages."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_after_the_others():
 
 @pytest.fixture(scope="module")
 def libraries() -> build.SimcudaLibraries:
-    """The libraries. A run would build them as well, but a build may take longer than these tests wait for a run."""
+    """Return the libraries. A run would build them, too, but a build may exceed these tests' limit for a run."""
     return build.build_simcuda()
 
 
@@ -172,10 +172,10 @@ class TestRuns:
         project = make_project()
         cases = _CASES if how == "--isolation=case" else _CASES.replace("assert not torch.cuda.is_initialized()", "")
         project.write("suites/cuda/test_cuda.py", cases)
-        project.write("suites/conftest.py", "import torch\n")  # the runtime must come first, in every process
+        project.write("suites/conftest.py", "import torch\n")  # the runtime must be loaded first, in each process
         result = run(project, "-n0", how)
         outcomes = verdicts(result)
-        if how == "--isolation=none":  # the process is shown its first device only
+        if how == "--isolation=none":  # the process sees only its first device
             outcomes.pop("test_two_devices")
         assert set(outcomes.values()) == {"passed", "gated"}, result.tail()
 
@@ -220,7 +220,7 @@ class TestRuns:
             refused(run(project, "-n0", option), "device: wanted cuda, found simcuda")
 
     def test_injected_faults_reach_the_cases_and_every_record(self, make_project: MakeProject) -> None:
-        """Also the processes that cases start, and a pytest process that runs cases itself."""
+        """They also reach the processes that cases start, and a pytest process that runs cases itself."""
         project = make_project()
         project.write("suites/events/test_events.py", _EVENTS)
         case = "suites/events/test_events.py::test_an_event_waits_for_its_stream"
@@ -256,7 +256,7 @@ class TestRuns:
             refused(run(project, "-n0", *arguments, env=dict(env)), words)
 
     def test_what_the_driver_says_is_what_the_capabilities_say(self, make_project: MakeProject) -> None:
-        """The capabilities are fixed, since asking costs a process. Here a process asks."""
+        """The capabilities are constants, since querying them costs a process. This test queries them."""
         project = make_project()
         project.write(
             "suites/cuda/test_cuda.py",

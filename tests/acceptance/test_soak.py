@@ -1,4 +1,4 @@
-"""How memory goes over the repetitions of a case, in whole runs."""
+"""Memory over the repetitions of a case, in whole runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.acceptance.project import SUITES, Result
 
 TIMES = 30
 PATH = "suites/growing/test_growing.py"
-#: Cases of the suite ``growing`` with neither growth nor an array.
+#: Cases of the suite ``growing`` that do not grow and use no arrays.
 QUIET = ("-k", "test_flat")
 
 
 def table(name: str) -> dict[str, str]:
-    """A table of the fixture suite, by the ids of its cases."""
+    """Return a table of the fixture suite, by the ids of its cases."""
     for node in ast.parse((SUITES / "growing" / "test_growing.py").read_text()).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
@@ -48,7 +48,7 @@ def report(result: Result, *options: str, encoding: str = "utf-8") -> list[str]:
 
 
 def reported(lines: list[str]) -> dict[str, list[str]]:
-    """What a report says of how cases went: by case, the word for it and the lines that follow."""
+    """Return the report's trends: by case, the word for it and the lines that follow."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in lines:
@@ -104,14 +104,14 @@ def test_a_terminal_without_the_signs_gets_plain_ones(make_project: MakeProject)
 
 
 def test_a_process_that_breaks_in_the_middle_gives_two_series(make_project: MakeProject) -> None:
-    """What is reported is the growth in the longer one; the fresh process of the second begins low again."""
+    """The report has the growth in the longer series; the second one's fresh process begins at a low value again."""
     project = make_project()
     project.write("suites/growing/test_growing.py", BREAKS)
     result = project.run("-n0", f"--repeat={TIMES}")
     check_journal(result)
     counts = Counter(line["executor"] for line in levels(result))
     (longest, times), (_, others), (_, alone) = counts.most_common()
-    # A suspicion after the first run makes one more, which is not counted.
+    # A suspicion after the first run causes one more run, which is not counted.
     assert (times in (16, 17), others, alone) == (True, TIMES - 1 - times, 1), counts
     ((case, found),) = reported(report(result)).items()
     assert (case, found[0]) == (f"{PATH}::test_breaks", "GROWS")
@@ -162,7 +162,7 @@ def test_too_few_repetitions_are_said_to_be(make_project: MakeProject) -> None:
 
 
 def test_until_fail_tells_of_what_ran_until_then(make_project: MakeProject) -> None:
-    """The verdict is the case's own, and how memory went until then is reported beside it."""
+    """The verdict is the case's own, and the memory until then is reported with it."""
     project = make_project()
     project.write(
         "suites/growing/test_growing.py",

@@ -1,4 +1,4 @@
-"""Whole runs on the software device, built for these tests unless it is there: what runs, and what is said of it."""
+"""Whole runs on the software device, which is built for these tests if necessary: runs and their messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_sum(device):
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> Path:
-    """The backend. A run would build it as well, but a build may take longer than these tests wait for a run."""
+    """Return the backend. A run would build it, too, but a build may exceed these tests' limit for a run."""
     return build.build_softdevice()
 
 
@@ -52,7 +52,7 @@ def run(project: Project, *arguments: str, env: dict[str, str | None] | None = N
 
 
 def seen(result: Result) -> dict[str, set[str]]:
-    """What the cases of each worker saw, by name of the worker."""
+    """Return what the cases of each worker saw, by the worker's name."""
     found: dict[str, set[str]] = defaultdict(set)
     for line in result.lines:
         if line["event"] == "finish" and line.get("stdout", "").startswith("sees"):
@@ -321,7 +321,7 @@ def test_fork(device, own):
 
 @pytest.mark.ways("mode", ["batch", "case"])
 def test_a_case_in_its_own_process_can_fork_before_it_uses_the_device(make_project: MakeProject, mode: str) -> None:
-    """Other cases find the device used, so that its first use looks like no leak of theirs."""
+    """The device is already in use for other cases, so its first use is not taken for their leak."""
     project = make_project()
     project.write("suites/test_fork.py", _OWN_PROCESS)
     result = run(project, "-n0", f"--isolation={mode}")

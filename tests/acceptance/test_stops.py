@@ -1,4 +1,4 @@
-"""A run that is told to stop: running cases get their grace, everything is reported, and nothing is left."""
+"""A run that gets a stop signal: running cases get their grace, everything is reported, and no process remains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIGNALS = pytest.mark.ways("number", [signal.SIGINT, signal.SIGTERM, signal.SIGH
 
 Start = Callable[..., Running]
 
-#: A case of which the test decides when it ends, and one that takes SIGTERM for nothing.
+#: A case whose end the test controls, and one that ignores SIGTERM.
 STUBBORN = """
 import os, pathlib, signal, time
 def test_before(): pass
@@ -55,7 +55,7 @@ def project(make_project: MakeProject) -> Project:
 
 @pytest.fixture
 def start(project: Project) -> Iterator[Start]:
-    """Starts a run, and returns once its waiting case waits."""
+    """Start a run, and return once its waiting case waits."""
     begun: list[Running] = []
 
     def start(*arguments: str) -> Running:
@@ -73,12 +73,12 @@ def start(project: Project) -> Iterator[Start]:
 
 
 def to_group(running: Running, number: signal.Signals) -> None:
-    """As a terminal does it, ``timeout``, or a batch system: to every process of the run's group."""
+    """Send the signal to each process of the run's group, as a terminal, ``timeout`` or a batch system does."""
     os.killpg(running.process.pid, number)
 
 
 def check_stopped(result: Result, by: signal.Signals, waits: str = "not_run") -> dict[str, str]:
-    """Check what must hold of any run that was told to stop; returns its verdicts."""
+    """Check the properties of any stopped run, and return its verdicts."""
     assert result.status == 2, result.tail()
     assert "INTERNALERROR" not in result.terminal
     assert "crashed worker" not in result.terminal
@@ -151,13 +151,13 @@ def test_in_other_modes(start: Start, spread: str, isolation: str) -> None:
     interrupt(running)
     result = running.result()
     check_stopped(result, signal.SIGINT)
-    # Without a phase if the signal came between two cases, when pytest was reporting the one before.
+    # There is no phase if the signal came between two cases, while pytest reported the previous one.
     assert message_of(result, WAITS) in ("stopped by SIGINT, without grace (in call)", "stopped by SIGINT")
 
 
 @SPREADS
 def test_a_second_signal_is_handling_at_once(project: Project, start: Start, spread: str) -> None:
-    """Also by a case that takes SIGTERM for nothing."""
+    """This also holds for a case that ignores SIGTERM."""
     project.write("suites/waiting/test_waiting.py", STUBBORN)
     running = start(spread, "--grace=100000")
     interrupt(running)
@@ -173,7 +173,7 @@ def test_a_second_signal_is_handling_at_once(project: Project, start: Start, spr
 
 
 def stop_requests(project: Project) -> list[Path]:
-    """What is left for workers that come later: written once all others were told."""
+    """Return the files left for workers that start later, which are written once all others got the request."""
     return list(project.temp.glob("harness-*/stop/request.json"))
 
 
@@ -192,7 +192,7 @@ def test_an_impatient_user_leaves_nothing_behind(start: Start, spread: str) -> N
 @SPREADS
 @pytest.mark.parametrize("start", ["fork", "cold"])
 def test_while_cases_are_collected(project: Project, spread: str, start: str) -> None:
-    """Nothing runs, nothing is waited for. With cold executors each worker collects, otherwise the zygote alone."""
+    """Nothing runs, and nothing is waited for. With cold executors each worker collects, otherwise only the zygote."""
     project.write("suites/a/test_slow.py", SLOW_TO_COLLECT)
     project.write("suites/b/test_more.py", "def test_more(): pass\n")
     running = project.start(spread, f"--start={start}")
@@ -257,7 +257,7 @@ def test_without_isolation_the_report_is_written_all_the_same(
 @pytest.mark.nightly
 @SPREADS
 def test_a_crash_that_could_not_be_confirmed_stays_a_crash(project: Project, start: Start, spread: str) -> None:
-    """The case that runs meanwhile dies in company: it is not run again, and no innocent is made of it."""
+    """The running case dies after other cases: it is not run again, and it is not declared innocent."""
     running = start(spread, "--grace=600")
     line = running.started(WAITS)
     running.process.send_signal(signal.SIGTERM)
@@ -273,7 +273,7 @@ def test_a_crash_that_could_not_be_confirmed_stays_a_crash(project: Project, sta
 
 @SPREADS
 def test_a_terminal_that_goes_away(project: Project, spread: str) -> None:
-    """What pytest says has nowhere to go, and the report is written."""
+    """pytest's output has nowhere to go, and the report is written."""
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
@@ -298,7 +298,7 @@ def test_a_terminal_that_goes_away(project: Project, spread: str) -> None:
 
 
 def test_what_the_user_has_ignored_stays_ignored(project: Project) -> None:
-    """``nohup pytest``: a terminal that goes away does not end the run."""
+    """With ``nohup pytest``, a terminal that closes does not end the run."""
     command = ["nohup", sys.executable, "-m", "pytest", "suites", "-n0", "--results-dir=nohup"]
     environment = {**os.environ, "PROBE_DIR": str(project.folder / "probe"), "TMPDIR": str(project.temp)}
     output = project.folder / "output"

@@ -1,4 +1,4 @@
-"""What runs leave in the folder for temporary files: nothing."""
+"""Runs leave nothing in the folder for temporary files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_large(tmp_path):
         file.truncate(200 << 20)
     raise AssertionError("red")
 """
-#: The second case asks for its folder after the first case has written into its own.
+#: The second case requests its folder after the first case has written to its own.
 SHARED_BASETEMP_FIRST = """
 import os, pathlib, time
 
@@ -56,7 +56,7 @@ def project(make_project: MakeProject) -> Project:
 
 
 def left(project: Project) -> list[str]:
-    """What lies where runs have their folders for temporary files, without pytest's own."""
+    """Return the contents of the folder with runs' temporary folders, without pytest's own."""
     return sorted(name for name in os.listdir(project.temp) if not name.startswith("pytest-of-"))
 
 
@@ -121,7 +121,7 @@ def test_only_files_that_are_there_are_linked(project: Project) -> None:
 
 
 def test_files_that_their_process_removed_at_its_end_are_not_linked(project: Project) -> None:
-    """They were there when the case ended, and the process went on."""
+    """The files existed when the case ended, and the process continued."""
     project.write("suites/test_it.py", LINKED.partition("def test_leaves_one")[0] + "def test_green(): pass\n")
     result = project.run("-n0", "--isolation=batch")
     noted = [verdict.case for verdict in result.ledger.red if "kept in" in " ".join(verdict.finishes[-1].notes)]

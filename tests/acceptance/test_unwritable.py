@@ -1,4 +1,4 @@
-"""A run that cannot write what it must: one sentence, exit status 3, nothing left, and what was written can be read."""
+"""A run that cannot write its files: one sentence, exit status 3, no remains, and the written part is readable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spread_words(spread: str) -> list[str]:
 
 
 def check_failed(result: Result, what: str) -> None:
-    """Check that the run said just one sentence, that nothing of it is left, and that it can be reported."""
+    """Check that the run printed just one sentence, that no processes or files remain, and that it can be reported."""
     assert result.status == 3, result.tail()
     assert "INTERNALERROR" not in result.terminal
     assert "Traceback" not in result.terminal
@@ -50,9 +50,9 @@ def report(run_dir: Path) -> subprocess.CompletedProcess[str]:
 
 
 def limit_journal(running: Running, spare: int) -> None:
-    """No supervisor of the run may write a file larger than the journal is now, but for `spare` bytes.
+    """Limit the size of files in all supervisors of the run to the journal's current size plus `spare` bytes.
 
-    Such a process finds its journal unwritable as on a full file system, in the middle of a line too.
+    For such a process the journal becomes unwritable as on a full file system, possibly in the middle of a line.
     """
     controller = psutil.Process(running.process.pid)
     workers = [each for each in controller.children() if "harness.zygote" not in each.cmdline()]
@@ -65,7 +65,7 @@ def limit_journal(running: Running, spare: int) -> None:
 @pytest.mark.ways("spare", [0, 40])
 def test_the_journal(make_project: MakeProject, spread: str, spare: int) -> None:
     project = make_project("waiting")
-    running = project.start(*spread_words(spread), cold=True)  # the zygote is known by its command line
+    running = project.start(*spread_words(spread), cold=True)  # the zygote is identified by its command line
     try:
         running.started(WAITS)
         running.wait_for(lambda: any(name.startswith("waits-") for name in project.probe_names()), "the case to wait")
@@ -85,13 +85,13 @@ def test_the_journal(make_project: MakeProject, spread: str, spare: int) -> None
         running.kill_all()
     check_failed(result, f"cannot append to the journal {str(result.run_dir / 'journal.ndjson')!r}: [Errno 27]")
     done = report(result.run_dir)
-    assert done.returncode == 1, done.stderr  # no line says how the run ended
+    assert done.returncode == 1, done.stderr  # no line has the run's end
     assert WAITS in done.stdout
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 40 KiB."""
+    """Return a file system of 40 KiB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(folder)]
@@ -171,7 +171,7 @@ def test_before_the_first_case(make_project: MakeProject, most: int, what: str) 
 
 
 def test_what_executors_tell(make_project: MakeProject) -> None:
-    """A full folder for temporary files is no case's fault."""
+    """A full folder for temporary files is not attributed to a case."""
     project: Project = make_project()
     project.write(
         "suites/test_full.py",

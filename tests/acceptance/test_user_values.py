@@ -1,4 +1,4 @@
-"""What code under test may put in the way of its own report. Nothing of it costs a verdict."""
+"""Values of code under test that could break its own report. None of them costs a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, outside any checkout: it has the suites, and all that the package reads."""
+"""The wheel in its own environment, outside any checkout: it has the suites, and all files that the package reads."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 _NEEDED = ("harness", "suites", "configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 _OMITTED = shutil.ignore_patterns("__pycache__", "bundle")
 
-#: Runs ``harness`` with these arguments, and returns what it printed.
+#: Runs ``harness`` with the arguments, and returns its output.
 Harness = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: a build leaves folders behind."""
+    """Return the wheel, built from a copy, since a build leaves folders behind."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in _NEEDED:
         if (ROOT / name).is_dir():
@@ -37,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def harness(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Harness:
-    """The command of an environment with the wheel; what it depends on is that of this environment."""
+    """Return the command of an environment with the wheel; its dependencies come from this environment."""
     folder, here = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("elsewhere")
     _checked([sys.executable, "-m", "venv", str(folder)])
     python = folder / "bin" / "python"
@@ -91,7 +91,7 @@ def test_a_suite_that_does_not_exist_is_named(harness: Harness) -> None:
 
 @pytest.mark.nightly
 def test_an_installed_wheel_does_what_a_checkout_does(harness: Harness) -> None:
-    """The fast profile, the software device with a fault, the catalogue, and evidence."""
+    """The fast profile, the software device with a fault, the catalogue, and evidence work."""
     assert " passed" in harness("run", "-n2", "--profile=smoke", "--results-dir=smoke")
     fault = ["--device=soft", "--inject=wait_ignored", "--results-dir=soft"]
     reported = harness("run", "suites/streams/test_streams.py", "-n2", *fault, status=1)

@@ -1,4 +1,4 @@
-"""The zygote when the machine is short of something, and what its executors' programs are given and leave."""
+"""The zygote under shortage of resources, and what its executors' programs receive and leave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.acceptance.project import Project, Result, Running
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 STARTS = pytest.mark.ways("start", ["fork", "cold"])
 
-#: Makes the first forks of a zygote fail, and has supervisors lose patience early.
+#: Makes the first forks of a zygote fail, and shortens the supervisors' limits.
 NO_ROOM = """\
 import errno, os, pathlib, sys
 
@@ -40,7 +40,7 @@ if main is not None and main.name == "harness.zygote.__main__":
 
     os.fork = fork
 """
-#: Sets the number of threads while it is imported, and notes each later call.
+#: Sets the number of threads at import, and records each later call.
 COUNTS_THREAD_POOLS = """\
 import torch
 
@@ -68,12 +68,12 @@ def _lines(result: Result, event: str) -> list[dict[str, Any]]:
 
 
 def _finish(result: Result, case: str) -> dict[str, Any]:
-    """The line that decides about a case."""
+    """Return the final line for a case."""
     return next(line for line in _lines(result, "finish") if line["final"] and line["case"].endswith(case))
 
 
 def test_the_thread_pool_of_torch_is_renewed_after_a_fork(make_project: MakeProject) -> None:
-    """A pool from before the fork ends a process in which two threads renew it at once."""
+    """A pool from before the fork crashes a process in which two threads renew it at the same time."""
     project = make_project()
     project.write("suites/conftest.py", COUNTS_THREAD_POOLS)
     project.write(
@@ -87,7 +87,7 @@ def test_the_thread_pool_of_torch_is_renewed_after_a_fork(make_project: MakeProj
 
 
 def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject) -> None:
-    """Slurm sends it to all processes of a step, and the running cases have a grace."""
+    """Slurm sends SIGTERM to all processes of a step, and the running cases have their grace."""
     project = make_project()
     text = "import os, signal\ndef test_a(): os.kill(os.getppid(), signal.SIGTERM)\ndef test_b(): pass\n"
     project.write("suites/plain/test_plain.py", text)
@@ -110,7 +110,7 @@ def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject)
 def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
     make_project: MakeProject, cases: int, entry: str, imported: bool
 ) -> None:
-    """`torch._inductor` takes as long to import as torch: a run of one case does not wait for it."""
+    """Importing `torch._inductor` takes as long as importing torch: a run of one case does not wait for it."""
     project = make_project()
     project.write("heavy.py", "import os\nzygote = os.getpid()\n")
     text = (
@@ -121,7 +121,7 @@ def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
     )
     project.write("suites/plain/test_plain.py", text)
     if ":" in entry:
-        project.write("suites/other/test_other.py", "def test_b(): pass\n")  # ten in all are not ten of the folder
+        project.write("suites/other/test_other.py", "def test_b(): pass\n")  # ten cases in total, not in the folder
     result = project.run("-n2", "-opythonpath=.", f"-oharness_preload_many={entry}")
     assert result.status == 0, result.tail()
     assert set(result.verdicts.values()) == {"passed"}
@@ -207,7 +207,7 @@ def test_dies():
     os.kill(os.getpid(), signal.SIGKILL)
 """,
     )
-    # Cold, since a fork of the case is known by its command line, which is that of the zygote.
+    # Cold, since a fork of the case is identified by its command line, which is the zygote's.
     result = project.run("--isolation=case", f"--start={start}", cold=True)
     stays, dies = (_finish(result, case) for case in ("::test_forks", "::test_dies"))
     assert stays["outcome"] == "leaked"
@@ -220,7 +220,7 @@ def test_dies():
 
 @pytest.mark.nightly
 def test_the_helper_that_keeps_torchs_shared_files_is_no_leftover(make_project: MakeProject) -> None:
-    """Its socket lies in the folder for temporary files, and may have 107 bytes."""
+    """Its socket is in the folder for temporary files, and its path may have at most 107 bytes."""
     project = make_project()
     project.write(
         "suites/plain/test_shares.py",
@@ -241,11 +241,11 @@ def test_shares():
     assert "notes" not in _finish(result, "::test_shares")
 
 
-# What cannot be killed
+# Processes that cannot be killed
 
 _PTRACE_SEIZE = 0x4206
 _PTRACE_O_TRACEEXIT = 0x40
-#: Leaves a child that lets anybody hold it as a debugger does, and waits until somebody does.
+#: Leaves a child that any process may trace like a debugger, and waits until one does.
 LEAVES_A_HELD_CHILD = """
 import os, pathlib, subprocess, sys, time
 
@@ -282,7 +282,7 @@ def test_other(number):
 
 @pytest.fixture
 def hold() -> Iterator[list[int]]:
-    """Process ids to let go of at the end, whatever happens."""
+    """Collect process ids that are released at the end in any case."""
     held: list[int] = []
     yield held
     for pid in held:
@@ -291,7 +291,7 @@ def hold() -> Iterator[list[int]]:
 
 
 def _debugger(pid: int) -> int:
-    """A process that keeps the process `pid` from ending, as a debugger can; until it ends itself."""
+    """Start a process that keeps the process `pid` from ending, as a debugger can, until it ends itself."""
     reported, tells = os.pipe()
     debugger = os.fork()
     if debugger == 0:
@@ -343,7 +343,7 @@ def test_a_leftover_that_cannot_be_killed_holds_nobody_up(make_project: MakeProj
 
 
 def _hold_child(project: Project, running: Running, hold: list[int]) -> int:
-    """Keep the child of the case from ending; its process id."""
+    """Keep the child of the case from ending, and return its process id."""
     running.wait_for(lambda: "child" in project.probe_names(), "the child")
     (pid,) = map(int, project.probe("child"))
     hold.append(_debugger(pid))

@@ -1,4 +1,4 @@
-"""A terminal's window for runs: a pseudoterminal, and what a terminal emulator shows of what is written to it."""
+"""A terminal window for runs: a pseudoterminal, and a terminal emulator that shows what is written to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HISTORY = 10_000
 
 
 class Window:
-    """A context in which the window is open. `written` is all that was written, as it was."""
+    """A context manager that opens the window. `written` is the raw output."""
 
     def __init__(self, columns: int = 100, lines: int = 24) -> None:
         self._screen = pyte.HistoryScreen(columns, lines, history=_HISTORY, ratio=0.5)
@@ -41,7 +41,7 @@ class Window:
         os.close(self._master)
 
     def finish(self) -> None:
-        """Wait until all is shown: the processes that write have ended."""
+        """Wait until everything is shown, after the writing processes have ended."""
         self.output.close()
         self._thread.join()
 
@@ -51,12 +51,12 @@ class Window:
             self._screen.resize(lines, columns)
 
     def shown(self) -> list[str]:
-        """The lines in the window."""
+        """Return the lines in the window."""
         with self._lock:
             return [line.rstrip() for line in self._screen.display]
 
     def all(self) -> list[str]:
-        """The lines in the window and those that have left it at the top, without empty ones at the end."""
+        """Return the lines in the window and those scrolled off at the top, without trailing empty lines."""
         with self._lock:
             past = [
                 "".join(line[column].data for column in range(self._screen.columns)).rstrip()
@@ -76,7 +76,7 @@ class Window:
         while True:
             try:
                 data = os.read(self._master, 65536)
-            except OSError:  # EIO: nobody has the other end any more
+            except OSError:  # EIO: the other end is closed
                 return
             with self._lock:
                 self.written += data

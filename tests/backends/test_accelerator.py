@@ -1,4 +1,4 @@
-"""The defaults of a registration, on fakes of torch: what each asks, and what it does without an answer."""
+"""The defaults of a registration, with fakes of torch: the functions that each calls, and the result without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backends of AMD's and Intel's GPUs, on fakes of their interfaces. Neither has ever run on such a GPU."""
+"""The backends of AMD's and Intel's GPUs, with fakes of their interfaces. Neither has ever run on such a GPU."""
 
 from __future__ import annotations
 

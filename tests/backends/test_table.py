@@ -1,4 +1,4 @@
-"""Registrations from outside: what a process knows of them, and one sentence for each that cannot be used."""
+"""Registrations from outside: what a process knows of them, and one sentence for each unusable one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.backends.table import BACKENDS, RegistrationError
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Forget what a test has registered."""
+    """Forget the registrations of a test."""
     before = set(BACKENDS)
     yield
     for kind in set(BACKENDS) - before:

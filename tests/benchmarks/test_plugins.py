@@ -1,4 +1,4 @@
-"""The plugins that are tried are those that users are told about."""
+"""The plugins that the benchmark tries are those that the documentation lists."""
 
 from __future__ import annotations
 

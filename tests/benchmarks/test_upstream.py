@@ -1,4 +1,4 @@
-"""The table of PyTorch's own tests: classes, rates, causes, explanations; and what is done with a download."""
+"""The table of PyTorch's own tests: classes, rates, causes and explanations; and the handling of downloads."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_the_explanations_of_the_project_can_be_read() -> None:
 
 
 def _package(cache: Path) -> sources.Package:
-    """A package whose archive is in the cache, with one test and one other file."""
+    """Return a package whose archive is in the cache, with one test and one other file."""
     made = cache / "made"
     for name in ("test/test_cuda.py", "torch/__init__.py"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Faults that PyTorch's own tests notice, beside those that our cases notice: records read, and the table."""
+"""Faults that PyTorch's own tests detect, beside those that this project's cases detect: the records and the table."""
 
 from __future__ import annotations
 

@@ -67,4 +67,4 @@ def test_the_installed_torch_has_kernels_of_its_own() -> None:
     found = registered_overloads()
 
     assert "CPU" in found["aten::add.out"]
-    assert "aten::einsum" not in found  # made of other operators on every device
+    assert "aten::einsum" not in found  # composed of other operators on every device

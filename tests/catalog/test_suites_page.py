@@ -1,4 +1,4 @@
-"""The page of suites: files, helpers, what helpers offer."""
+"""The page of suites: files, helpers, and the names that helpers offer."""
 
 from __future__ import annotations
 

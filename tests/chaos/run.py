@@ -1,6 +1,6 @@
-"""A run of the harness in a process of its own whose processes are hit at moments that a seed decides.
+"""A run of the harness in its own process, whose processes are hit at moments that a seed determines.
 
-A moment is progress of the run, counted in start and finish lines of its journal: the same on a slow machine.
+A moment is progress of the run, counted in start and finish lines of its journal, so slow machines have the same ones.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.chaos.victims import Victim, living
 CASES = 500
 WORKERS = 2
 _FILES = 4
-#: Progress from which on processes are hit, and before which: not so late that the run is over meanwhile.
+#: The range of progress in which processes are hit: early enough that the run does not end first.
 _FIRST_STEP, _LAST_STEP = 10, 800
-#: Seconds; a run takes five, and a machine may be busy.
+#: Seconds. A run takes five, and a machine may be busy.
 _RUN_LIMIT = 240.0
 _DEATH_LIMIT = 30.0
 _WAIT_LIMIT = 60.0
@@ -92,7 +92,7 @@ def pytest_collection_finish(session):
             print(os.getpid(), file=ready)
 """
 
-#: The limits of the harness that are constants, shortened for the run under test.
+#: Shortened limits for the run under test; in the harness they are constants.
 _SHORT_LIMITS = """
 import signal
 
@@ -104,7 +104,7 @@ client.FORK_PATIENCE = 3.0
 attempt.GRACE = 1.0
 executor_handle.LADDER = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 3.0))
 """
-#: Options for a run that meets limits: a case that takes milliseconds has this many seconds.
+#: Options for a run that reaches limits: a case of milliseconds gets this many seconds.
 SHORT_LIMITS = ("--case-timeout=4", "--grace=1")
 
 
@@ -119,9 +119,9 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One process of a kind is hit once the journal has `after` start and finish lines.
+    """One hit on a process of a kind, once the journal has `after` start and finish lines.
 
-    What can be taken back is taken back after `lasting` seconds; never where that is None.
+    If it can be undone, it is undone after `lasting` seconds; never if that is None.
     """
 
     after: int
@@ -135,19 +135,19 @@ class Blow:
 
 
 def plan(seed: int, victims: Sequence[Victim], before: int = _LAST_STEP) -> list[Blow]:
-    """One kill for each of `victims`, in this order, at the moments of `seed`."""
+    """Return one kill per entry of `victims`, in this order, at the moments of `seed`."""
     return moments(seed, [(victim, Act.KILL, None) for victim in victims], before)
 
 
 def moments(seed: int, what: Sequence[tuple[Victim, Act, float | None]], before: int = _LAST_STEP) -> list[Blow]:
-    """A blow for each entry, in this order, at the moments of `seed`."""
+    """Return a blow per entry, in this order, at the moments of `seed`."""
     steps = sorted(random.Random(seed).sample(range(_FIRST_STEP, before), len(what)))
     return [Blow(after, *entry) for after, entry in zip(steps, what, strict=True)]
 
 
 @dataclass
 class ChaosRun:
-    """A run under fire, then what it left. `hits` holds what was done to which process."""
+    """A run under fire, then its results. `hits` has what was done to which process."""
 
     folder: Path
     seed: int
@@ -161,12 +161,12 @@ class ChaosRun:
 
     @property
     def output(self) -> str:
-        """What the run printed."""
+        """The output of the run."""
         return (self.folder / "output").read_text(errors="backslashreplace")
 
     @cached_property
     def journal(self) -> JournalContents:
-        """What the journal holds; to be asked for when every process is gone."""
+        """The contents of the journal. Read it after all processes have ended."""
         return reader.read_journal(self.results / journal.FILE_NAME)
 
     @cached_property
@@ -174,18 +174,18 @@ class ChaosRun:
         return Ledger.from_journal(self.journal)
 
     def pids(self) -> dict[tuple[str, int], int | None]:
-        """By case and number of the attempt, the process id of its executor."""
+        """Return the process id of the executor by case and number of the attempt."""
         return {(event.case, event.attempt): event.pid for event in self.journal.events if isinstance(event, Start)}
 
     def completed(self) -> list[tuple[str, int]]:
-        """Case id and process id of each time a case came to its last line, as the cases themselves wrote it."""
+        """Return case id and process id for each time that a case reached its last line, as the cases recorded it."""
         lines = [line.split() for line in (self.folder / _DONE).read_text().splitlines()]
         return [(case, int(pid)) for case, pid, _ in lines]
 
     def beside(self) -> list[str]:
-        """Where an executor found an earlier one of its worker alive: worker and both process ids.
+        """Return the worker and both process ids wherever an executor found an earlier one of its worker alive.
 
-        One that looks into a suspected leak is meant to live beside the one that is set aside.
+        An executor that looks into a suspected leak is meant to live beside the one that is set aside.
         """
         ended = [event for event in self.journal.events if isinstance(event, Executor) and event.state == "ended"]
         rehearsals = {str(event.pid) for event in ended if event.reason == "rehearsal"}
@@ -193,11 +193,11 @@ class ChaosRun:
         return [line for line in found if line.split()[2] not in rehearsals]
 
     def hit(self, victim: Victim) -> dict[int, Act]:
-        """What was done to each process of a kind, by process id."""
+        """Return what was done to each process of a kind, by process id."""
         return {pid: blow.act for blow, pid in self.hits if blow.victim is victim}
 
     def killed_executors(self) -> dict[int, int | None]:
-        """By process id, the exit status that the journal gives for each executor that was hit."""
+        """Return the exit status in the journal of each executor that was hit, by process id."""
         ended = {
             event.pid: event.exit_status
             for event in self.journal.events
@@ -206,7 +206,7 @@ class ChaosRun:
         return {pid: ended.get(pid) for pid in self.hit(Victim.EXECUTOR)}
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this run, wherever it hangs in the tree: the marker is inherited."""
+        """Return all living processes of this run, anywhere in the tree: they inherit the marker."""
         return [
             process
             for process in psutil.process_iter(["environ", "status"])
@@ -215,16 +215,16 @@ class ChaosRun:
         ]
 
     def survivors(self) -> list[psutil.Process]:
-        """The processes of this run that are still there some time after its end."""
+        """Return the processes of this run that still exist some time after its end."""
         return psutil.wait_procs(self.processes(), timeout=_DEATH_LIMIT)[1]
 
     def living(self, victim: Victim) -> list[psutil.Process]:
-        """Those of a kind that live now."""
+        """Return the living processes of a kind."""
         ready = {int(pid) for pid in (self.folder / _READY).read_text().split()}
         return living(psutil.Process(self.process.pid), victim, ready)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Look until `condition` holds; the run must not end before."""
+        """Poll until `condition` holds; fail if the run ends first."""
         deadline = time.monotonic() + _WAIT_LIMIT
         with _end_of(self.process.pid) as end:
             while not condition():
@@ -232,9 +232,9 @@ class ChaosRun:
                 assert time.monotonic() < deadline, f"waited in vain; the run said:\n{self.output[-3000:]}"
 
     def endure(self, blows: Sequence[Blow], *, to_the_last: bool = True) -> None:
-        """Wait for the end of the run, hitting its processes on the way.
+        """Wait for the end of the run, and hit its processes on the way.
 
-        Every blow has to hit; without `to_the_last` the first has, since the run may end of it.
+        All blows must hit; without `to_the_last` only the first must, since the run may end because of it.
         """
         begun = time.monotonic()
         progress = _Progress(self.results / journal.FILE_NAME)
@@ -261,10 +261,10 @@ class ChaosRun:
         )
 
     def _strike(self, blow: Blow, choose: random.Random) -> Callable[[], None] | None:
-        """Hit a process of this kind; what takes it back, or None when there is no such process just now."""
+        """Hit a process of this kind. Return the function that undoes it, or None if there is no such process now."""
         hit_before = {pid for _, pid in self.hits}
         candidates = [process for process in self.living(blow.victim) if process.pid not in hit_before]
-        # xdist gives a run up when it hands work to a worker whose death it has not noticed: one at a time.
+        # xdist aborts a run if it sends work to a worker whose death it has not noticed, so only one is hit at a time.
         if len(candidates) < (WORKERS if blow.victim is Victim.WORKER else 1):
             return None
         process = choose.choice(candidates)
@@ -303,7 +303,7 @@ _ACTS: dict[Act, Callable[[psutil.Process], Callable[[], None]]] = {
 
 @contextmanager
 def _end_of(pid: int) -> Iterator[select.poll]:
-    """What becomes readable when a process ends."""
+    """Yield an object that becomes readable when a process ends."""
     end = select.poll()
     pidfd = os.pidfd_open(pid)
     end.register(pidfd, select.POLLIN)
@@ -314,7 +314,7 @@ def _end_of(pid: int) -> Iterator[select.poll]:
 
 
 class _Progress:
-    """Counts start and finish lines of a journal that is being written."""
+    """Counts the start and finish lines of a journal that is being written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -322,7 +322,7 @@ class _Progress:
         self._steps = 0
 
     def steps(self) -> int:
-        """How many there are by now; 0 while there is no journal."""
+        """Return the count so far; 0 while there is no journal."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read)
@@ -343,13 +343,13 @@ def chaos_run(
     temporary: Path | None = None,
     before_start: Callable[[], None] | None = None,
 ) -> Iterator[ChaosRun]:
-    """A run of CASES cases on two workers in `folder`; afterwards none of its processes is left.
+    """Start a run of CASES cases on two workers in `folder`; at the end, none of its processes remains.
 
-    With SHORT_LIMITS among the `options` the limits that are constants are short as well. `before_start` is called in
-    the process that becomes the controller.
+    With SHORT_LIMITS among the `options`, constant limits are short, too. `before_start` is called in the process that
+    becomes the controller.
     """
     suite = folder / "suites" / "waits"
-    suite.mkdir(parents=True, exist_ok=True)  # a run is resumed in the folder that it had
+    suite.mkdir(parents=True, exist_ok=True)  # a run is resumed in its folder
     for number in range(_FILES):
         (suite / f"test_waits_{number}.py").write_text(_CASES)
     (folder / "pytest.ini").write_text("[pytest]\nharness_suites = suites\nharness_preload =\n")
@@ -359,7 +359,7 @@ def chaos_run(
         (folder / name).touch()
     temporary = temporary or folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    # Nothing that pytest or the harness was told about the run of these tests is meant for that one.
+    # Variables of pytest and the harness concern the run of these tests, not the one under test.
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HARNESS_"))}
     own = {_MARKER: str(folder), "TMPDIR": str(temporary)}
     command = [
@@ -371,7 +371,7 @@ def chaos_run(
         "-p",
         "no:cacheprovider",
         "-p",
-        "no:hypothesispytest",  # it imports at the end of the session, and fails where nothing can be opened
+        "no:hypothesispytest",  # it imports modules at the end of the session, which fails if nothing can be opened
         "--results-dir=results",
         *options,
     ]

@@ -1,4 +1,4 @@
-"""What must hold after any run, whatever was done to its processes."""
+"""Conditions that hold after any run, whatever was done to its processes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def announced(blows: list[Blow], seed: int) -> list[Blow]:
 
 
 def sound(run: ChaosRun, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """The ledger of a run that is over, once all that must hold after any death has been checked."""
+    """Check all conditions that hold after any death, and return the ledger of the finished run."""
     assert run.survivors() == []
     assert run.beside() == [], "two executors of one worker lived at the same time"
     contents = run.journal
     deadly = [blow for blow, _ in run.hits if blow.victim is not Victim.EXECUTOR]
-    # A writer may be killed between two pages of one line; that costs this line and no other.
+    # A writer may be killed between two pages of one line; only this line is lost.
     assert len(contents.damaged) <= len(deadly), contents.damaged
     assert not contents.unknown
     ledger = run.ledger
@@ -49,7 +49,7 @@ def sound(run: ChaosRun, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return ledger
 
 
-#: What a message says of a process that was hit, before the case is run alone.
+#: The message about a process that was hit, before its case runs alone.
 _SAYS = {
     Act.KILL: "SIGKILL",
     Act.STOP: "did not finish within|did not end within",
@@ -59,7 +59,7 @@ _SAYS = {
 
 
 def blame_is_right(run: ChaosRun) -> None:
-    """What is red ran in a process that was hit, and its message says with what; or the harness takes the blame."""
+    """Check that each red case ran in a process that was hit, and its message says how; or the harness is to blame."""
     where, hit = run.pids(), run.hit(Victim.EXECUTOR)
     for verdict in run.ledger.verdicts:
         for finish in verdict.finishes:
@@ -83,11 +83,11 @@ def one_verdict_each(ledger: Ledger) -> None:
 
 
 def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
-    """The cases themselves are asked: a pass reached its last line in the process that the journal names.
+    """Check with the cases' own records that each pass reached its last line in the process in the journal.
 
-    More than once where the harness repeated the case, since it suspected a leak. Where a worker or the controller was
-    killed, or the journal could not be written, it may lack the last cases that a request had run: they are `not_run`,
-    and run when the run is resumed.
+    A case may have done so more than once if the harness repeated it because it suspected a leak. If a worker or the
+    controller was killed, or the journal could not be written, the journal may lack the last cases of a request: they
+    are `not_run`, and run when the run is resumed.
     """
     cut = run.hit(Victim.WORKER) or run.hit(Victim.CONTROLLER) or run.process.returncode == EXIT_INTERNAL
     completed: Counter[tuple[str, int | None]] = Counter(run.completed())
@@ -100,12 +100,12 @@ def nothing_passed_unfinished(run: ChaosRun, ledger: Ledger) -> None:
         if verdict.outcome is Outcome.NOT_RUN and any(case == verdict.case for case, _ in completed):
             assert cut, verdict
             unrecorded.add(verdict.case)
-    # One request of each worker that was lost, and of both at the end.
+    # One request per lost worker, and one for each of the two workers at the end.
     assert len(unrecorded) <= MOST * (len(run.hit(Victim.WORKER)) + 2), unrecorded
 
 
 def report_is_valid(run: ChaosRun, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``harness report`` writes junit.xml anew: valid, with each case and finding once, and the ledger's totals."""
+    """Check that ``harness report`` rewrites junit.xml: valid, with each case and finding once, and correct totals."""
     target = run.results / "junit.xml"
     target.unlink(missing_ok=True)
     monkeypatch.setattr(sys, "argv", ["harness", "report", str(run.results)])

@@ -1,4 +1,4 @@
-"""Takes from processes of a run what they need: descriptors, memory, further processes, room on a disk."""
+"""Takes resources from processes of a run: descriptors, memory, further processes, and disk space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEATH_LIMIT = 30.0  # seconds
 
 
 def take_descriptors(process: psutil.Process) -> Callable[[], None]:
-    """From here on it can open nothing; what it has open stays."""
+    """Keep the process from opening files from now on; open files stay open."""
     before = process.rlimit(psutil.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
     lowest_free = next(number for number in range(len(used) + 1) if number not in used)
@@ -28,13 +28,13 @@ def take_descriptors(process: psutil.Process) -> Callable[[], None]:
 
 
 def take_memory(process: psutil.Process) -> Callable[[], None]:
-    """From here on its address space does not grow."""
+    """Keep the process's address space from growing from now on."""
     before = process.rlimit(psutil.RLIMIT_AS)
     return _limit(process, psutil.RLIMIT_AS, process.memory_info().vms, before)
 
 
 def _limit(process: psutil.Process, which: int, most: int, before: tuple[int, int]) -> Callable[[], None]:
-    process.rlimit(which, (most, before[1]))  # the hard limit stays, so that this can be taken back
+    process.rlimit(which, (most, before[1]))  # the hard limit stays, so that this can be undone
 
     def give_back() -> None:
         try:
@@ -46,29 +46,29 @@ def _limit(process: psutil.Process, which: int, most: int, before: tuple[int, in
 
 
 def prefer_for_oom_kill(process: psutil.Process) -> None:
-    """When the kernel has to kill a process for its memory, it kills this one first, and its later children."""
+    """Make the kernel prefer this process, and its later children, when it kills a process for memory."""
     with suppress(FileNotFoundError, ProcessLookupError):
         Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
 
 
 class Group:
-    """A control group that a run starts in."""
+    """A control group in which a run starts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def enter(self) -> None:
-        """Move the calling process into it."""
+        """Move the calling process into the group."""
         (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def allow_processes(self, number: int | None) -> None:
-        """None for any number."""
+        """Limit the number of processes; None removes the limit."""
         (self._folder / "pids.max").write_text("max" if number is None else str(number))
 
     def take_memory(self) -> None:
-        """From here on it may use no more than now, or less where the kernel can take some back.
+        """Limit the memory to the current use, or to less if the kernel can reclaim some.
 
-        Does nothing if it uses more meanwhile: the limit may not be less than what it uses.
+        Has no effect if the use grows meanwhile, since the limit must not be below the use.
         """
         used = int((self._folder / self._memory("memory.usage_in_bytes", "memory.current")).read_text())
         for limit in (used - _MIB, used):
@@ -81,11 +81,11 @@ class Group:
                 return
 
     def give_memory_back(self) -> None:
-        """It may use any amount again."""
+        """Remove the limit on memory."""
         self._allow_bytes(self._memory("-1", "max"))
 
     def killed_for_memory(self) -> int:
-        """How many of its processes the kernel has killed because it had no memory left."""
+        """Return how many of the group's processes the kernel has killed for lack of memory."""
         events = (self._folder / self._memory("memory.oom_control", "memory.events")).read_text()
         return next(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
 
@@ -93,14 +93,14 @@ class Group:
         (self._folder / self._memory("memory.limit_in_bytes", "memory.max")).write_text(text)
 
     def _memory(self, first: str, second: str) -> str:
-        """What version 1 of control groups, or version 2, calls something."""
+        """Return `first` for version 1 of control groups, and `second` for version 2."""
         return first if (self._folder / "memory.limit_in_bytes").exists() else second
 
 
 @contextmanager
 def control_group(controller: str) -> Iterator[Group]:
-    """A control group with a limit on ``pids`` or ``memory``; skips the test where none can be made."""
-    # Version 1 has a tree for each controller, version 2 one for all.
+    """Create a control group with a limit on ``pids`` or ``memory``; skip the test if that is impossible."""
+    # Version 1 has a tree per controller, version 2 a single tree.
     base = next((path for path in (_GROUPS / controller, _GROUPS) if (path / "cgroup.procs").exists()), None)
     if base is None:
         pytest.skip("there are no control groups, and a limit on processes says nothing to root")
@@ -124,7 +124,7 @@ def _living(group: Path) -> list[str]:
 
 @contextmanager
 def small_disk(folder: Path, mebibytes: float) -> Iterator[Path]:
-    """A file system of this size at `folder`; skips the test where none may be mounted."""
+    """Mount a file system of this size at `folder`; skip the test if that is not permitted."""
     if shutil.which("mount") is None:
         pytest.skip("there is no mount")
     folder.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""Whatever is killed and whenever, each case has one verdict, blame is right, and the report is valid.
+"""After kills of any process at any time, each case has one verdict, blame is right, and the report is valid.
 
-``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failure names the seed in the id of its test.
+``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failed test's id contains the seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.chaos.victims import Victim
 @pytest.mark.nightly
 @each_seed
 def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The case that ran is blamed, or shown innocent by running alone; every other case passes."""
+    """The running case is blamed, or proven innocent by running alone; all other cases pass."""
     with chaos_run(tmp_path, seed) as run:
         run.endure(announced(plan(seed, [Victim.EXECUTOR] * 6), seed))
         ledger = sound(run, monkeypatch)
@@ -28,7 +28,7 @@ def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Mon
     assert run.process.returncode == ledger.exit_status()
 
     statuses = run.killed_executors()
-    # One that was already on its way out when the signal came has ended well.
+    # An executor that was already ending when the signal came has ended normally.
     assert set(statuses.values()) <= {-signal.SIGKILL, 0}
     shot = {pid for pid, status in statuses.items() if status == -signal.SIGKILL}
     touched = [verdict for verdict in ledger.verdicts if verdict.outcome is not Outcome.PASSED]
@@ -46,7 +46,7 @@ def test_executors_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Mon
 @pytest.mark.nightly
 @each_seed
 def test_workers_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes at most the case that it had in hand with it; the run goes on with a replacement."""
+    """A killed worker loses at most its current case; the run continues with a replacement."""
     kills = plan(seed, [Victim.WORKER] * 2, before=300)
     with chaos_run(tmp_path, seed) as run:
         run.endure(announced(kills, seed))
@@ -59,7 +59,7 @@ def test_workers_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
 
 @pytest.mark.nightly
 def test_a_worker_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """xdist gives a run up when the replacement of a worker dies too soon; then too all is accounted for, and red."""
+    """xdist aborts a run if a worker's replacement dies too early; all cases are accounted for, and the run is red."""
     with chaos_run(tmp_path, 1) as run:
         run.endure([Blow(100, Victim.WORKER), Blow(100, Victim.STARTING_WORKER)])
         ledger = sound(run, monkeypatch)
@@ -71,7 +71,7 @@ def test_a_worker_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.nightly
 @each_seed
 def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ran in its executors is lost, the harness's own fault, and each worker starts a zygote for itself."""
+    """Cases in its executors are lost, which the harness takes the blame for, and each worker starts its own zygote."""
     kills = plan(seed, [Victim.ZYGOTE] * 2)
     with chaos_run(tmp_path, seed) as run:
         run.endure(announced(kills, seed))
@@ -85,7 +85,7 @@ def test_zygotes_are_killed(tmp_path: Path, seed: int, monkeypatch: pytest.Monke
 
 @pytest.mark.nightly
 def test_a_zygote_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run's zygote goes, and the first that a worker starts in its place, before it has forked anything."""
+    """The run's zygote and the first replacement that a worker starts are killed before they have forked anything."""
     with chaos_run(tmp_path, 1) as run:
         run.endure([Blow(100, Victim.ZYGOTE), Blow(100, Victim.ZYGOTE)])
         ledger = sound(run, monkeypatch)
@@ -99,7 +99,7 @@ def test_a_zygote_is_killed_while_it_starts(tmp_path: Path, monkeypatch: pytest.
 def test_all_kinds_are_killed_and_the_controller_last(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run cut off has told what it got done; nothing of it lives on."""
+    """An aborted run reports its finished cases, and none of its processes remains."""
     victims = [Victim.EXECUTOR, Victim.WORKER, Victim.EXECUTOR, Victim.ZYGOTE, Victim.EXECUTOR, Victim.WORKER]
     with chaos_run(tmp_path, seed) as run:
         run.endure(announced(plan(seed, [*victims, Victim.CONTROLLER], before=300), seed))

@@ -1,6 +1,6 @@
-"""Whatever is killed and whenever: shards that are resumed until they end, and merged, are one run.
+"""Shards that are killed, resumed until they end, and merged are one run, whatever is killed at any time.
 
-``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failure names the seed in the id of its test.
+``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failed test's id contains the seed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tests.chaos.soundness import announced, each_seed
 from tests.chaos.victims import Victim
 
 SHARDS = 2
-#: Each shard is cut off so often.
+#: The number of times that each shard is killed.
 PARTS = 2
 
 
 def steps(folder: Path) -> int:
-    """How many lines with the start or the end of a case the journal has."""
+    """Return the number of start and finish lines in the journal."""
     lines = (folder / "results" / journal.FILE_NAME).read_bytes().split(b"\n")
     return sum(line.startswith((b'{"event":"start"', b'{"event":"finish"')) for line in lines)
 
 
 def blows(draw: random.Random, done: int) -> list[Blow]:
-    """What is killed while a part of a run goes on: executors and a worker, in any order, and then the controller."""
+    """Return the kills in one part of a run: executors and a worker, in any order, and then the controller."""
     victims = draw.sample([Victim.EXECUTOR, Victim.WORKER, Victim.EXECUTOR], draw.randint(0, 3))
     moments = sorted(draw.sample(range(done + 10, done + 120), len(victims) + 1))
     return [
@@ -42,13 +42,13 @@ def blows(draw: random.Random, done: int) -> list[Blow]:
 
 
 def finished(folder: Path) -> dict[str, Outcome]:
-    """The verdicts that a run that was cut off has."""
+    """Return the verdicts of an aborted run."""
     found = resumption_of(reader.read_run_journal(folder / "results" / journal.FILE_NAME)).finished
     return {case: each.outcome for case, each in found.items()}
 
 
 def run_to_its_end(folder: Path, seed: int, shard: Shard) -> None:
-    """One shard: cut off several times, and resumed each time. What had a verdict keeps it and does not run again."""
+    """Run one shard, kill and resume it several times. Finished verdicts stay, and their cases do not run again."""
     draw = random.Random(f"{seed}-{shard}")
     kept: dict[str, Outcome] = {}
     options = [f"--shard={shard}"]
@@ -63,7 +63,7 @@ def run_to_its_end(folder: Path, seed: int, shard: Shard) -> None:
 
 
 def completed(folder: Path) -> list[str]:
-    """The ids of cases that came to their last line, in order, as the cases themselves wrote it."""
+    """Return the ids of cases that reached their last line, in order, as the cases recorded it."""
     path = folder / "done"
     return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -71,7 +71,7 @@ def completed(folder: Path) -> list[str]:
 def check_part(run: ChaosRun, kept: dict[str, Outcome], ran: int) -> None:
     again = {*completed(run.folder)[ran:]} & kept.keys()
     assert not again, f"these had a verdict and ran again: {again}"
-    # A writer may be killed between two pages of one line; that costs this line and no other.
+    # A writer may be killed between two pages of one line; only this line is lost.
     assert len(run.journal.damaged) <= 2 * PARTS
     verdicts = Counter(verdict.case for verdict in run.ledger.verdicts)
     assert {*verdicts.values()} == {1}

@@ -1,6 +1,6 @@
-"""Processes of a run that are left without descriptors, memory, further processes or room on a disk.
+"""Processes of a run that lack descriptors, memory, further processes or disk space.
 
-``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failure names the seed in the id of its test.
+``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failed test's id contains the seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INNOCENT = {Outcome.PASSED, Outcome.LOST, Outcome.NOT_RUN}
 @pytest.mark.nightly
 @each_seed
 def test_executors_are_starved(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever becomes of a case in such a process names what was missing; all others pass."""
+    """The verdict of a case in such a process names the missing resource; all other cases pass."""
     blows = moments(seed, [(Victim.EXECUTOR, act, None) for act in (Act.NO_DESCRIPTORS, Act.NO_MEMORY) * 2])
     with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
         run.endure(announced(blows, seed))
@@ -49,14 +49,14 @@ def test_executors_are_starved(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
 def test_others_are_starved(
     tmp_path: Path, seed: int, victim: Victim, act: Act, lasting: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No case is to blame. An executor is killed first, so that another one is needed."""
+    """No case is blamed. An executor is killed first, so that another one is needed."""
     blows = moments(seed, [(victim, act, lasting), (Victim.EXECUTOR, Act.KILL, None)], before=300)
     with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
         run.endure(announced(blows, seed), to_the_last=False)
         ledger = sound(run, monkeypatch)
     blame_is_right(run)
     assert set(ledger.counts) <= _INNOCENT | {Outcome.FLAKY, Outcome.CRASHED}
-    if "cannot read the journal" in run.output:  # a controller that can open nothing
+    if "cannot read the journal" in run.output:  # the controller cannot open files
         assert run.process.returncode == EXIT_INTERNAL
     else:
         ended_by_itself(run, ledger)
@@ -70,7 +70,7 @@ def test_others_are_starved(
 def test_no_process_can_be_made(
     tmp_path: Path, seed: int, lasting: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork is tried again for a while; then the run stops, and says which limits to look at."""
+    """The fork is retried for a while; then the run stops, and names the limits to check."""
     with control_group("pids") as group, chaos_run(tmp_path, seed, *SHORT_LIMITS, before_start=group.enter) as run:
         run.until(lambda: len(run.completed()) > 10 * seed)
         group.allow_processes(1)
@@ -93,7 +93,7 @@ def test_no_process_can_be_made(
 @pytest.mark.nightly
 @each_seed
 def test_the_control_group_has_no_memory(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel kills a process of the run. No case is to blame but one whose executor it was."""
+    """The kernel kills a process of the run. Only a case whose executor it was may be blamed."""
     first = list(Victim)[seed % len(Victim)]
     with control_group("memory") as group, chaos_run(tmp_path, seed, *SHORT_LIMITS, before_start=group.enter) as run:
         run.until(lambda: len(run.completed()) > 10 * seed)
@@ -121,7 +121,7 @@ def test_the_control_group_has_no_memory(tmp_path: Path, seed: int, monkeypatch:
 @pytest.mark.parametrize("where", ["results", "tmp"])
 def test_no_room_on_the_disk(tmp_path: Path, seed: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / where, 4) as disk:
-        # A full disk makes cases suspected of leaks; they would run again.
+        # A full disk makes cases suspected of leaks, and they would run again.
         with chaos_run(tmp_path, seed, *SHORT_LIMITS, "--leak-check=off") as run:
             run.until(lambda: len(run.completed()) > 10 * seed)
             fill(disk / "filler")
@@ -136,7 +136,7 @@ def test_no_room_on_the_disk(tmp_path: Path, seed: int, where: str, monkeypatch:
 
 
 def fill(path: Path) -> None:
-    """Leave no room in the file system of `path`."""
+    """Fill the file system of `path`."""
     with path.open("wb") as file:
         for size in (1 << 16, 1 << 12, 1):
             while True:
@@ -147,7 +147,7 @@ def fill(path: Path) -> None:
 
 
 def reported(run: ChaosRun) -> None:
-    """A run that was disturbed so much that not all cases passed says so, and never in a traceback of pytest's."""
+    """Check that a run in which not all cases passed reports this, without a traceback of pytest."""
     assert "INTERNALERROR" not in run.output, run.output
     if run.ledger.counts.keys() - {Outcome.PASSED, Outcome.FLAKY}:
         assert run.process.returncode != 0

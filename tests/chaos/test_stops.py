@@ -1,6 +1,6 @@
-"""Processes of a run that are stopped (SIGSTOP): the run ends all the same, and blames no case that was not hit.
+"""Processes of a run that are stopped (SIGSTOP): the run still ends, and blames no case that was not hit.
 
-``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failure names the seed in the id of its test.
+``CHAOS_SEEDS=17,18 pytest tests/chaos`` runs with other moments; a failed test's id contains the seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.chaos.victims import Victim
 @pytest.mark.nightly
 @each_seed
 def test_executors_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its case is a time-out, or shown innocent by running alone."""
+    """Its case is a time-out, or proven innocent by running alone."""
     blows = moments(seed, [(Victim.EXECUTOR, Act.STOP, None), (Victim.EXECUTOR, Act.STOP, 1.0)])
     with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
         run.endure(announced(blows, seed))
@@ -36,7 +36,7 @@ def test_executors_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
 def test_an_executor_is_stopped_and_its_zygote_as_well(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A zygote that does not answer is ended, with all its executors: nothing of it lives on beside the next one."""
+    """A zygote that does not answer is killed with all its executors: none of them remains beside the next one."""
     blows = moments(seed, [(Victim.EXECUTOR, Act.STOP, None), (Victim.ZYGOTE, Act.STOP, None)], before=200)
     with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
         run.endure(announced(blows, seed))
@@ -51,7 +51,7 @@ def test_an_executor_is_stopped_and_its_zygote_as_well(
 @pytest.mark.nightly
 @each_seed
 def test_all_kinds_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker and controller go on later; executor and zygote never do."""
+    """Worker and controller continue later; executor and zygote never do."""
     seconds = 1.0 + seed % 3
     blows = moments(
         seed,
@@ -77,7 +77,7 @@ def test_all_kinds_are_stopped(tmp_path: Path, seed: int, monkeypatch: pytest.Mo
 def test_a_stopped_worker_is_named_and_ends_with_the_run(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing but time shows that a worker does not go on: the progress line says it, SIGTERM ends the run."""
+    """Only time shows that a worker has stopped: the progress line reports it, and SIGTERM ends the run."""
     with chaos_run(tmp_path, seed, *SHORT_LIMITS, "--progress=1") as run:
         run.until(lambda: len(run.living(Victim.WORKER)) == 2 and len(run.completed()) > 20)
         worker = run.living(Victim.WORKER)[seed % 2]
@@ -106,7 +106,7 @@ def test_the_controller_is_killed_while_all_are_stopped(
         for kind, process in stopped:
             try:
                 process.suspend()
-            except psutil.NoSuchProcess:  # an executor at its end
+            except psutil.NoSuchProcess:  # an executor that is ending
                 continue
             run.hits.append((Blow(0, kind, Act.STOP), process.pid))
         run.process.kill()

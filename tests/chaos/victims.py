@@ -1,4 +1,4 @@
-"""The processes of a run by their kinds, as somebody who may hit them finds them."""
+"""The processes of a run by kind, as an attacker finds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 class Victim(StrEnum):
-    """The kinds of processes that a run has. A worker is a starting one until it has collected."""
+    """The kinds of processes in a run. A worker is a starting one until it has collected."""
 
     EXECUTOR = "executor"
     WORKER = "worker"
@@ -19,12 +19,12 @@ class Victim(StrEnum):
 
 
 def living(controller: psutil.Process, victim: Victim, ready: Container[int]) -> list[psutil.Process]:
-    """The processes of this kind, in the order of their ids. `ready` are the process ids of workers that collected."""
+    """Return the processes of this kind, ordered by id. `ready` are the process ids of workers that have collected."""
     if victim is Victim.CONTROLLER:
         return [controller]
     below = children(controller)
     workers = [process for process in below if not _is_zygote(process)]
-    # The run's own, and those that workers have started in its place. Executors show the same command line.
+    # The run's own zygote, and those that workers have started in its place. Executors have the same command line.
     zygotes = [process for process in below if _is_zygote(process)]
     zygotes += [process for worker in workers for process in children(worker) if _is_zygote(process)]
     found = {
@@ -37,7 +37,7 @@ def living(controller: psutil.Process, victim: Victim, ready: Container[int]) ->
 
 
 def children(parent: psutil.Process) -> list[psutil.Process]:
-    """The children that have not ended."""
+    """Return the children that have not ended."""
     try:
         return [child for child in parent.children() if _is_alive(child)]
     except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
-"""Cases repeated in forked processes, as an executor repeats them, and what the meters say of each.
+"""Cases repeated in forked processes, as an executor repeats them, and the results of the meters for each.
 
-``python -m tests.checks.examined FILE`` collects FILE with pytest, freezes what that made, and runs each case in a
-child of its own: once on suspicion, then the counted repetitions.
+``python -m tests.checks.examined FILE`` collects FILE with pytest, freezes the objects that this creates, and runs each
+case in its own child: once on suspicion, then for the counted repetitions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Examined:
 
 
 def examine(folder: Path, source: str) -> dict[str, Examined]:
-    """Examine every case of a test file with this source, each in a process of its own."""
+    """Examine each case of a test file with this source, in its own process."""
     path = folder / "test_cases.py"
     path.write_text(source)
     command = [sys.executable, "-m", "tests.checks.examined", str(path)]
@@ -51,7 +51,7 @@ def examine(folder: Path, source: str) -> dict[str, Examined]:
 
 
 class _Repeater:
-    """Takes the place of pytest's run loop."""
+    """Replaces pytest's run loop."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

@@ -1,4 +1,4 @@
-"""Changes to a process that are ignored: first uses, imports, and what is restored."""
+"""Changes to a process that are ignored: first uses, imports, and restored changes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.checks.state_table import harmless, passing_modes, slow_harmless
 
 
 def enter_rows() -> None:
-    """Fill the table. In a function, since pytest must not import torch."""
+    """Fill the table. It is a function, since pytest must not import torch."""
     import numpy as np
 
-    # As a value without types: the types of torch do not allow much of what is done here.
+    # Untyped, since torch's types do not allow much of what the rows do.
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
     dispatch, function = passing_modes()
@@ -39,7 +39,7 @@ def enter_rows() -> None:
 
     @harmless
     def first_loop_of_gevent() -> None:
-        """Stands in for its loop, whose C code handles SIGCHLD from then on."""
+        """Stands in for gevent's loop, whose C code handles SIGCHLD from then on."""
         sys.modules["gevent"] = types.ModuleType("gevent")
         faulthandler.register(signal.SIGCHLD)
 
@@ -58,7 +58,7 @@ def enter_rows() -> None:
 
         with torch._dynamo.config.patch(verbose=True), torch._inductor.config.patch({"triton.cudagraphs": True}):
             assert torch._dynamo.config.verbose
-        assert torch._dynamo.config.reorderable_logging_functions == set()  # read: torch keeps a copy of its own
+        assert torch._dynamo.config.reorderable_logging_functions == set()  # a read makes torch copy the set
 
     @harmless
     def first_test_of_hypothesis() -> None:

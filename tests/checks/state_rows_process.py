@@ -1,4 +1,4 @@
-"""Changes to the interpreter, the process and NumPy that a case must restore. Each row makes one for real."""
+"""Changes to the interpreter, the process and NumPy that a case must restore. Each row makes a real change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.checks.state_table import contaminates
 
 
 def enter_rows() -> None:
-    """Fill the table. In a function, since pytest must not import torch."""
+    """Fill the table. It is a function, since pytest must not import torch."""
     import numpy as np
 
     @contaminates("did not restore numpy.geterr() (now {'divide': 'raise', …")

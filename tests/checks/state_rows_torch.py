@@ -1,4 +1,4 @@
-"""Changes to the state of torch that a case must restore. Each row makes one for real."""
+"""Changes to the state of torch that a case must restore. Each row makes a real change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.checks.state_table import KEPT, OF_INDUCTOR, contaminates, passing_mo
 
 
 def enter_rows() -> None:
-    """Fill the table. In a function, since pytest must not import torch."""
-    # As a value without types: the types of torch do not allow much of what is done here.
+    """Fill the table. It is a function, since pytest must not import torch."""
+    # Untyped, since torch's types do not allow much of what the rows do.
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
     dispatch, function = passing_modes()

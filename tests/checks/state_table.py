@@ -1,6 +1,6 @@
 """The tables of changes that a case must restore and of harmless ones, and the comparison of messages with a row.
 
-The rows are in the modules `state_rows_*`.
+The modules `state_rows_*` contain the rows.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 Action = Callable[[], object]
 
-#: By name: what a case does, and the expected messages. "…" stands for any text.
+#: By name: the action of a case, and the expected messages. "…" stands for any text.
 CONTAMINATIONS: dict[str, tuple[Action, list[str]]] = {}
 HARMLESS: dict[str, Action] = {}
-#: Rows that cannot be restored, or that take seconds: left out where one process runs all rows.
+#: Rows that cannot be restored, or that take seconds: skipped if one process runs all rows.
 ONCE: set[str] = set()
 KEPT: list[object] = []
-#: What some releases of torch change as well. A message that begins with "?" is optional.
+#: State that some releases of torch change as well. A message that begins with "?" is optional.
 OF_INDUCTOR = "?did not restore torch._inductor.config.deterministic (now True, was False)"
 
 
@@ -41,7 +41,7 @@ def slow_harmless(action: Action) -> Action:
 
 
 def passing_modes() -> tuple[Any, Any]:
-    """Modes of __torch_dispatch__ and of __torch_function__ that change nothing, without types."""
+    """Return untyped modes of __torch_dispatch__ and of __torch_function__ that change nothing."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,7 +61,7 @@ def actions() -> list[tuple[str, Action]]:
 
 
 def fits(said: str, expected: str) -> bool:
-    """Whether the text is the expected one; "…" stands for any text."""
+    """Return whether the text is the expected one; "…" stands for any text."""
     parts = expected.split("…")
     if len(parts) == 1:
         return said == expected

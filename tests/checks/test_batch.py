@@ -31,7 +31,7 @@ ALL = frozenset(meter.name for meter in METERS)
 
 
 def batch(*cases: Mapping[str, int]) -> BatchGrowth:
-    """The growth over cases that were not suspected."""
+    """Return the growth over cases that were not suspected."""
     made = BatchGrowth()
     for number, changes in enumerate(cases):
         made.add_case(f"c{number}", changes, {})
@@ -93,7 +93,7 @@ def test_what_a_repetition_is_allowed(name: str, cases: int, allowed: int) -> No
         ({"mapped_bytes": 3 * MIB, "heap_bytes": 0}, 24, {"mapped_bytes"}),
         ({"threads": 1}, 24, {"threads"}),
         ({"cuda_segments[0]": 10, "python_blocks": 1 << 30}, 24, set()),
-        # The example of the documentation: 2 MiB of the driver's with each of 200 cases.
+        # The documentation's example: 2 MiB of driver memory per case, with 200 cases.
         ({"cuda_driver[0]": 400 * MIB}, 200, {"cuda_driver[0]"}),
         ({"heap_bytes": 20 * MIB}, 200, {"heap_bytes"}),
     ],
@@ -113,7 +113,7 @@ def test_one_case_is_no_batch() -> None:
 
 
 def test_a_sum_never_falls_below_zero() -> None:
-    """A decrease beyond that is of memory from before the counting, or of a suspected run."""
+    """A larger decrease concerns memory from before the counting, or from a suspected run."""
     changes = [{"heap_bytes": change} for change in (500, -50_000, 700, -100)]
     assert batch(*changes).total({}, {}, readable=ALL) == {"heap_bytes": 600}
     assert batch({"heap_bytes": 10}, {"heap_bytes": -10}).total({}, {}, readable=ALL) == {}
@@ -122,7 +122,7 @@ def test_a_sum_never_falls_below_zero() -> None:
 def test_a_suspected_run_is_left_out() -> None:
     made = batch({"heap_bytes": 10})
     made.add_case("c", {"heap_bytes": 900_000, "mapped_bytes": MIB}, {"heap_bytes": 900_000})
-    made.add_rerun({"heap_bytes": 40}, {"heap_bytes": 900_000})  # lazily made
+    made.add_rerun({"heap_bytes": 40}, {"heap_bytes": 900_000})  # created lazily
     assert made.total({}, {}, readable=ALL) == {"heap_bytes": 50}
 
 
@@ -135,7 +135,7 @@ def test_a_leak_that_is_judged_by_itself_is_left_out() -> None:
 
 
 def test_a_case_suspected_for_one_meter_counts_for_another() -> None:
-    """The second run counts for both meters: a thread was made once, and memory each time."""
+    """The second run counts for both meters: a thread was created once, and memory is allocated each time."""
     made = batch({})
     made.add_case("c", {"threads": 1, "heap_bytes": 100_000}, {"threads": 1})
     made.add_rerun({"heap_bytes": 99_000}, {"threads": 1})
@@ -158,13 +158,13 @@ BIG, SMALL = {"heap_bytes": 100 * KIB}, {"heap_bytes": 300}
     [
         ([[SMALL, SMALL]] * COUNTED_ROUNDS, []),
         ([[SMALL, BIG]] * COUNTED_ROUNDS, ["heap_bytes"]),
-        ([[SMALL, BIG]] * (COUNTED_ROUNDS - 1), []),  # too few rounds to say
+        ([[SMALL, BIG]] * (COUNTED_ROUNDS - 1), []),  # too few rounds
         ([[SMALL, BIG]] * 4 + [[SMALL, SMALL]] * (COUNTED_ROUNDS - 4), []),  # it stops
         ([[SMALL, SMALL]] * 4 + [[SMALL, BIG]] + [[SMALL, SMALL]] * (COUNTED_ROUNDS - 5), []),  # once
-        ([[SMALL, {"heap_bytes": 1600 * KIB >> number}] for number in range(COUNTED_ROUNDS)], []),  # ever slower
+        ([[SMALL, {"heap_bytes": 1600 * KIB >> number}] for number in range(COUNTED_ROUNDS)], []),  # slower and slower
         ([[SMALL, BIG], [SMALL, {"heap_bytes": 160 * KIB}]] * 4 + [[SMALL, BIG]], ["heap_bytes"]),
         ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED_ROUNDS, []),
-        # Too little for each case alone, and too much together.
+        # Too little for each case alone, but too much together.
         ([[{"heap_bytes": 40 * KIB}] * 2] * COUNTED_ROUNDS, ["heap_bytes"]),
         ([[{"python_blocks": 1500}, {"python_blocks": 600}]] * COUNTED_ROUNDS, ["python_blocks"]),
         ([[{}, {"tensors": 1}]] * COUNTED_ROUNDS, ["tensors"]),
@@ -185,9 +185,9 @@ def test_only_the_cases_in_question_count_together() -> None:
     [
         ([[SMALL, BIG]] * COUNTED_ROUNDS, [[], ["heap_bytes"]]),
         ([[BIG, BIG]] * COUNTED_ROUNDS, [["heap_bytes"], ["heap_bytes"]]),
-        # Memory that another case frees is no leak of the case that allocates it.
+        # Memory that another case frees is not a leak of the case that allocates it.
         ([[BIG, {"heap_bytes": -100 * KIB}]] * COUNTED_ROUNDS, [[], []]),
-        # The two cases grow in turn.
+        # The two cases grow alternately.
         ([[SMALL, BIG], [BIG, SMALL]] * 4 + [[SMALL, BIG]], [[], []]),
         ([[{"mapped_bytes": 3 * MIB}, {}]] * COUNTED_ROUNDS, [["mapped_bytes"], []]),
     ],
@@ -254,16 +254,16 @@ def test_leaks_are_compared_by_what_each_is_allowed() -> None:
         ("heap_bytes", 66 * KIB, 12, 5),
         ("mapped_bytes", 1024 * KIB, 2, 5),
         ("threads", 2, 2, 1),
-        ("heap_bytes", 100 * KIB, 400, 1),  # however often: a batch of so many may grow by more
+        ("heap_bytes", 100 * KIB, 400, 1),  # regardless of the count: such a large batch may grow by more
     ],
 )
 def test_how_often_cases_must_run_to_be_suspected(meter: str, amount: int, cases: int, times: int) -> None:
-    """With twice what it takes, since no two runs leave the same."""
+    """The amounts are twice the threshold, since no two runs leave the same."""
     assert runs_to_suspect(Leak(meter, amount, ""), cases) == times
 
 
 def test_a_meter_that_can_no_longer_be_read_is_left_out() -> None:
-    """Malloc's memory says nothing once a simulated device is in use; cases before that may have grown it."""
+    """Malloc's statistics are meaningless once a simulated device is in use; earlier cases may have grown it."""
     made = batch({"heap_bytes": 60_000, "tensors": 1}, {"heap_bytes": 60_000})
     assert made.total({}, {}, readable={"tensors"}) == {"tensors": 1}
 

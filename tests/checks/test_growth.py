@@ -1,4 +1,4 @@
-"""The judgement on growth from repetitions."""
+"""The judgement on growth over repetitions."""
 
 from __future__ import annotations
 
@@ -108,22 +108,22 @@ _RUNS = WARMUP_REPETITIONS + COUNTED_REPETITIONS
         ({"tensors": 1}, [{}] * _RUNS, []),
         ({"tensors": 1}, [{"tensors": 1}, *[{}] * (_RUNS - 1)], []),
         ({"tensors": 1}, [{"tensors": 1}] * _RUNS, ["tensors"]),
-        # Never suspected, and still a leak.
+        # Never suspected, but still a leak.
         ({}, [{"threads": 2}] * _RUNS, ["threads"]),
-        # Seen in one process and not in the fresh one: not caused by this case, or lazy.
+        # Seen in one process but not in the fresh one: not caused by this case, or lazy.
         ({"cuda_allocated[0]": 512}, [{"cuda_allocated[1]": 512}] * _RUNS, ["cuda_allocated[1]"]),
-        # Within what pytest itself leaves.
+        # Within what pytest itself keeps.
         ({}, [{"heap_bytes": 100_000}] * _RUNS, []),
         ({}, [{"heap_bytes": 8 << 20}] * _RUNS, ["heap_bytes"]),
-        # The allocator holds more each time: never a suspicion by itself, a leak when it does not stop.
+        # The allocator reserves more each time: not suspicious by itself, but a leak if it does not stop.
         ({}, [{"cuda_reserved[0]": 2 << 20}] * _RUNS, ["cuda_reserved[0]"]),
-        # What points at the cause comes first. The heap has the same memory and is left out.
+        # The meter nearest to the cause comes first. The heap contains the same memory and is left out.
         (
             {},
             [{"heap_bytes": 1_100_000, "tensor_bytes": 1 << 20, "tensors": 1}] * _RUNS,
             ["tensors", "tensor_bytes"],
         ),
-        # But not where the heap has far more than the tensors have.
+        # But it is listed if it grew far more than the tensors.
         (
             {},
             [{"heap_bytes": 8 << 20, "tensor_bytes": 40, "tensors": 1}] * _RUNS,

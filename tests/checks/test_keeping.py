@@ -1,4 +1,4 @@
-"""The mark ``keeps``: its arguments, and what of a growth counts in spite of it."""
+"""The mark ``keeps``: its arguments, and the growth that counts in spite of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_wrong_arguments_are_refused(args: tuple[Any, ...], kwargs: Mapping[str,
 @pytest.mark.parametrize(
     ("most", "grown", "counted"),
     [
-        # With no limits: tensors and host memory are not looked at, all else is.
+        # Without limits, tensors and host memory are not checked; everything else is.
         (
             {},
             {"tensors": 9, "tensor_bytes": MIB, "heap_bytes": 9 * MIB, "mapped_bytes": MIB, "python_blocks": 9999},
@@ -67,7 +67,7 @@ def test_wrong_arguments_are_refused(args: tuple[Any, ...], kwargs: Mapping[str,
                 "pinned_bytes": 4,
             },
         ),
-        # With limits: what they do not name is looked at, and what is beyond them.
+        # With limits, growth beyond them and of unnamed meters is checked.
         ({"tensors": 4}, {"tensors": 4, "heap_bytes": 9}, {"heap_bytes": 9}),
         ({"tensors": 4}, {"tensors": 5}, {"tensors": 1}),
         ({"streams": 1}, {"cuda_streams": 1}, {}),
@@ -86,7 +86,7 @@ def test_wrong_arguments_are_refused(args: tuple[Any, ...], kwargs: Mapping[str,
             {"device_allocated[0]": 2 * KIB + 512, "device_active_blocks[0]": 5, "cuda_events": 1, "pinned_bytes": 4},
             {"device_allocated[0]": 512, "device_active_blocks[0]": 1, "cuda_events": 1, "pinned_bytes": 4},
         ),
-        # A decrease is what it is.
+        # A decrease is unaffected.
         ({"tensors": 4}, {"tensors": -9, "threads": -1}, {"tensors": -9, "threads": -1}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Readings of a process, and what they say of cases that are repeated."""
+"""Readings of a process, and their results for repeated cases."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_lazy_initialisation_is_suspected_once(without_leaks: Mapping[str, Exami
     assert without_leaks["test_matmul"].first["heap_bytes"] > 1 << 18
 
 
-# Pure
+# Pure functions
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,13 @@ def test_lazy_initialisation_is_suspected_once(without_leaks: Mapping[str, Exami
         ({"tensors": 2}, {"tensors": 1}, {"tensors": -1}, {}),
         ({"heap_bytes": 0}, {"heap_bytes": 256 << 10}, {"heap_bytes": 256 << 10}, {}),
         ({"heap_bytes": 0}, {"heap_bytes": 257 << 10}, {"heap_bytes": 257 << 10}, {"heap_bytes": 257 << 10}),
-        # The case initialised CUDA: all CUDA memory is its own, but the memory of the driver is the context.
+        # The case initialised CUDA: all CUDA memory is its own, but the driver's memory is the context.
         ({}, {"cuda_allocated[1]": 512}, {"cuda_allocated[1]": 512}, {"cuda_allocated[1]": 512}),
         ({}, {"cuda_driver[1]": 512 << 20}, {}, {}),
         ({"cuda_driver[1]": 0}, {"cuda_driver[1]": 1 << 30}, {"cuda_driver[1]": 1 << 30}, {"cuda_driver[1]": 1 << 30}),
-        # What the allocator reserves says nothing by itself.
+        # The allocator's reserved memory is not suspicious by itself.
         ({}, {"cuda_reserved[0]": 2 << 20}, {"cuda_reserved[0]": 2 << 20}, {}),
-        # What can no longer be read is not compared.
+        # Meters that can no longer be read are not compared.
         ({"heap_bytes": 9 << 20}, {}, {}, {}),
     ],
 )
@@ -309,7 +309,7 @@ def test_caches_are_released_before_a_reading_unless_a_graph_is_alive(monkeypatc
     import torch
 
     class Graph(torch.cuda.CUDAGraph):
-        """Without a device."""
+        """A graph that needs no device."""
 
         def __new__(cls) -> Graph:
             return object.__new__(cls)
@@ -497,9 +497,9 @@ def test_a_file_that_the_driver_makes_for_a_process_is_not_counted(tmp_path: Pat
 
 
 def test_two_processes_side_by_side_count_what_they_and_their_children_made(tmp_path: Path) -> None:
-    """What only another process has open, or has made by its name, is not ours, and is not inherited from it.
+    """Files that another process holds open, or that have its name, are not counted, and are not inherited from it.
 
-    Of what nobody has open, and whose name tells nothing, nobody knows.
+    Files that no process holds open, and whose names do not tell, cannot be attributed.
     """
     (tmp_path / "old").write_text("x")
     command = [sys.executable, "-c", _SIDE_BY_SIDE, str(tmp_path)]
@@ -527,7 +527,7 @@ def test_two_processes_side_by_side_count_what_they_and_their_children_made(tmp_
 
 
 def _next_lines(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What each of them says next; once all have said it, they are let go on."""
+    """Return the next line of each process; after all of them have written it, let them continue."""
     heard = []
     for process in processes:
         assert process.stdout is not None
@@ -606,7 +606,7 @@ assert gc.collect() == 0
 
 
 def test_a_reading_makes_no_garbage() -> None:
-    """After a suspicion it is repeated as long as the last collection of garbage has found something."""
+    """After a suspicion, readings are repeated while the last garbage collection has found something."""
     ran = run_script(_WITHOUT_GARBAGE)
     assert ran.returncode == 0, ran.stderr
 

@@ -17,7 +17,7 @@ from harness.sim.softdevice.registration import BACKEND
 
 
 class FakeSoft:
-    """``torch.soft`` with two devices, of which the first may have been used."""
+    """``torch.soft`` with two devices, the first of which may have been used."""
 
     def __init__(self, *, initialized: bool = True, failure: str | None = None, error: str | None = None) -> None:
         self._initialized, self._failure, self._error = initialized, failure, error
@@ -43,7 +43,7 @@ class FakeSoft:
 
 
 def counters() -> DeviceCounters:
-    """The reader of the registration: the default."""
+    """Return the registration's reader: the default one."""
     assert BACKEND.counters is not None
     return BACKEND.counters()
 

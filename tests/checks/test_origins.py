@@ -1,4 +1,4 @@
-"""Deliberate leaks: each is found with its origin. And the texts that describe origins."""
+"""Deliberate leaks, each found with its origin; and the texts that describe origins."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_the_fast_tier_alone_suspects_it(leaking: Mapping[str, Examined], case: 
     assert leaking[case].first
 
 
-# Words
+# Texts
 
 
 class _Box:
@@ -206,7 +206,7 @@ class _Box:
 
 
 class _Bag:
-    shelf: list[object] = []  # noqa: RUF012 - a class attribute that grows is what is described
+    shelf: list[object] = []  # noqa: RUF012 - a growing class attribute is under test
 
     def __init__(self) -> None:
         self.values: dict[object, object] = {}
@@ -314,8 +314,8 @@ def test_surviving_cuda_blocks_are_summed_by_their_stack() -> None:
     after = {
         "segments": [
             _segment(
-                _block(0x1000, 512),  # was there
-                _block(0x1200, 1024, "active_allocated", *_CASE),  # another block where one was
+                _block(0x1000, 512),  # existed before
+                _block(0x1200, 1024, "active_allocated", *_CASE),  # a different block at the address of an earlier one
                 _block(0x1600, 1024, "active_awaiting_free", *_CASE),
                 _block(0x1A00, 4096, "inactive"),
             ),

@@ -1,4 +1,4 @@
-"""Readings of a process with many objects: they are frozen, so that later readings do not examine them."""
+"""Readings of a process with many objects, which are frozen so that later readings do not examine them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(code: str, tier: str) -> Any:
 
 @pytest.mark.parametrize("tier", ["fast", "full"])
 def test_many_objects_are_examined_once(tier: str) -> None:
-    """New objects beside them are still found, and what the frozen ones hold stays counted."""
+    """New objects are still found, and the objects that frozen ones refer to are still counted."""
     code = """if True:
         many, node = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)], Node()
         first = meters.read()
@@ -100,7 +100,7 @@ def test_garbage_among_them_is_collected_again_once_their_number_has_doubled() -
 
 
 def test_garbage_among_them_is_collected_before_more_are_frozen_where_leaks_are_decided() -> None:
-    """It freezes less and less often there."""
+    """Such readings freeze less and less often."""
     code = _GARBAGE.replace("NUMBERS", "(2 * MeterReader.FREEZE_ABOVE, MeterReader.FREEZE_ABOVE)")
     assert run(code, "full") == [False, True, True, False, True]
 

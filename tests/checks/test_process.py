@@ -131,7 +131,7 @@ def test_a_process_that_is_gone_has_no_description() -> None:
         ({}, 0, {}),
         ({7: [False]}, 0, {7: []}),
         ({7: [True, True, False]}, 2, {7: []}),
-        # The patience is for all of them together.
+        # The patience is shared by all of them.
         ({7: [True, False], 8: [True, False, True], 9: [True, True]}, 2, {7: [], 8: [True], 9: [True]}),
         ({7: [True, True, True], 8: [False]}, 1, {7: [True], 8: []}),
     ],
@@ -151,7 +151,7 @@ def test_patience_lasts_for_its_seconds() -> None:
 
 
 def test_a_child_between_fork_and_exec_is_starting() -> None:
-    """Held there by a pipe; another, which the exec closes, tells that it is over."""
+    """A pipe holds it there; another, which the exec closes, signals the end."""
     (go, let_go), (gone, closed_by_exec) = os.pipe(), os.pipe()
     stay, end = os.pipe()
     if (pid := os.fork()) == 0:

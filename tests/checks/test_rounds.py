@@ -1,4 +1,4 @@
-"""Rounds of cases in a process of their own: the growth of each case, and what torch.jit keeps."""
+"""Rounds of cases in their own process: the growth of each case, and what torch.jit keeps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(json.dumps({"rounds": found, "origins": {name: list(lines) for name, lines
 
 
 def run(folder: Path, source: str, *history: str) -> tuple[CountedRounds, dict[str, list[str]]]:
-    """The rounds of the functions ``case_…`` of a program, and where their growth comes from."""
+    """Return the rounds of the functions ``case_…`` of a program, and the origins of their growth."""
     path = folder / "cases.py"
     path.write_text(source)
     (folder / "tmp").mkdir()
@@ -150,7 +150,7 @@ def case_maps():
 
 
 def test_arenas_of_python_that_have_room_are_no_growth(tmp_path: Path) -> None:
-    """A case with many small objects, of which three stay in each run, pins arenas that hold nothing else."""
+    """A case with many small objects, three of which stay after each run, pins arenas that are otherwise empty."""
     rounds, _ = run(tmp_path, _PINNING)
     assert [leak.meter for leak in leaks_of_case(rounds, 1, range(2))] == ["mapped_bytes"]
     assert "mapped_bytes" not in [leak.meter for leak in leaks_of_case(rounds, 0, range(2))]

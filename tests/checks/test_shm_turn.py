@@ -1,4 +1,4 @@
-"""One process of a host at a time repeats a case for its shared memory."""
+"""Only one process of a host at a time repeats a case for its shared memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with shared_memory_turn(["shm_bytes"], over=lambda: False, folder=Path(sys.argv[
 
 @contextmanager
 def other(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the turn."""
+    """Start another process that has the turn."""
     command = [sys.executable, "-c", _HOLD, str(folder)]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -36,7 +36,7 @@ def other(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def waits(folder: Path, meter: str = "shm_files") -> int:
-    """How often this process looks again before it goes on; it has enough of it after the third time."""
+    """Return how often this process polls before it continues; it gives up at the third time."""
     looks = 0
 
     def over() -> bool:

@@ -1,4 +1,4 @@
-"""Slopes with their intervals: what goes on growing, and what does not."""
+"""Slopes with their intervals: series that keep growing, and others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_few_readings_have_no_interval(count: int) -> None:
 
 
 def test_ten_readings_have_the_interval_of_the_published_table() -> None:
-    """Kendall's statistic with ten readings has 45 pairs; 99% of the time at most 36 more rise than fall, or 9 less."""
+    """Kendall's statistic: of the 45 pairs of ten readings, 9 to 36 rise in 99% of all cases."""
     values = [0, 12, 17, 34, 38, 50, 63, 68, 84, 88]
     slopes = sorted((values[j] - values[i]) / (j - i) for i in range(10) for j in range(i + 1, 10))
     found = theil_sen_slope(values)
@@ -67,7 +67,7 @@ def test_what_goes_on(value: Callable[[int], float], goes: bool) -> None:
 
 
 def test_noise_is_hardly_ever_taken_for_growth() -> None:
-    """The interval is above the truth once in 200 times; that the thirds must rise makes it no more often."""
+    """The interval is above the true slope once in 200 times; requiring the thirds to rise does not add to that."""
     draw = random.Random(7)
     series = [[draw.randint(0, 200 * KIB) for _ in range(10)] for _ in range(5_000)]
     assert sum(sustained_slope(values, 0) is not None for values in series) < 5_000 * 0.005

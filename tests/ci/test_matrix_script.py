@@ -1,4 +1,4 @@
-"""`ci/matrix.sh` with a fake Python: which environments it makes, what it asks of them, and what it refuses."""
+"""`ci/matrix.sh` with a fake Python: the environments that it creates, the commands that it runs, and refusals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.ci.checkout import ROOT
 
-#: Takes the place of each Python. It writes down how it was called. A virtual environment that it makes has the same
-#: program as python and pip. It has torch 2.13.0+cpu and driver 580.65.06, and its pytest ends with $STATUS.
+#: Replaces each Python. It records its command line. A virtual environment that it creates has the same program as
+#: python and pip. It has torch 2.13.0+cpu and driver 580.65.06, and its pytest exits with $STATUS.
 _PYTHON = """#!/bin/bash
 name=$(basename "$0")
 case "$*" in
@@ -180,7 +180,7 @@ def test_an_unknown_step_is_refused(script: Script) -> None:
 
 
 def test_jobs_that_begin_at_once_share_the_making_of_an_environment(script: Script) -> None:
-    """As on a cluster, whose nodes share the folder of environments."""
+    """This happens on a cluster whose nodes share the folder of environments."""
     environ = script.environ | JOB
     begun = [subprocess.Popen([script.root / "ci" / "matrix.sh", "job"], env=environ) for _ in range(3)]
     assert [each.wait(timeout=120) for each in begun] == [0, 0, 0]
@@ -190,7 +190,7 @@ def test_jobs_that_begin_at_once_share_the_making_of_an_environment(script: Scri
 
 @pytest.fixture
 def night(script: Script) -> Script:
-    """A night after which two of two jobs have left results."""
+    """Return a night in which both of two jobs have left results."""
     for run in ("a", "b"):
         (script.root / "matrix-results" / run / "whole").mkdir(parents=True)
         (script.root / "matrix-results" / run / "whole" / "journal.ndjson").touch()

@@ -23,7 +23,7 @@ TORCH = ".".join(version("torch").split(".")[:2])
 
 
 def night(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script as a user does on a login node, and waits for the page."""
+    """Run the script as a user does on a login node, and wait for the page."""
     given = environment(MATRIX_PYTHON=sys.executable, MATRIX_WORKERS="1", MATRIX_PAGE="page", **environ)
     return subprocess.run(
         slurm_cluster.command("bash", "-c", 'cd "$0" && ci/slurm/nightly.sbatch --wait', str(folder)),
@@ -99,7 +99,7 @@ jobs:
 def submitted(
     folder: Path, partition: str, minutes: int, usual: str = "UNLIMITED"
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """The script with programs in place of Slurm's; and what it gave to sbatch. sbatch with --wait returns at once."""
+    """Run the script with fakes of Slurm's programs; return also sbatch's arguments. Its --wait returns immediately."""
     programs = folder / "bin"
     programs.mkdir(parents=True)
     named = 'grep "PartitionName=$4 " "$0.txt"'

@@ -40,7 +40,7 @@ def page(tmp_path: Path) -> dict[str, object]:
 
 @pytest.mark.nightly
 def test_green_from_the_plan_to_the_page(tmp_path: Path) -> None:
-    """Two parts of a run on the CPU are merged, and a run on the software device is put beside them."""
+    """Two parts of a run on the CPU are merged, and a run on the software device is beside them."""
     night = workflow(tmp_path, "nightly weekly")
     assert night.run(), "\n".join(each.log for each in night.results)
     plan, one, two, soft, last = night.results
@@ -64,7 +64,7 @@ def test_a_red_job_makes_the_workflow_red_and_is_on_the_page(tmp_path: Path) -> 
     (red,) = [each for each in parts if not each.success]
     assert [note.partition("::")[2].partition("::")[2] for note in red.annotations]
     assert "suites/small/test_small.py" in red.annotations[0]
-    assert "<b>1 is" not in red.summary  # a text of a case is no markup
+    assert "<b>1 is" not in red.summary  # a text of a case is not markup
     assert not last.success
     assert "::error title=hardware matrix::the matrix is red: see its page" in last.annotations
     assert "1 of 7 cases is red or flaky somewhere" in last.summary
@@ -73,7 +73,7 @@ def test_a_red_job_makes_the_workflow_red_and_is_on_the_page(tmp_path: Path) -> 
 
 @pytest.mark.nightly
 def test_a_job_that_leaves_no_results_makes_the_page_red(tmp_path: Path) -> None:
-    """As one whose runner was never there. What the other jobs left is on the page."""
+    """For example a job whose runner never started. The results of the other jobs are on the page."""
 
     def lose(job: str, workspace: Path) -> None:
         if job == TWO:

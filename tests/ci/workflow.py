@@ -1,8 +1,8 @@
 """Runs a GitHub workflow on this machine: its jobs in the order of their needs, each step by bash in a checkout.
 
-It knows as much of GitHub's language as `ci/nightly.yml` has, and refuses everything else. Checkout and artifacts are
-folders. A job of a matrix runs once for each entry, one after the other. Nothing is installed: a step that sets up
-Python does nothing.
+It knows the parts of GitHub's language that `ci/nightly.yml` uses, and refuses everything else. Checkout and artifacts
+are folders. A matrix job runs once per entry, one after the other. Nothing is installed: a step that sets up Python has
+no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CALL = re.compile(r"fromJSON\((.*)\)")
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended, or one entry of its matrix."""
+    """The result of a job, or of one entry of its matrix."""
 
     name: str
     success: bool
@@ -37,13 +37,13 @@ class JobResult:
 
     @property
     def annotations(self) -> list[str]:
-        """The errors that GitHub would show, with their properties."""
+        """Return the errors that GitHub would show, with their properties."""
         return [line for line in self.log.splitlines() if line.startswith("::error")]
 
 
 @dataclass(slots=True)
 class Workflow:
-    """A workflow, what it is called with, and the folders of its runs."""
+    """A workflow, its inputs, and the folders of its runs."""
 
     path: Path
     source: Path
@@ -61,7 +61,7 @@ class Workflow:
         return self.folder / "artifacts"
 
     def run(self) -> bool:
-        """Run all jobs. Whether all of them succeeded."""
+        """Run all jobs. Return whether all of them succeeded."""
         text = yaml.load(self.path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
         jobs: dict[str, Any] = text["jobs"]
         needs = {name: _list(job.get("needs", [])) for name, job in jobs.items()}
@@ -140,7 +140,7 @@ class Workflow:
             case "actions/upload-artifact":
                 source = workspace / given["path"]
                 assert source.is_dir() or given["if-no-files-found"] == "ignore"
-                if source.is_dir():  # hidden files are left out, as there
+                if source.is_dir():  # hidden files are excluded, as on GitHub
                     hidden = shutil.ignore_patterns(".*")
                     shutil.copytree(source, self.artifacts / given["name"], symlinks=True, ignore=hidden)
             case "actions/download-artifact":
@@ -151,7 +151,7 @@ class Workflow:
             case "actions/cache":
                 assert given["key"].startswith(given["restore-keys"])
                 stored = self.folder / "cache" / given["restore-keys"]
-                if stored.is_dir():  # what another run has kept; keeping is the action's own step after the job
+                if stored.is_dir():  # kept by an earlier run; the action itself saves the cache after the job
                     shutil.copytree(stored, workspace / given["path"], dirs_exist_ok=True)
             case _:
                 raise AssertionError(f"the runner does not know the action {action!r}")
@@ -162,7 +162,7 @@ def _list(value: str | list[str]) -> list[str]:
 
 
 def _value(text: str, contexts: Mapping[str, Any]) -> Any:
-    """A text with its expressions filled in. A text that is one expression has its value, of any type."""
+    """Evaluate the expressions in a text. If the text is a single expression, return its value, of any type."""
     whole = _EXPRESSION.fullmatch(text)
     if whole:
         return _look_up(whole[1], contexts)
@@ -176,13 +176,13 @@ def _look_up(expression: str, contexts: Mapping[str, Any]) -> Any:
     value: Any = contexts
     names = expression.split(".")
     for before, name in zip(["", *names], names, strict=False):
-        # A step that failed has not written all of its outputs.
+        # A failed step has not written all of its outputs.
         value = value.get(name, "") if before == "outputs" else value[name]
     return value
 
 
 def _condition(text: str, contexts: Mapping[str, Any], success: bool) -> bool:
-    """Whether a job or step runs: terms that are joined by ``&&``."""
+    """Return whether a job or step runs: the terms are joined by ``&&``."""
     return all(_term(term.strip(), contexts, success) for term in text.split("&&"))
 
 
@@ -195,7 +195,7 @@ def _term(term: str, contexts: Mapping[str, Any], success: bool) -> bool:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a runner: nothing of the variables that are about this run of pytest or of the harness."""
+    """Return the environment of a runner, without variables of this run of pytest or of the harness."""
     kept = {
         name: value
         for name, value in os.environ.items()

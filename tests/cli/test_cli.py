@@ -1,4 +1,4 @@
-"""The `harness` command as its users meet it: in a process of its own."""
+"""The `harness` command as users run it: in its own process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def harness(
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of an error that the harness knows."""
+    """Return the one-line message of an expected error."""
     assert done.returncode == 4
     assert done.stdout == ""
     assert "Traceback (most recent call last)" not in done.stderr
@@ -82,7 +82,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with suites whose markers are registered by a conftest."""
+    """Return a folder with suites whose conftest registers their markers."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nstrict_markers = true\nfilterwarnings = error\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "suites" / "streams").mkdir(parents=True)
@@ -282,7 +282,7 @@ def test_report_of_a_green_run_names_no_case(tmp_path: Path) -> None:
 
 
 def repeated(case: str, step: int) -> list[build.Line]:
-    """A case that ran 20 times in one process and left `step` bytes each time."""
+    """Return a case that ran 20 times in one process and left `step` bytes each time."""
     lines = []
     for number in range(1, 21):
         level = build.levels(case, number, heap_bytes=(11 << 20) + step * number)

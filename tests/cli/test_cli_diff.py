@@ -1,4 +1,4 @@
-"""``harness diff`` as its users meet it: in a process of its own."""
+"""``harness diff`` as users run it: in its own process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def diff(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """A run that passed, one that failed, and a flaky one."""
+    """Return a run that passed, one that failed, and a flaky one."""
     outcomes = {"good": Outcome.PASSED, "bad": Outcome.FAILED, "flaky": Outcome.FLAKY}
     good, bad, flaky = (run_dir(tmp_path / name, outcome) for name, outcome in outcomes.items())
     return good, bad, flaky

@@ -1,4 +1,4 @@
-"""``harness package`` and ``harness verify`` as their users meet them: in processes of their own."""
+"""``harness package`` and ``harness verify`` as users run them: in their own processes."""
 
 from __future__ import annotations
 

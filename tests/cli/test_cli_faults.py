@@ -18,7 +18,7 @@ from harness.cli.faults import _split
         ("-c own.toml suites/a", ["suites/a"], ["-c", "own.toml"]),
         ("--rootdir=suites suites/a", ["suites/a"], ["--rootdir=suites"]),
         ("--waivers own.toml suites/a", ["suites/a"], ["--waivers", "own.toml"]),
-        ("-k event suites/b", [], ["-k", "event", "suites/b"]),  # there is no such folder
+        ("-k event suites/b", [], ["-k", "event", "suites/b"]),  # the folder does not exist
     ],
 )
 def test_paths_that_are_not_the_value_of_an_option_name_cases(

@@ -1,4 +1,4 @@
-"""``harness import`` as its users meet it, and its run directory beside others."""
+"""``harness import`` as users run it, and its run directory beside others."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_matrix_has_imported_runs_beside_others(good: Path, bad: Path, tmp_pat
 
 def test_it_is_no_evidence(good: Path, tmp_path: Path) -> None:
     done = harness("package", good, "-o", tmp_path / "x.zip")
-    assert isinstance(done.exception, HarnessError)  # which the command prints as one line, with exit status 4
+    assert isinstance(done.exception, HarnessError)  # the command prints it as one line, with exit status 4
     assert "only a run of the harness is evidence" in str(done.exception)
     assert not (tmp_path / "x.zip").exists()
 

@@ -1,4 +1,4 @@
-"""`harness report junit|json|markdown|prometheus`, as its users meet them."""
+"""`harness report junit|json|markdown|prometheus` as users run it."""
 
 from __future__ import annotations
 

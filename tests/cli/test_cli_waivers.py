@@ -1,4 +1,4 @@
-"""`harness waivers` as its users meet it: in a process of its own."""
+"""`harness waivers` as users run it: in its own process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def harness(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of an error that the harness knows."""
+    """Return the one-line message of an expected error."""
     assert done.returncode == 4
     assert done.stdout == ""
     assert "Traceback (most recent call last)" not in done.stderr
@@ -73,7 +73,7 @@ def waivers(project: Path, *entries: str, name: str = "known.yaml") -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with three cases and one kind of hardware."""
+    """Return a folder with three cases and one kind of hardware."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nstrict_markers = true\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "suites" / "sums").mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> Non
     waivers(project, entry("x").replace("failed", "faild"), name="broken.yaml")
     days = {(SOON - date.today()).days}
     done = harness("lint", cwd=project)
-    days.add((SOON - date.today()).days)  # another one when midnight comes in between
+    days.add((SOON - date.today()).days)  # a different number if midnight comes in between
     assert (done.returncode, done.stderr) == (1, "")
     file = "configs/waivers/known.yaml"
     (reported,) = {int(number) for number in re.findall(r"expires in (\d+) days", done.stdout)}
@@ -179,7 +179,7 @@ def test_lint_without_the_files_that_it_should_read(project: Path) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The directory of a run with one red case and one that was waived and passed."""
+    """Return the directory of a run with one red case, and one that was waived but passed."""
     folder = tmp_path / "run"
     folder.mkdir()
     ruling = {"outcome": "unexpected_pass", "text": "passed, but waived", "source": "configs/waivers/known.yaml:9"}

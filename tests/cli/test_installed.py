@@ -1,4 +1,4 @@
-"""The home of the suites, and what ``harness run`` makes of its arguments."""
+"""The location of the suites, and how ``harness run`` interprets its arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_bundle_of_a_wheel_comes_before_what_lies_beside_the_package(tmp_pat
 
 
 def test_a_package_without_suites_says_so(tmp_path: Path) -> None:
-    (tmp_path / "suites").mkdir()  # without settings it is somebody else's
+    (tmp_path / "suites").mkdir()  # without settings it belongs to another project
     with pytest.raises(NoSuitesError, match="this wheel was built without them; run pytest in a checkout"):
         Home.find(tmp_path / "harness")
 
@@ -38,7 +38,7 @@ def test_a_package_without_suites_says_so(tmp_path: Path) -> None:
         (["suites", "-x"], ["HOME/suites", "-x"]),
         (["suites/streams/"], ["HOME/suites/streams"]),
         (["suites/streams/test_a.py::test_b[x::y]"], ["HOME/suites/streams/test_a.py::test_b[x::y]"]),
-        (["suites/none"], ["HOME/suites/none"]),  # pytest says that there is no such file
+        (["suites/none"], ["HOME/suites/none"]),  # pytest reports that there is no such file
         (["--history", "old/suites"], ["--history", "old/suites", "HOME/suites"]),
     ],
 )

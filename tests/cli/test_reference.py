@@ -1,4 +1,4 @@
-"""The pages of options and commands are what the code says."""
+"""The pages of options and commands match the code."""
 
 from __future__ import annotations
 

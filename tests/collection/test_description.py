@@ -83,8 +83,8 @@ def test_no_file(tmp_path: Path) -> None:
         ("", "", ""),
         ("abc", "abc", "abc"),
         ("abc", "cab", "cab"),
-        ("abcd", "db", "dbac"),  # a and c are deselected in the zygote: as they were, at the end
-        ("abc", "xcya", "cab"),  # x and y are not here
+        ("abcd", "db", "dbac"),  # a and c are deselected in the zygote: they come last, in their order
+        ("abc", "xcya", "cab"),  # x and y do not exist here
         ("aab", "aba", "aba"),  # --keep-duplicates
         ("aaa", "a", "aaa"),
     ],

@@ -11,18 +11,18 @@ import pytest
 from harness.collection.plain import OpaqueValue, decode_plain, encode_plain
 
 
-class Word(str, enum.Enum):  # noqa: UP042 - of a StrEnum, `str` is the value
-    """A word with a class of its own, whose `str` is not its value."""
+class Word(str, enum.Enum):  # noqa: UP042 - for a StrEnum, `str` returns the value
+    """A word with its own class, whose `str` is not its value."""
 
     CUDA = "cuda"
 
 
 class Size(int):
-    """A number with a class of its own."""
+    """A number with its own class."""
 
 
 class Unprintable:
-    """Its repr raises."""
+    """An object whose repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")

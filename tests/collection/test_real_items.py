@@ -22,7 +22,7 @@ class OfAnotherPackage:
     """A plugin object."""
 
     def pytest_itemcollected(self) -> None:
-        """Looks at items."""
+        """Use an item."""
 
 
 @pytest.mark.parametrize(

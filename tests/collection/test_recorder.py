@@ -1,4 +1,4 @@
-"""The recorder sets the locations of tests: they are those that pytest finds for each by itself."""
+"""The recorder sets the locations of tests, equal to those that pytest itself finds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
         ("dca", "abcd", "dcab"),  # another order
         ("", "ab", "ab"),
         ("ab", "ab", "ab"),
-        ("xa", "ab", "xab"),  # of a plugin that makes items
+        ("xa", "ab", "xab"),  # from a plugin that creates items
     ],
 )
 def test_what_was_deselected_has_a_place_in_the_order(order: str, collected: str, result: str) -> None:

@@ -19,7 +19,7 @@ OURS = ("--device", "--seed", "--shuffle", "--profile")
     [
         (["a", "--device", "cpu", "b"], ["a", "--harness-device=cpu", "b"]),
         (["--device=cpu"], ["--harness-device=cpu"]),
-        (["--device", "--seed", "1"], ["--harness-device", "--harness-seed=1"]),  # pytest refuses the first
+        (["--device", "--seed", "1"], ["--harness-device", "--harness-seed=1"]),  # pytest refuses the first one
         (["--device"], ["--harness-device"]),
         (["--shuffle", "a"], ["--harness-shuffle", "a"]),
         (["--no-shuffle"], ["--no-shuffle"]),

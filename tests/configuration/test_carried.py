@@ -1,4 +1,4 @@
-"""Which arguments of a run the line that reproduces a case repeats."""
+"""The arguments of a run that the line that reproduces a case repeats."""
 
 from __future__ import annotations
 

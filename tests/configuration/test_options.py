@@ -1,4 +1,4 @@
-"""Settings: one order of sources, and an error that names the source."""
+"""Settings: one order of sources, and errors that name the source."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _timeout(*args: Any, **kwargs: Any) -> list[pytest.Mark]:
         (_timeout(0.5), 1.0),
         (_timeout(seconds=4), 8.0),
         (_timeout(1) + _timeout(9), 2.0),
-        (_timeout(4, method="thread"), 8.0),  # the rest is pytest-timeout's
+        (_timeout(4, method="thread"), 8.0),  # the rest belongs to pytest-timeout
         (_timeout(4, "signal", False), 8.0),
         (_timeout(timeout=4), 8.0),
         (_timeout(0), 600.0),

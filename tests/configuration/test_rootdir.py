@@ -1,4 +1,4 @@
-"""The root folder and ini file of a run: what later processes get, and what a line that reproduces a case needs."""
+"""The root folder and ini file of a run: those that later processes get, and those in a line that reproduces a case."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_what_differs_is_reported_with_both_values() -> None:
     ("path", "folder"),
     [
         ("suites/test_x.py", "/p"),
-        ("test_x.py", "/p/suites"),  # collected by its folder, which lies outside the root folder
-        ("", "/root"),  # collected by itself
-        ("other/test_x.py", "/root"),  # no ending of the file's path: nothing better is known
+        ("test_x.py", "/p/suites"),  # collected by its folder, which is outside the root folder
+        ("", "/root"),  # collected as the root itself
+        ("other/test_x.py", "/root"),  # not a suffix of the file's path: nothing better is known
     ],
 )
 def test_the_folder_that_an_id_leads_from(path: str, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""Wrappers round each test's call."""
+"""Wrappers around each test's call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _nothing() -> Generator[None]:
 def test_it_is_round_the_call_of_a_test_and_not_round_its_fixtures(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also round what unittest calls set-up, which is part of the call; and it is left where the test fails."""
+    """It is also around unittest's set-up, which is part of the call; and it is exited if the test fails."""
     reported: list[str] = []
 
     @contextmanager
@@ -80,7 +80,7 @@ def test_it_is_round_the_call_of_a_test_and_not_round_its_fixtures(
 
 @pytest.mark.filterwarnings("error")
 def test_what_torch_warns_of_while_it_captures_is_no_error() -> None:
-    """It reads the gradient of a tensor that has none; and has a function for retained gradients it cannot trace."""
+    """torch reads the gradient of a tensor that has none, and cannot trace a function for retained gradients."""
     import torch
 
     x = torch.ones(3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The hash of the suites' files: it changes with what a case may be made of, and with nothing else."""
+"""The hash of the suites' files: it changes with each file that can affect a case, and with no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file is there whole or not at all."""
+"""A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from harness.core.atomic import WriteError, write_atomically
 
-# A limit on file size stands for the full disk.
+# A limit on file size simulates the full disk.
 FULL = """
 import resource, sys
 from pathlib import Path

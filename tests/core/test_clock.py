@@ -14,10 +14,10 @@ def test_they_are_the_clocks_of_python() -> None:
 
 
 def test_replaced_names_change_nothing() -> None:
-    """As freezegun does: in `time`, and in each module that has one of its functions as a global."""
+    """freezegun does so, too: in `time`, and in each module that has one of its functions as a global."""
     real = {id(getattr(time, name)) for name in ("time", "monotonic", "clock_gettime", "perf_counter")}
     before = clock.monotonic(), clock.now()
-    with pytest.MonkeyPatch.context() as replaced:  # ends here: pytest takes the time of the tear-down
+    with pytest.MonkeyPatch.context() as replaced:  # ends here, since pytest measures the time of the tear-down
         for module in [time, *list(sys.modules.values())]:
             for name, value in list(vars(module).items()) if hasattr(module, "__dict__") else ():
                 if id(value) in real:

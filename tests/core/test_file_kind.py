@@ -1,4 +1,4 @@
-"""Files of a kind: what is read, and the sentence for each file that is not."""
+"""Files of a kind: valid files, and the error for each invalid file."""
 
 from __future__ import annotations
 

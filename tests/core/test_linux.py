@@ -1,4 +1,4 @@
-"""The Linux calls that Python has no name for, each seen to do what it is used for."""
+"""The Linux calls without a Python function; each test shows the intended effect."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_collapsed_memory_holds_what_it_held() -> None:
 
 
 def test_a_process_ends_with_its_parent() -> None:
-    """A grandchild that would wait for ever on the pipe ends when its parent does, which closes the pipe."""
+    """A grandchild that waits forever on the pipe ends with its parent, which closes the pipe."""
     done = _run(
         "import os, signal\n"
         "from harness.core import linux\n"
@@ -139,7 +139,7 @@ def test_nothing_is_waited_for_while_the_parent_lives() -> None:
 
 
 def test_a_parent_that_is_ending_is_waited_for() -> None:
-    """The main thread of the parent has ended, as in the midst of the parent's end, and another thread holds it up."""
+    """The parent's main thread has ended, as during the parent's end, while another thread delays it."""
     done = _run(
         "import ctypes, os, select, signal, threading, warnings\n"
         "from harness.core import linux\n"

@@ -1,4 +1,4 @@
-"""The outcomes' predicates and the two decisions made of them, as tables."""
+"""The outcomes' predicates and the two decisions based on them, as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders for temporary files: whose they are, and which of them a later run may remove."""
+"""Folders for temporary files: their owners, and those that a later run may remove."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = TempFolderOwner("host", "boot", "pid:[1]", 200, 6000)
     [
         (OTHER, 6000, False),
         (OTHER, None, True),
-        (OTHER, 6001, True),  # its number is another process's now
+        (OTHER, 6001, True),  # its number now belongs to another process
         (replace(OTHER, boot="earlier"), 6000, True),
         (replace(OTHER, host="elsewhere"), None, False),
         (replace(OTHER, host="elsewhere", boot="earlier"), None, False),
@@ -48,7 +48,7 @@ def test_an_owner_survives_the_file() -> None:
 
 
 def abandoned(parent: Path) -> Path:
-    """A folder made by a process that has ended."""
+    """Return a folder created by a process that has ended."""
     code = (
         "import pathlib, sys; from harness.core import temp_folder; "
         "print(temp_folder.make_temp_folder(pathlib.Path(sys.argv[1])))"

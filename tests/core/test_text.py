@@ -1,4 +1,4 @@
-"""Text that comes from cases is cleaned, cut and shortened without surprises."""
+"""Text from cases is cleaned, cut and shortened without surprises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
 
-ANY_TEXT = st.text(st.characters())  # lone surrogates and control characters included
+ANY_TEXT = st.text(st.characters())  # includes lone surrogates and control characters
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Compiles the small C libraries that stand in for a driver's."""
+"""Compiles the small C libraries that replace a driver's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def compile_library(source: Path, library: Path, *flags: str) -> Path:
-    """Compile `source` to the shared object `library`, and return it. Raises CalledProcessError for what is no C."""
+    """Compile `source` to the shared object `library`, and return it. Raise CalledProcessError if that fails."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise FileNotFoundError("the tests compile fakes of a driver's libraries: put cc, gcc or clang on the path")

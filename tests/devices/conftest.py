@@ -11,5 +11,5 @@ from tests import fake_nvml
 
 @pytest.fixture(scope="session")
 def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the fake NVML, compiled once."""
+    """Return a folder with the fake NVML, compiled once."""
     return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))

@@ -1,4 +1,4 @@
-"""Calls that may never return, made in a thread of their own."""
+"""Calls that may never return, made in their own thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_without_a_call_there_is_no_thread() -> None:
 
 
 def test_a_call_that_does_not_return_is_the_last() -> None:
-    """Also once it has returned: its answer, which nobody waited for, must not be taken for that to a later call."""
+    """This holds even after it has returned: its late answer must not be taken for that of a later call."""
     free = threading.Event()
     calls = CallThread("asker", limit=0.01)
     with pytest.raises(StuckError, match=r"no answer within 0\.01 s"):

@@ -177,7 +177,7 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 
 
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
-    """A name that changes here breaks every case that requires it."""
+    """Changing a name here breaks each case that requires it."""
     names = """
         device accelerator accelerator_graphs asynchronous sparse process_groups model devices ranks
         device_count compute_capability memory free_memory peer_access peer_links nvlink fabric mig ecc
@@ -272,7 +272,7 @@ def test_a_torch_without_cuda_does_not_ask_the_driver() -> None:
 
 
 def test_graphs_of_an_accelerator_are_those_that_torch_has() -> None:
-    """Asked of torch itself where it can answer: a build for CUDA without a GPU cannot."""
+    """torch itself is asked if it can answer: a build for CUDA without a GPU cannot."""
     found = detect_capabilities(machine(GPU), GPU).finding("accelerator_graphs")
     built = software.torch_cuda_version()
     if built.value is None:

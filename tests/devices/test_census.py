@@ -1,4 +1,4 @@
-"""The question whether a device works behind the host, asked of devices that are fakes."""
+"""The detection of asynchronous devices, with fakes of devices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_device_that_cannot_answer_is_unknown() -> None:
 def test_tensors_that_cannot_be_sparse_are_seen() -> None:
     torch = importlib.import_module("torch")
     there: Any = SimpleNamespace(eye=torch.eye, device=lambda *_: "cpu")
-    refused: Any = SimpleNamespace(eye=torch.eye, device=lambda *_: "meta")  # nothing can be copied from there
+    refused: Any = SimpleNamespace(eye=torch.eye, device=lambda *_: "meta")  # no copy from it is possible
 
     assert _has_sparse(BACKEND, there)
     assert not _has_sparse(BACKEND, refused)

@@ -1,4 +1,4 @@
-"""Whether a process may be forked: processes that were touched, or have threads, in every way this machine allows."""
+"""Whether a process may be forked: processes in which CUDA was used, or with threads, in each way possible here."""
 
 from __future__ import annotations
 

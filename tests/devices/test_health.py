@@ -1,4 +1,4 @@
-"""The examination of a device: on the real CPU, with fake torches that fail, and the judgement of its end."""
+"""The health check of a device: on the real CPU, with fake torches that fail, and the judgement of its end."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ atexit.register(ctypes.string_at, 0)
 
 
 def torch_of(folder: Path, source: str) -> dict[str, str]:
-    """The environment of a process whose torch is `source`."""
+    """Return the environment of a process whose torch is `source`."""
     package = folder / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(source)
@@ -213,7 +213,7 @@ torch.Tensor.__xor__ = torch.Tensor.__matmul__ = missing
 
 
 def test_a_device_that_lacks_operators_is_not_sick(tmp_path: Path) -> None:
-    """What it can do is still checked."""
+    """The operators that it has are still checked."""
     found = check_device(GPU, timeout=300, environ=torch_of(tmp_path, _REAL.replace("{fault}", _FEW_OPERATORS)))
     steps = ["integer arithmetic", "matrix product in float32", "matrix product in float64"]
     assert found.text == f"copies correctly; torch has no operators on it for {', '.join(steps)}"
@@ -267,7 +267,7 @@ open({str(mark)!r}, 'w').write(str(deaf.pid))
     except ProcessLookupError:
         return
     with os.fdopen(ends):
-        # Readable once it has ended after SIGKILL. It is not our child, so we cannot wait for it.
+        # Readable once the process has ended after SIGKILL. It is not our child, so this test cannot wait for it.
         assert select.select([ends], [], [], 30)[0]
 
 

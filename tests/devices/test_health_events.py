@@ -1,4 +1,4 @@
-"""What is made of NVML's signs, as a table; and how they are read, through the real pynvml over a fake NVML."""
+"""The judgement on NVML's signs, as a table; and reading them, through the real pynvml with a fake NVML."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_new_is_one_sign(change: dict[str, Any], kind: str, severity: An
     after = replace(CALM, **change)
     assert compare_readings(CALM, after) == (HealthEvent(kind, text, severity),)
     assert compare_readings(after, after) == ()
-    assert compare_readings(after, CALM) == ()  # what went down or away is no sign
+    assert compare_readings(after, CALM) == ()  # decreases are not signs
 
 
 _TOLD = [each.name for each in fields(HealthReading) if each.name not in ("lost", "faults", "hang")]
@@ -156,7 +156,7 @@ def test_an_unknown_xid_says_where_to_look() -> None:
     assert "catalogue" in xid_meaning(999)[0]
 
 
-# Watching. A process holds the fake, does what it is reported line by line, and answers each line with one of JSON.
+# Watching. A process holds the fake, executes one command per line, and answers each line with a line of JSON.
 
 _WATCH = """
 import dataclasses, json, os, sys
@@ -433,7 +433,7 @@ def test_a_storm_of_xids_does_not_keep_the_reader(watcher: Watcher, tmp_path: Pa
 
 
 def test_a_reading_asks_few_questions_of_one_device(nvml_folder: Path, tmp_path: Path) -> None:
-    """It comes after each case: what it costs does not grow with the number of devices."""
+    """A reading follows each case, so its cost must not grow with the number of devices."""
     asked = []
     for gpus in (1, 8):
         log = tmp_path / f"calls-{gpus}"
@@ -453,7 +453,7 @@ NEVER = 997
 def test_a_call_that_does_not_return_is_reported_once_and_nothing_is_asked_any_more(
     nvml_folder: Path, state: fake_nvml.State, tmp_path: Path
 ) -> None:
-    """Of all devices: who asks about another one could get stuck as well. The process ends all the same."""
+    """No device is queried, since a query of another device could hang, too. The process still ends."""
     log = tmp_path / "calls"
     text = "nvml did not answer within 1 s (temperature); it is not called again"
     environ = fake_nvml.environment(nvml_folder, gpus=2, FAKE_NVML_LOG=str(log), LIMIT="1", state=state)

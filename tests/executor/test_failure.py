@@ -1,4 +1,4 @@
-"""Whose an exception is that broke a case off, and how one of the harness's own is reported."""
+"""Whether an exception that ended a case is the harness's own, and how such an exception is reported."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OURS = ["harness.executor.executor", "pluggy._hooks", "pluggy._callers"]
         (["harness.executor.executor", "harness.executor.seeding", "torch.random"], False),
         ([*OURS, "_pytest.runner", "pluggy._callers", "harness.executor.session", "harness.executor.executor"], False),
         ([*OURS, "harness.executor.session", "harness.protocol.reports", "json.encoder"], False),
-        # A hook of theirs that ours has called, or that has called something of ours.
+        # A hook of another plugin that the harness has called, or that has called the harness.
         ([*OURS, "harness.executor.session", "harness.protocol.reports", "pluggy._hooks", "suites.conftest"], True),
         ([*OURS, "suites.conftest", "harness.fixtures"], True),
         ([*OURS, "_pytest.runner", "pluggy._callers", "some_plugin", "json"], True),
         ([*OURS, "_pytest.runner"], True),
-        (OURS, True),  # a call that pluggy refuses: a hook with an argument that there is not
+        (OURS, True),  # a call that pluggy refuses: a hook with an unknown argument
         ([*OURS, "harness_of_somebody.plugin"], True),
         ([*OURS, ""], True),
         ([], False),
@@ -75,7 +75,7 @@ failure.report_error_and_exit(ValueError("ours"), Channel(socket.socket(fileno=i
 
 @pytest.mark.parametrize("listened_to", [True, False])
 def test_a_process_ends_with_a_status_and_the_traceback_reported(listened_to: bool) -> None:
-    """Where nobody listens any more, on standard error."""
+    """Without a listener, it goes to standard error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         if not listened_to:

@@ -1,4 +1,4 @@
-"""The most memory of a case: of this process by the kernel, of a device by torch."""
+"""The peak memory of a case: of this process from the kernel, of a device from torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def touch(size: int) -> None:
-    """Use so much memory, and give it back."""
+    """Use this much memory, and free it."""
     with mmap.mmap(-1, size) as memory:
         for place in range(0, size, mmap.PAGESIZE):
             memory[place] = 1

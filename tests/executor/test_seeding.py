@@ -1,4 +1,4 @@
-"""Seeds: the same for a case on every machine, another for every other case."""
+"""Seeds: the same for a case on every machine, and different for each other case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.executor.seeding import seed_everything
 
 
 def test_the_seed_of_a_case_is_fixed_for_ever() -> None:
-    # A constant on purpose: a seed that moves makes every recorded reproduction line a lie.
+    # Deliberately a constant: if the seed changed, each recorded line that reproduces a failure would be wrong.
     assert case_seed(1, "suites/a/test_a.py::test_x") == 3004579124
 
 

@@ -1,4 +1,4 @@
-"""What a session of an executor tells pytest's own."""
+"""The changes of an executor's session that reach pytest's own session."""
 
 from __future__ import annotations
 

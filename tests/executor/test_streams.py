@@ -1,4 +1,4 @@
-"""Standard streams that write at once, and that lose what the disk has no room for without blaming who prints."""
+"""Standard streams that write immediately, and that drop output on a full disk without blaming the writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All cases of the project, collected once for all workers: this takes ten seconds."""
+"""All cases of the project, collected once for all workers, since this takes ten seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def cases(once: Callable[[str, Callable[[], str]], str]) -> list[dict[str, Any]]:
-    """All cases of the project, as the catalog lists them."""
+    """Return all cases of the project, as the catalog lists them."""
 
     def catalog() -> str:
         command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]

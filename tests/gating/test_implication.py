@@ -1,4 +1,4 @@
-"""Implication: what is certain, possible and impossible on a machine that is known only by conditions."""
+"""Implication: what is certain, possible and impossible on a machine that is only known by conditions."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_an_unknown_level_and_a_missing_list(tmp_path: Path) -> None:
 
 
 def test_levels_are_in_the_order_of_their_names() -> None:
-    """However they are asked for: the statement of a run is proven in this order."""
+    """The order of the request does not matter: the run's statement is proven in this order."""
     found = levels.load_levels(CONFIGS, ["streams", "core", "streams"])
     assert [each.name for each in found] == ["core", "streams"]
 

@@ -1,4 +1,4 @@
-"""Must-pass lists: written, read back, and rejected when they do not match their header."""
+"""Must-pass lists: written, read back, and rejected if they do not match their header."""
 
 from __future__ import annotations
 

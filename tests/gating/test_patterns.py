@@ -1,4 +1,4 @@
-"""Patterns for case ids: what they match, and which runs collect everything they can match."""
+"""Patterns for case ids: the ids that they match, and the runs that collect all matching cases."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def gate(policy: Policy, requires: Mapping[str, object]) -> str | None:
         (Policy(profile="p", gates=("memory",)), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, "failed: gated"),
         (Policy(profile="p", gates=("memory", "ecc")), {"any": [{"memory": ">=12GiB"}, {"ecc": True}]}, None),
         (Policy(profile="p", gates=()), {"not": {"ecc": False}}, "failed: gated"),
-        # What asks for less than there is shows no gap.
+        # A requirement that is lower than the machine's value is not a gap.
         (Policy(profile="p", gates=()), {"not": {"device": "cuda"}}, None),
         (Policy(profile="p", gates=()), {"memory": "<8GiB"}, None),
         (Policy(profile="p", gates=()), {"torch": False}, None),

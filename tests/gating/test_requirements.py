@@ -1,4 +1,4 @@
-"""Requirements: valid conditions, invalid conditions, and which values meet which condition."""
+"""Requirements: valid conditions, invalid conditions, and the values that meet each condition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.gating.requirements import (
 
 
 def offering(**values: Value | None) -> Capabilities:
-    """Capabilities with these values; None means absent, with a reason."""
+    """Return capabilities with these values; None means absent, with a reason."""
     findings = {name: Detected(value, "not there" if value is None else "") for name, value in values.items()}
     return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
 

@@ -146,7 +146,7 @@ def test_driver_validation_allows_gates_only_for_the_size_of_the_hardware() -> N
 def test_driver_validation_has_no_red_gate_on_a_machine_that_lacks_nothing(
     promising: bool, cases: list[dict[str, Any]]
 ) -> None:
-    """Cases about machines without a GPU or NVML, or with a GPU of another vendor, are no gap in the validation."""
+    """Cases about machines without a GPU or NVML, or with another vendor's GPU, are not a gap in the validation."""
     (h200,) = MACHINES["h200"]
     found = detect_capabilities(Inventory(devices=(h200,), driver="580.10", cuda_driver="13.0"), h200)
     whole: dict[str, Value | None] = dict(found) | {
@@ -239,6 +239,6 @@ LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_case_of_a_must_pass_list_exists(path: Path, cases: list[dict[str, Any]]) -> None:
-    """A renamed or removed case changes the definition of conformance: somebody must write the list again."""
+    """A renamed or removed case changes the definition of conformance, so the list must be written again."""
     missing = mustpass.check_must_pass(mustpass.read_must_pass(path), [case["id"] for case in cases])
     assert missing == (), f"write it again with: harness catalog --must-pass {path.relative_to(ROOT)} --update"

@@ -1,4 +1,4 @@
-"""Types that a device lacks by declaration: which cases need them, and the gate."""
+"""Types that a device lacks according to its hardware file: the cases that need them, and the gate."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_first_type_that_is_lacking_is_the_reason() -> None:
 def test_every_type_of_torch_is_known_but_quantized_and_packed_ones() -> None:
     names = {str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)}
     left_out = {name for name in names if name.startswith(("qint", "quint", "bits")) or name[-1] in "1234567"}
-    # Of 1 to 7 bits, or packed: int4, uint7, quint2x4. Names that end so and are whole types stay.
+    # Types of 1 to 7 bits, or packed: int4, uint7, quint2x4. Types of whole bytes with the same endings stay.
     left_out -= {"int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32", "float64"}
     left_out -= {"complex32", "complex64", "float8_e5m2"}
     assert {*types.KNOWN} >= names - left_out

@@ -31,7 +31,7 @@ def written(tmp_path: Path, text: str, name: str = "known.yaml") -> Path:
 
 
 def with_line(key: str, line: str) -> str:
-    """A file with one entry. `line` replaces the line of `key`."""
+    """Return a file with one entry, in which `line` replaces the line of `key`."""
     lines = [line if text.strip(" -").startswith(f"{key}:") else text for text in ENTRY.splitlines()]
     return "\n".join(["waivers:", *(text for text in lines if text), ""])
 

@@ -1,4 +1,4 @@
-"""Waivers: when one applies, its ruling on an outcome, and the faults of the waivers of a run."""
+"""Waivers: when one applies, its ruling on an outcome, and the faults of a run's waivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals for tests of reports: events of a run with everything in it, and journals of hostile or damaged lines."""
+"""Journals for tests of reports: a run with each kind of event, and journals with hostile or damaged lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DETAIL = "suites/streams/test_a.py:7: in test_failed\n    check()\nhelpers.py:3:
 
 
 def lines(**facts: Any) -> list[build.Line]:
-    """A run on two GPUs with a case of each kind, a finding and a must-pass list."""
+    """Return a run on two GPUs with a case of each kind, a finding and a must-pass list."""
     on: list[dict[str, Any]] = [{"devices": [gpu]} for gpu in GPUS]
     gate = {"capability": "memory", "wanted": ">=80GiB", "found": "12 GiB"}
     return [
@@ -67,7 +67,7 @@ ENVIRONMENT: dict[str, Any] = {
 
 
 def write(folder: Path, events: Sequence[build.Line]) -> Path:
-    """Write a journal as a run does; returns the run directory."""
+    """Write a journal as a run does; return the run directory."""
     folder.mkdir(parents=True, exist_ok=True)
     with journal.Journal(folder / journal.FILE_NAME) as writer:
         for line in events:
@@ -76,19 +76,19 @@ def write(folder: Path, events: Sequence[build.Line]) -> Path:
 
 
 def write_bytes(folder: Path, data: bytes) -> Path:
-    """Write a journal of these bytes; returns the run directory."""
+    """Write a journal of these bytes; return the run directory."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / journal.FILE_NAME).write_bytes(data)
     return folder
 
 
 def encoded(events: Sequence[build.Line]) -> list[bytes]:
-    """The lines of a journal, each with its line feed."""
+    """Return the lines of a journal, each with its line feed."""
     return [json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in events]
 
 
 def odd() -> list[bytes]:
-    """The lines of `lines`, and among them torn, doubled and foreign ones."""
+    """Return the lines of `lines`, with torn, duplicate and foreign ones among them."""
     usual = encoded(lines())
     finish = next(line for line in usual if b'"finish"' in line and b'"passed"' in line)
     foreign = [
@@ -105,7 +105,7 @@ def odd() -> list[bytes]:
 
 @st.composite
 def hostile(draw: st.DrawFn) -> list[build.Line]:
-    """Events with any texts in them."""
+    """Draw events with arbitrary texts."""
     ids = draw(st.lists(CASE_ID, max_size=4))
     texts = {
         name: draw(TEXT) for name in ("message", "detail", "stdout", "stderr", "log", "reproduce", "worker", "executor")

@@ -101,7 +101,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_commit_and_dirt(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a git hook: not the repository asked about
+    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a git hook: not the repository in question
     commit = subprocess.run(
         ["git", "--git-dir", str(repository / ".git"), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()

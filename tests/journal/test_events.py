@@ -1,4 +1,4 @@
-"""The shipped schema is the models', and both accept and refuse the same lines."""
+"""The shipped schema equals the models' schema, and both accept and refuse the same lines."""
 
 from __future__ import annotations
 

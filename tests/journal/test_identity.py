@@ -1,4 +1,4 @@
-"""What must be the same in runs whose results are put together."""
+"""The values that must be equal in runs that are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that was appended is lost, whoever is killed, and whatever is left can be read."""
+"""Appended lines are never lost, whatever process is killed, and the remaining file is always readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.journal.events import EVENT, SCHEMA, End, Finding, Start
 from harness.journal.journal import Journal, JournalError, JournalWriteError
 from tests.reporting import build
 
-# Appends a finding for each line of stdin, numbered from 0, of texts from tiny to large; says on stdout what is done.
+# Appends a finding for each line of stdin, numbered from 0, with texts from tiny to large; confirms each on stdout.
 WRITER = """
 import random, sys
 from pathlib import Path
@@ -36,7 +36,7 @@ with Journal(path) as journal:
         print(number, flush=True)
 """
 
-# Takes the lock, hands the open file to a child that stays, and dies as by the kernel's out-of-memory killer.
+# Takes the lock, passes the open file to a child that stays, and dies as if the out-of-memory killer had killed it.
 DIES_WITH_THE_LOCK = """
 import fcntl, os, signal, sys
 from pathlib import Path
@@ -51,7 +51,7 @@ if os.fork() == 0:
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
-# Runs out of room in the middle of a line, as on a full disk.
+# Runs out of space in the middle of a line, as on a full disk.
 FULL = """
 import resource, sys
 from pathlib import Path
@@ -248,7 +248,7 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path, path: Path) -> N
     with pytest.raises(JournalError, match="is not a regular file"):
         reader.read_journal(tmp_path)
     os.mkfifo(path)
-    with pytest.raises(JournalError, match="is not a regular file"):  # and does not wait for a writer
+    with pytest.raises(JournalError, match="is not a regular file"):  # it does not wait for a writer either
         reader.read_journal(path)
     with pytest.raises(JournalError, match=r"cannot read the journal '.*': .*Not a directory"):
         reader.read_journal(Path(__file__) / journal.FILE_NAME)
@@ -280,7 +280,7 @@ def test_writers_killed_at_any_moment_lose_nothing_that_was_appended(path: Path)
             assert writer.stdout is not None
             for _ in range(draw.randrange(1, 55)):
                 acknowledged[name] = int(writer.stdout.readline())
-            writer.kill()  # with some of its 60 lines, one perhaps half written, still to come
+            writer.kill()  # with some of its 60 lines, perhaps one half written, still to come
             for line in writer.stdout:
                 if line.endswith("\n"):
                     acknowledged[name] = int(line)
@@ -309,7 +309,7 @@ def test_the_lock_of_a_killed_writer_dies_with_it(path: Path) -> None:
     dying = subprocess.Popen([sys.executable, "-c", DIES_WITH_THE_LOCK, str(path)], stdin=subprocess.PIPE)
     assert dying.wait(timeout=60) == -signal.SIGKILL
     try:
-        # In a process of its own with a deadline: were the lock still held, this would wait for ever.
+        # In its own process with a deadline: if the lock were still held, this would wait forever.
         code = f"from tests.journal.test_journal import *; write(Path({str(path)!r}), build.end())"
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     finally:

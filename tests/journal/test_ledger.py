@@ -1,4 +1,4 @@
-"""From events to verdicts: every case accounted for once, and the run judged by all that was recorded."""
+"""From events to verdicts: each case is accounted for once, and the run is judged by all records."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_cost_of_isolation() -> None:
 
 
 def test_a_repetition_is_no_retry() -> None:
-    """With ``--repeat`` each attempt counts; one that was made since another broke after other cases does not."""
+    """With ``--repeat`` each attempt counts; an attempt that confirms a break after other cases does not."""
     twice = [build.start(A), build.finish(A), build.start(A, attempt=2), build.finish(A, attempt=2)]
     assert ledger(build.collected(A), *twice).cost.retries == 0
     begun = build.start(A, attempt=3)

@@ -1,4 +1,4 @@
-"""What is appended to a journal is read from it, whatever values a case has put into a line."""
+"""Lines are read as they were appended, whatever values a case has put into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines as they are made are lines as they are read."""
+"""Lines are read as they were created."""
 
 from __future__ import annotations
 

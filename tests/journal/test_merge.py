@@ -1,4 +1,4 @@
-"""One run of several shards: what proves that they are one, and what the merged run has."""
+"""One run of several shards: the proof that they belong together, and the contents of the merged run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shard(
     identity: dict[str, str] = IDENTITY,
     **changes: Any,
 ) -> Part:
-    """A shard all of whose cases have `outcome`; `more` lines come before its end."""
+    """Return a shard in which each case has `outcome`; `more` lines precede its end."""
     own = share(index, count, selected) if ids is None else ids
     run_id = changes.pop("run_id", f"run{index}of{count}")
     lines = [
@@ -181,7 +181,7 @@ def test_names_of_workers_stay_different_and_a_finding_of_all_is_there_once() ->
 
 
 def test_findings_about_processes_of_a_shard_are_not_taken_for_one() -> None:
-    """The first worker of each shard has the same name, and two that died are two."""
+    """The first worker of each shard has the same name, and two that died are two workers."""
     died = build.finding("worker gw0 died", kind="worker")
     ledger = together(shard(1, died), shard(2, died), shard(3))
     assert [each.message for each in ledger.findings] == ["shard 1/3: worker gw0 died", "shard 2/3: worker gw0 died"]

@@ -1,4 +1,4 @@
-"""What is read from a run directory for a comparison."""
+"""The data of a run directory that a comparison reads."""
 
 from __future__ import annotations
 

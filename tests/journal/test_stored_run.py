@@ -1,4 +1,4 @@
-"""The results of a run on disk are those in memory, whatever the journal holds, and need no memory for their number."""
+"""The results of a run on disk equal those in memory, for any journal, and their memory use is constant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B, C = "suites/a/test_a.py::a", "suites/a/test_a.py::b", "suites/b/test_b.py:
 
 
 def same(run_dir: Path) -> Ledger:
-    """The results in memory, after it was checked that those on disk are the same, asked in either order."""
+    """Return the results in memory, after checking that those on disk are equal, queried in either order."""
     ledger = Ledger.from_journal(reader.read_journal(run_dir / journal.FILE_NAME))
     expected = [(verdict, levels) for verdict, levels in ledger.cases()]
     with StoredRun.of(run_dir) as stored:
@@ -176,7 +176,7 @@ from harness.reporting import junit
 junit.write_junit(Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
-# A process begins with the peak of the one that forked it: that of a shell is small.
+# A process starts with the peak of its parent, which is small for a shell.
 _FROM_SHELL = ["sh", "-c", '"$@"; exit $?', "sh"]
 
 
@@ -191,5 +191,5 @@ def test_memory_does_not_grow_with_the_number_of_cases(tmp_path: Path) -> None:
         run_dir = journals.write_bytes(tmp_path / str(number), b"".join(journals.encoded(events)))
         done = subprocess.run([*_FROM_SHELL, sys.executable, "-c", _MEASURE, run_dir], capture_output=True, check=True)
         peaks.append(int(done.stdout))
-    # In memory 38,000 more cases need 100 MiB. The database may keep 16 MiB, the one line of all ids has 3.
+    # In memory, 38,000 more cases need 100 MiB. The database may keep 16 MiB; the one line of all ids has 3.
     assert peaks[1] - peaks[0] < 40, peaks

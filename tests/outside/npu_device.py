@@ -1,6 +1,6 @@
-"""A device for torch in Python alone, as a package outside of this tree has it: PrivateUse1 under the name ``npu``.
+"""A device for torch in pure Python, as an out-of-tree package has it: PrivateUse1 with the name ``npu``.
 
-Its memory is in NumPy arrays. Tests copy this file into a package in a temporary folder. `FLAW` breaks it.
+Its memory consists of NumPy arrays. Tests copy this file into a package in a temporary folder. `FLAW` breaks it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.utils import backend_registration
 
-#: ``count``: device_count raises. ``mask``: the mask does nothing. ``early``: the import uses a device.
-#: ``statistic``: a statistic is no number. ``crash``: the first use of a device ends the process.
+#: ``count``: device_count raises. ``mask``: the mask has no effect. ``early``: the import uses a device. ``statistic``:
+#: a statistic is not a number. ``crash``: the first use of a device ends the process.
 FLAW = os.environ.get("NPU_FLAW", "")
 
 
@@ -53,7 +53,7 @@ class Module:
         self.seed = seed
 
     def synchronize(self, device: Any = None) -> None:
-        """Do nothing: all work is done at once."""
+        """Do nothing: all work is synchronous."""
 
     def host_memory_stats(self) -> dict[str, Any]:
         """Return statistics of pinned memory, of which there is none."""

@@ -1,4 +1,4 @@
-"""Installs a package with a device into a folder, as an author outside of this tree would have it installed."""
+"""Installs a package with a device into a folder, as an out-of-tree author would."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from pathlib import Path
 
 import tests
 
-#: The registration of an author whose devices have a mask.
+#: The registration of devices with a mask.
 REGISTRATION = """
 from harness.backends.backend import Backend
 
 BACKEND = Backend("npu", mask="NPU_VISIBLE_DEVICES")
 """
-#: Where the tree with `tests` and `harness` is.
+#: The folder with `tests` and `harness`.
 ROOT = Path(tests.__file__).parent.parent
 
 
 def install(folder: Path, *, registration: str | None = REGISTRATION, autoload: bool = True) -> Path:
-    """Write the package ``npu_device`` and its metadata into `folder`, which is then a folder of site-packages.
+    """Write the package ``npu_device`` and its metadata into `folder`, which then acts as a site-packages folder.
 
-    With `autoload`, torch imports the package by an entry point of its own group, ``torch.backends``. `registration` is
-    the source of the module of the entry point ``gpu_conformance.backends``; None for a package that has none.
+    With `autoload`, torch imports the package through an entry point in torch's own group, ``torch.backends``.
+    `registration` is the source of the module of the entry point ``gpu_conformance.backends``; None omits the entry
+    point.
     """
     package, metadata = folder / "npu_device", folder / "npu_device-1.0.dist-info"
     package.mkdir(parents=True)
@@ -39,5 +40,5 @@ def install(folder: Path, *, registration: str | None = REGISTRATION, autoload: 
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return the variables with which a process has the package."""
+    """Return the environment variables for a process that uses the package."""
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), **more}

@@ -1,4 +1,4 @@
-"""When a sign of life is printed, by a clock that the tests turn."""
+"""When a heartbeat is printed, by a clock that the tests control."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.progress.heartbeat import Heartbeat
 
 
 class Clock:
-    """Stands for the monotonic clock and for waiting on it: each wait passes the time, until the script is over."""
+    """A fake of the monotonic clock and of waiting on it: each wait advances the time, until the script ends."""
 
     def __init__(self, *script: Callable[[], None]) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Stopped(threading.Event):
-    """An event whose waiting is the fake clock's."""
+    """An event whose `wait` uses the fake clock."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class Stopped(threading.Event):
 
 
 def nothing() -> None:
-    """Nothing is printed meanwhile."""
+    """Print nothing."""
 
 
 def test_a_line_each_time_that_nothing_was_printed_for_so_long() -> None:
     beats: list[float] = []
 
     def print_something() -> None:
-        clock.now -= 10  # it happened before the wait was over
+        clock.now -= 10  # it happened before the wait ended
         with heart.printing():
             pass
         clock.now += 10

@@ -13,7 +13,7 @@ from tests.acceptance.window import Window
 
 
 class Drawing:
-    """What is drawn, and how often it was."""
+    """The drawn content, and the number of drawings."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -26,7 +26,7 @@ class Drawing:
         return f"in {height} lines"
 
     def wait(self) -> None:
-        """Until it was drawn once more, and shown."""
+        """Wait until it has been drawn once more, and shown."""
         for _ in range(2):
             assert self.drawn.acquire(timeout=60)
 

@@ -1,4 +1,4 @@
-"""The line that says how far a run is: from journal lines and a time to text."""
+"""The progress line of a run: from journal lines and a time to text."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_journal_is_read_on_where_reading_stopped(tmp_path: Path) -> None:
 
 
 def test_reading_on_takes_no_lock_away_from_a_writer(tmp_path: Path) -> None:
-    """POSIX takes a process's locks on a file when it closes any descriptor of it."""
+    """POSIX releases a process's locks on a file when the process closes any descriptor of it."""
     path = tmp_path / FILE_NAME
     opened = set()
     with Journal(path) as journal:
@@ -221,12 +221,12 @@ def descriptors_of(path: Path) -> tuple[str, ...]:
 def _target(link: Path) -> str:
     try:
         return str(link.readlink())
-    except FileNotFoundError:  # the descriptor that lists the folder
+    except FileNotFoundError:  # the descriptor of the folder listing
         return ""
 
 
 def test_a_resumed_run_goes_on_at_its_own_pace() -> None:
-    """Cases that were not run are due again; those in flight are not running any more."""
+    """Cases that were not run are pending again; those that were in flight are no longer running."""
     before = [*(build.finish(f"c{number}", t=T + 20) for number in range(20)), start("c20", 20)]
     stopped = build.finish("c21", Outcome.NOT_RUN, t=T + 21)
     lost = build.finish("c20", Outcome.LOST, final=False, t=T + 9000)

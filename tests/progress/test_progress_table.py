@@ -1,4 +1,4 @@
-"""The live table, drawn into text of so many columns."""
+"""The live table, drawn as text with a given number of columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sign of life a run gives, and the screen that shows one."""
+"""The form of progress that a run shows, and the screen for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports between xdist's worker and its controller: a plain pass is one text, all else is as pytest makes it."""
+"""Reports between xdist's worker and its controller: a plain pass is one text, all others have pytest's form."""
 
 from __future__ import annotations
 

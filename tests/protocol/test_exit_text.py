@@ -1,4 +1,4 @@
-"""The end of an executor in words."""
+"""The text about the end of an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of phases: what an executor writes is read, of the right case only, and damage is refused."""
+"""The page of phases: a supervisor reads what an executor writes, only for the right case, and refuses damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEARDOWN = PassedPhase(2, 0.5, 10.5, 11.0, 1 << 40, 7, 1 << 33, 1 << 41)
 
 @contextmanager
 def pages() -> Iterator[tuple[PhasePage, PhasePage, int]]:
-    """The page as an executor has it, as its supervisor has it, and its descriptor."""
+    """Yield the executor's page, the supervisor's page, and the descriptor."""
     descriptor = PhasePage.create()
     ours, theirs = PhasePage(descriptor), PhasePage(descriptor)
     try:

@@ -1,4 +1,4 @@
-"""Folding of stacks: the test's own frames stay, the machinery below them goes."""
+"""Folding of stacks: the test's own frames stay, the frames of pytest and the harness are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire format: messages and descriptors arrive unchanged, invalid data is rejected."""
+"""The wire format: messages and descriptors arrive unchanged, and invalid data is rejected."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_descriptors_that_were_not_taken_are_closed_with_the_channel() -> None:
 
 
 def test_descriptors_that_do_not_fit_are_reported() -> None:
-    """The message is there all the same; what came of its descriptors is closed, since it is not known which it was."""
+    """The message arrives; the received descriptors are closed, since it is unknown which ones they are."""
     ours, theirs = _pair()
     reading, writing = os.pipe()
     theirs.send({"op": "take"}, [writing, writing])
     os.close(writing)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+    free = os.open(os.devnull, os.O_RDONLY)  # the lowest free number
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
     try:

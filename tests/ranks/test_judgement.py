@@ -1,4 +1,4 @@
-"""Which rank broke first, and the line about it."""
+"""The rank that broke first, and the line about it."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def end(**changes: Any) -> Line:
 
 
 def broke_and(case: str, first: Outcome, second: Outcome | None, **changes: Any) -> list[Line]:
-    """A case that broke after other cases and was tried again alone; with `second` None that try never ended."""
+    """Return a case that broke after others and was tried again alone; with `second` None that attempt never ended."""
     return [
         start(case),
         finish(case, first, final=False, message="broke here", **changes),

@@ -31,7 +31,7 @@ def summary(run_dir: Path) -> str:
 
 
 def commands(run_dir: Path) -> list[tuple[dict[str, str], str]]:
-    """The properties and the message of each annotation, as GitHub reads them."""
+    """Return the properties and the message of each annotation, as GitHub reads them."""
     with StoredRun.of(run_dir) as stored:
         lines = list(github.workflow_commands(stored))
     assert len(lines) <= github.MOST_ANNOTATIONS
@@ -52,7 +52,7 @@ def unescaped(text: str) -> str:
 
 
 class _Page(HTMLParser):
-    """The elements of a page, the text that is not code, and the text that is."""
+    """The elements of a page, its text outside code, and its code."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Page(HTMLParser):
 
 
 def page(text: str) -> _Page:
-    """The summary as a renderer of GitHub's Markdown shows it."""
+    """Return the summary as a renderer of GitHub's Markdown shows it."""
     return _Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
 
 

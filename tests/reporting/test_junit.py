@@ -1,4 +1,4 @@
-"""junit.xml: each outcome its element, totals that add up, and a file that every reader takes, whatever cases print."""
+"""junit.xml: one element per outcome, correct totals, and a file that every reader accepts, whatever cases print."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ledger(*lines: build.Line) -> Ledger:
 
 
 def checked(data: bytes) -> Element:
-    """The root of a report that is well-formed, strictly valid, read alike by junitparser, and adds up."""
+    """Return the root of a report after checking that it is strictly valid, that junitparser agrees, and its totals."""
     root = ElementTree.fromstring(data)
     strict_schema().validate(root)
     cases = root.findall("testsuite/testcase")
@@ -329,8 +329,8 @@ def test_long_texts_keep_head_and_tail() -> None:
 
 @pytest.mark.nightly
 def test_noisy_cases_stay_within_what_readers_take() -> None:
-    # Their texts come to several times what readers take. More of them would only take longer.
-    # Control characters and markup grow when written: what counts is the size of the file.
+    # Their texts are several times as large as readers accept. More would only take longer. Control characters and
+    # markup grow when written, so the size of the file counts.
     noise = "<&>" * 2_000 + "\x00é" * 1_000 + "the last words"
     ids = [f"suites/s{n % 10}/test_noise.py::test_{n}" for n in range(1_000)]
     lines: list[build.Line] = [build.run(), build.collected(*ids)]
@@ -377,7 +377,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> N
 
 
 def strict(body: str = "", *, suite: str = "", case: str = 'time="0.1"') -> bool:
-    """Whether the schema takes a report of one case with this content and these attributes."""
+    """Return whether the schema accepts a report of one case with this content and these attributes."""
     return bool(
         strict_schema().is_valid(
             '<testsuites name="n" tests="1" failures="0" errors="0" time="0">'

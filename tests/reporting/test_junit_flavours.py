@@ -1,4 +1,4 @@
-"""junit.xml for each reader: default, Jenkins and GitLab; a suite for each host, device and folder of cases."""
+"""junit.xml per reader (default, Jenkins, GitLab), with a suite per host, device and folder of cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schema(name: str) -> Any:
 
 
 def checked(data: bytes, flavour: str) -> Element:
-    """The root of a report that its schema takes, junitparser reads, and whose totals are right."""
+    """Return the root of a report after validating it with its schema and junitparser, and checking its totals."""
     root = ElementTree.fromstring(data)
     schema(flavour).validate(root)
     assert sum(1 for suite in xunit2.JUnitXml.fromstring(data) for _ in suite) == int(root.attrib["tests"])

@@ -1,4 +1,4 @@
-"""The lines about processes that grew: only what has no explanation is reported, and what searches took."""
+"""The lines about processes that grew: only unexplained growth is reported, and the cost of searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of a few rows of text."""
+"""Plots with a few rows of text."""
 
 from __future__ import annotations
 

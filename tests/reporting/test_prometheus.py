@@ -1,4 +1,4 @@
-"""The file for the textfile collector: read back by Prometheus' own parser, a series once, labels of any text."""
+"""The file for the textfile collector: read back by Prometheus' own parser, unique series, labels with any text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def series(run_dir: Path, *, known: bool = False) -> Series:
-    """All series, after it was checked that each is there once, with its help and type before it."""
+    """Return all series, after checking that each occurs once, after its help and type."""
     with StoredRun.of(run_dir) as stored:
         text = prometheus.prometheus_text(stored, ENVIRONMENT if known else None).decode("utf-8")
     assert text.endswith("\n")
@@ -42,7 +42,7 @@ def series(run_dir: Path, *, known: bool = False) -> Series:
 
 
 def value(found: Series, name: str, **labels: str) -> float:
-    """The value of the one series of this name that has these labels."""
+    """Return the value of the only series with this name and these labels."""
     (only,) = (number for (each, has), number in found.items() if each == name and {*labels.items()} <= {*has})
     return only
 

@@ -1,4 +1,4 @@
-"""How memory went over repetitions, in every report that tells of it."""
+"""Memory over repetitions, in each report that contains it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KIB = 1 << 10
 def repeated(
     case: str, value: Callable[[int], int], *, times: int = 20, executor: str = "gw0-1", **others: Callable[[int], int]
 ) -> list[build.Line]:
-    """The lines of a case of which `heap_bytes`, and other meters, are what the functions make of a number from 0."""
+    """Return the lines of a case whose meters are functions of the number of the repetition, from 0."""
     lines = []
     for number in range(times):
         attempt: dict[str, Any] = {"attempt": number + 1, "executor": executor}
@@ -71,7 +71,7 @@ def test_growth_is_not_put_together_from_several_processes() -> None:
     lower = repeated(A, flat, times=14)
     higher = repeated(A, lambda _: 4 << 20, times=14, executor="gw0-2")
     assert only(*lower, *higher).word == "FLAT"
-    # Nor is what grows in another process told beside it.
+    # Growth in another process is not reported with it either.
     both = [*repeated(A, growing, times=20), *repeated(A, growing, times=15, executor="gw0-2")]
     assert (only(*both).series.executor, only(*both).also) == ("gw0-1", ())
 

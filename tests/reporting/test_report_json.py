@@ -1,4 +1,4 @@
-"""The JSON report: valid by its shipped schema, the same bytes each time, whatever cases print."""
+"""The JSON report: valid by its shipped schema, deterministic, whatever cases print."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def validator() -> Any:
 
 
 def report(run_dir: Path, known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The report on a run directory, checked by the schema, by the models, and against the one from memory."""
+    """Return a run directory's report, after checking its schema and models, and that it equals the one from memory."""
     with StoredRun.of(run_dir) as stored:
         data = b"".join(report_json.report_json_chunks(stored, known))
         assert b"".join(report_json.report_json_chunks(stored, known)) == data

@@ -1,4 +1,4 @@
-"""What a red case came to on a second device: in every report, in the words of the journal."""
+"""The result of a red case on a second device, in each report, with the journal's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases a worker gets next: on a model of workers, all cases run once and the workers end together."""
+"""The next cases of a worker: in a model of workers, each case runs once and the workers end together."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def simulate(
     apart: Collection[int] = (),
     queued: Callable[[int, int], None] = lambda _worker, _case: None,
 ) -> tuple[float, list[int]]:
-    """When the last worker ends, and the cases in the order of their begin.
+    """Return the time when the last worker ends, and the cases in order of their start.
 
-    A worker begins a case once it has the next one, or knows that there is none. `dies`: after so many ends a worker
-    dies with all that it had, and another one takes its place. `queued` is called for each case that a worker begins.
+    A worker starts a case once it has the next one, or knows that there is none. `dies`: after this many finished cases
+    a worker dies with all its cases, and another one replaces it. `queued` is called for each case that a worker
+    starts.
     """
     backlog = Backlog(expected, workers, widths, devices, apart)
     queues: list[list[int]] = [backlog.first(place) for place in range(workers)]
@@ -42,7 +43,7 @@ def simulate(
 
     def fill(worker: int) -> None:
         if not closed[worker]:
-            waits = backlog.waiting(queues[worker]) if worker % 2 else None  # with it known and without, alike
+            waits = backlog.waiting(queues[worker]) if worker % 2 else None  # known and unknown: both work
             queues[worker] += backlog.more(worker, queues[worker], workers, waits)
             closed[worker] = not backlog
 
@@ -94,7 +95,7 @@ def test_wrong_expectations_cost_time_and_lose_no_case(seconds: list[float], dra
 
 
 def like_suites(cases: int, seed: int) -> list[float]:
-    """Durations as suites have them: most cases take milliseconds, a few take as long as thousands of others."""
+    """Return durations typical of suites: most cases take milliseconds, a few take as long as thousands of others."""
     draw = random.Random(seed)
     return [min(draw.lognormvariate(-3.0, 2.0), 60.0) for _ in range(cases)]
 
@@ -102,7 +103,7 @@ def like_suites(cases: int, seed: int) -> list[float]:
 @pytest.mark.parametrize("workers", [2, 8, 64])
 @pytest.mark.parametrize("seed", range(5))
 def test_with_history_workers_end_together(workers: int, seed: int) -> None:
-    """Within 5% of what is possible at all, also if each case takes up to a fifth more or less than expected."""
+    """The end is within 5% of the optimum, even if each case takes up to a fifth more or less than expected."""
     taken = like_suites(6000, seed)
     draw = random.Random(seed)
     expected = [seconds * draw.uniform(0.8, 1.2) for seconds in taken]
@@ -114,7 +115,7 @@ def test_with_history_workers_end_together(workers: int, seed: int) -> None:
 @pytest.mark.parametrize("workers", [2, 8, 64])
 @pytest.mark.parametrize("seed", range(5))
 def test_if_only_slow_files_are_known_workers_end_nearly_together(workers: int, seed: int) -> None:
-    """Within 15%, if cases of a file differ as much as those of different files."""
+    """The end is within 15% of the optimum, if cases of a file differ as much as those of different files."""
     taken = [min(each, 20.0) for each in like_suites(6000, seed)]
     files = [taken[first : first + 25] for first in range(0, len(taken), 25)]
     slow = slow_files.measured_slow_files(
@@ -146,7 +147,7 @@ def test_cases_in_processes_of_their_own_come_one_after_the_other(workers: int, 
 
 
 def test_a_long_case_that_is_apart_waits_behind_another_one_only_while_much_is_left() -> None:
-    """Otherwise a short case comes between them, as between other long ones."""
+    """Otherwise a short case runs between them, as between other long ones."""
     for short, second in ((400, 3), (40, 4)):
         backlog = Backlog([10.0] * 4 + [1.0] * short, 2, apart=range(4))
         assert backlog.first(0) == [0]
@@ -161,7 +162,7 @@ def test_each_case_runs_once_if_some_are_apart(seconds: list[float], apart: set[
 
 @pytest.mark.parametrize("workers", [2, 8, 64])
 def test_without_history_the_order_is_kept(workers: int) -> None:
-    """What one worker gets is neighbours, and less towards the end."""
+    """A worker gets adjacent cases, and fewer of them towards the end."""
     _, begun = simulate([1.0] * 640, [1.0] * 640, workers)
     assert begun[0] == 0
     backlog = Backlog([1.0] * 640, workers)
@@ -205,7 +206,7 @@ def test_each_case_runs_once_if_some_take_several_devices(
 @pytest.mark.parametrize("workers", [2, 8, 64])
 @pytest.mark.parametrize("part", [0.001, 0.05, 0.5, 1.0])
 def test_cases_for_two_devices_keep_the_devices_busy(workers: int, part: float) -> None:
-    """Within a tenth of what is possible."""
+    """The end is within a tenth of the optimum."""
     draw = random.Random(workers)
     seconds = [min(each, 5.0) for each in like_suites(6000, 3)]
     widths = [2 if draw.random() < part else 0 for _ in seconds]
@@ -215,7 +216,7 @@ def test_cases_for_two_devices_keep_the_devices_busy(workers: int, part: float) 
 
 
 def test_leaders_run_all_wide_cases_and_lenders_wait() -> None:
-    """One leader and one lender, of four workers, are enough for the wide cases."""
+    """Of four workers, one leader and one lender are enough for the wide cases."""
     seconds, widths = [1.0, 1.0, 1.0, 30.0, 1.0, 1.0], [0, 2, 2, 0, 0, 2]
     backlog = Backlog(seconds, 4, widths)
     assert backlog.first(0) == [1]
@@ -232,7 +233,7 @@ def test_leaders_run_all_wide_cases_and_lenders_wait() -> None:
 
 
 def test_a_case_that_takes_a_shared_device_alone_has_leaders_too() -> None:
-    """Two devices with two workers each, at places 0 and 2, 1 and 3."""
+    """Two devices have two workers each: places 0 and 2, and 1 and 3."""
     backlog = Backlog([1.0] * 7, 4, [0, 1, 0, 1, 0, 1, 0], 2)
     assert backlog.first(0) == [1]
     assert backlog.first(1) == [3]
@@ -244,13 +245,13 @@ def test_a_case_that_takes_a_shared_device_alone_has_leaders_too() -> None:
 
 @given(st.integers(2, 12), st.integers(1, 6), st.lists(st.integers(0, 3), min_size=1, max_size=30))
 def test_nobody_else_is_given_a_case_on_the_devices_of_wide_ones(workers: int, devices: int, widths: list[int]) -> None:
-    """As long as a wide case waits. It takes the device of its worker and those behind."""
+    """This holds while a wide case waits. It takes its worker's device and the following ones."""
     devices = min(devices, workers)
     backlog = Backlog([1.0] * len(widths), workers, widths, devices)
     first = {place: backlog.first(place) for place in range(workers)}
     leaders = [place for place, got in first.items() if got and widths[got[0]]]
     if sum(width > 0 for width in widths) == len(leaders):
-        return  # none waits
+        return  # no wide case waits
     assert leaders
     for leader in leaders:
         taken = range(leader, leader + min(devices, max(widths)))

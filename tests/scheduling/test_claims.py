@@ -1,4 +1,4 @@
-"""Claims to devices: tables, and a model in which any mix of claims comes and ends."""
+"""Claims to devices: tables, and a model in which any mix of claims starts and ends."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_who_gets_what(
     [
         (6 * GIB, [4 * GIB], True),
         (7 * GIB, [4 * GIB], False),
-        (12 * GIB, [], True),  # the requirement, not the lease, refuses what no device has
+        (12 * GIB, [], True),  # if no device has that much, the requirement refuses it, not the lease
     ],
 )
 def test_declared_memory(wanted: int, held: list[int], granted: bool) -> None:
@@ -112,7 +112,7 @@ def claims(draw: st.DrawFn) -> Claim:
 
 
 class Model:
-    """A host on which claims come and leases end. Each step checks that no device is over-committed."""
+    """A host on which claims start and leases end. Each step checks that no device is over-committed."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, Claim]] = []
@@ -164,7 +164,7 @@ def test_any_mix_of_claims_ends(mix: list[Claim], data: st.DataObject) -> None:
 
 @given(st.lists(claims(), min_size=1, max_size=8), st.lists(claims(), min_size=1, max_size=8), st.data())
 def test_a_stream_of_later_claims_starves_nobody(first: list[Claim], later: list[Claim], data: st.DataObject) -> None:
-    """A round ends all leases that were held at its begin, in any order, and after each end another claim comes.
+    """A round ends all leases held at its start, in any order, and after each end another claim starts.
 
     A claim with N claims before it has its devices after at most N + 1 rounds.
     """

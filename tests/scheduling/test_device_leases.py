@@ -32,7 +32,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def claim(*devices: str) -> Claim:
-    """A claim to all of these devices."""
+    """Return a claim to all of these devices."""
     return Claim(devices[0], devices[1:], len(devices))
 
 
@@ -131,7 +131,7 @@ def test_who_wants_more_than_it_holds_gives_that_back_first(tmp_path: Path) -> N
     mine.take(Claim("b"))
     other = Taker(tmp_path, "a", "b")
     until(mine.wanted)
-    # The other has a and waits for b: to hold b while waiting for a would be for ever.
+    # The other has a and waits for b: holding b while waiting for a would be a deadlock.
     third = threading.Thread(target=lambda: mine.take(Claim("b", ("a",), 2)), daemon=True)
     third.start()
     assert other.had.wait(PATIENCE)
@@ -184,7 +184,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def process(*command: str) -> Generator[subprocess.Popen[bytes]]:
-    """A Python process that has printed a line. It is killed at the end."""
+    """Start a Python process, wait until it prints a line, and kill it at the end."""
     started = subprocess.Popen([sys.executable, "-c", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with started:
         assert started.stdout is not None
@@ -209,7 +209,7 @@ _USER = "import sys; print(flush=True); sys.stdin.read()"
 
 
 def test_a_lease_lasts_as_long_as_the_process_that_uses_the_device(tmp_path: Path) -> None:
-    """Even if the worker died first, or gave the lease back."""
+    """This holds even if the worker has died or has released the lease."""
     with process(_USER) as user:
         with process(_HOLDER, str(tmp_path), str(user.pid)) as holder:
             other = Taker(tmp_path, "a")
@@ -236,7 +236,7 @@ def test_a_lease_that_was_given_back_lasts_as_long_as_its_process(tmp_path: Path
 
 
 def test_a_worker_keeps_its_lease_between_two_processes(tmp_path: Path) -> None:
-    """It examines the device after a crash: nobody else gets it meanwhile."""
+    """It checks the device's health after a crash: no other worker gets it meanwhile."""
     mine = DeviceLeases(tmp_path)
     mine.take(Claim("a"))
     with process(_USER) as user:
@@ -321,7 +321,7 @@ def test_the_folder_is_the_same_for_all_users_of_a_group(monkeypatch: pytest.Mon
 
 
 def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
-    """The holder is named; nothing is held afterwards, not even what could be had, and the queue is free again."""
+    """The error names the holder; afterwards no device is held, not even a free one, and the queue is free again."""
     holder = DeviceLeases(tmp_path, worker="gw1")
     holder.take(Claim("GPU-b"))
     reported: list[str] = []
@@ -357,7 +357,7 @@ def test_who_waits_behind_another_waiter_gives_up_too(tmp_path: Path) -> None:
 
 
 def looks(wait: LeaseWait, *seen: tuple[float, str]) -> list[tuple[bool, bool]]:
-    """What is to be done at each of these times, with this holder."""
+    """Return the decisions at each of these times, with this holder."""
     return [wait.look(now, holder) for now, holder in seen]
 
 
@@ -376,7 +376,7 @@ def test_one_holder_is_waited_for_until_the_limit() -> None:
 
 
 def test_each_new_holder_is_waited_for_anew() -> None:
-    """A queue that moves is no reason to give up, and still one for a word."""
+    """A moving queue is not a reason to give up, but still one for a message."""
     wait = LeaseWait(100.0, "", limit=50.0, first_word=30.0)
     assert looks(wait, (130.0, "a"), (150.0, "b"), (160.0, "b")) == [(True, False), (False, False), (True, False)]
     assert wait.next_look == 200.0

@@ -1,4 +1,4 @@
-"""How long cases took, and how long they are expected to take."""
+"""The durations of cases, and their expected durations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ledger(*lines: build.Line) -> Ledger:
 
 
 def test_durations_of_a_run() -> None:
-    """Of what ran: the mean of repetitions, attempts that did not count included."""
+    """A duration is the mean of all attempts, including those that did not count. Cases that did not run have none."""
     lines = [
         build.finish(A, duration=1.0),
         build.finish(A, duration=3.0),
@@ -58,7 +58,7 @@ def test_what_is_expected(known: dict[str, float], limits: dict[str, float], exp
     [
         ({}, {}, [5.0, 0.25, 0.25]),
         ({}, {"s/b.py::x": 600.0}, [5.0, 0.5, 0.25]),
-        ({A: 2.0}, {}, [2.0, 0.25, 0.25]),  # one case that somebody ran by name says nothing about others
+        ({A: 2.0}, {}, [2.0, 0.25, 0.25]),  # one case selected by name is not evidence for others
         ({"s/b.py::y": 3.0}, {}, [5.0, 3.0, 0.25]),
         ({A: 2.0, "s/b.py::x": 2.0}, {}, [2.0, 2.0, 2.0]),
     ],
@@ -66,7 +66,7 @@ def test_what_is_expected(known: dict[str, float], limits: dict[str, float], exp
 def test_without_history_slow_test_files_are_known(
     known: dict[str, float], limits: dict[str, float], expected: list[float]
 ) -> None:
-    """History outranks them, also that of like cases. Time limits tell about the other files."""
+    """History takes precedence, including that of similar cases. Time limits are used for the other files."""
     slow = SlowFiles(other=0.25, files={A.partition("::")[0]: 5.0})
     found = DurationHistory(known, slow).expected([A, "s/b.py::x", "t/c.py::x"], limits, 300.0)
     assert found == pytest.approx(expected)

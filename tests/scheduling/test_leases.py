@@ -1,4 +1,4 @@
-"""Leases: which worker gets which device, and which devices go to a case that wants several."""
+"""Leases: the device of each worker, and the devices of a case that needs several."""
 
 from __future__ import annotations
 

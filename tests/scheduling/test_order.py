@@ -1,4 +1,4 @@
-"""Which cases a run takes and in which order: pure functions over ids."""
+"""The cases of a run and their order: pure functions over ids."""
 
 from __future__ import annotations
 

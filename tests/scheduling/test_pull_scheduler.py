@@ -1,4 +1,4 @@
-"""The scheduler of a session of a cluster run: it takes cases as they come, and asks for more as workers get free."""
+"""The scheduler of a cluster run's session: it takes cases as they arrive, and requests more for free workers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Session:
         self.queue.close()
 
     def said(self) -> list[dict[str, Any]]:
-        """What the session has said since the last call."""
+        """Return the messages of the session since the last call."""
         try:
             data = self.agent.recv(1 << 16)
         except BlockingIOError:
@@ -79,7 +79,7 @@ Start = Callable[..., Session]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts sessions, and closes them at the end."""
+    """Start sessions, and close them at the end."""
     started: list[Session] = []
 
     def made(**options: Any) -> Session:
@@ -132,7 +132,7 @@ def test_a_second_look_avoids_the_first_device(start: Start) -> None:
 
 
 def test_one_worker_runs_the_cases_for_several_devices(start: Start) -> None:
-    """The others go on with what takes one. The end comes when both are done."""
+    """The others continue with cases for one device. The end comes when both kinds are done."""
     session = start(wide=frozenset({0, 1, 2, 3}))
     give(session, 0, 1, 2, 3, 4, 5)
     assert [node.sent for node in session.nodes] == [[0, 1], [4, 5]]
@@ -159,7 +159,7 @@ def test_the_cases_of_a_dead_worker_go_to_others(start: Start) -> None:
     session.said()
     dead = session.nodes[0]
     assert session.scheduler.remove_node(cast("WorkerController", dead)) == "case 0"
-    assert session.said() == [{"say": "done", "case": 0}]  # the head sees that it has no end
+    assert session.said() == [{"say": "done", "case": 0}]  # the head detects that its end is missing
     new = FakeNode("gw2")
     session.add(new)
     session.scheduler.schedule()

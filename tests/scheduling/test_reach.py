@@ -1,4 +1,4 @@
-"""Which files and folders a run of few cases needs to read: never one too few."""
+"""The files and folders that a run of few cases must read: never one too few."""
 
 from __future__ import annotations
 

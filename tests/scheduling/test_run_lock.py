@@ -1,4 +1,4 @@
-"""One run writes to a run directory at a time."""
+"""Only one run writes to a run directory at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which collected cases a run takes, of which shard, of which earlier run, and in which order."""
+"""The collected cases that a run takes, of which shard and earlier run, and in which order."""
 
 from __future__ import annotations
 
@@ -123,5 +123,5 @@ def test_without_the_option_there_is_no_earlier_run(tmp_path: Path) -> None:
     ],
 )
 def test_a_case_that_is_gone_is_said(cases: list[str], arguments: list[str], text: str) -> None:
-    """A case that was renamed must not look as if it had been run again."""
+    """A renamed case must not look as if it had been run again."""
     assert EarlierRun(("s/a.py::f", "s/b.py::g"), "").gone(cases, arguments) == text

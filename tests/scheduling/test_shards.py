@@ -1,4 +1,4 @@
-"""Which cases belong to a shard: a pure function of the id."""
+"""The cases of a shard: a pure function of the id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of slow test files: made from runs, read by runs without history."""
+"""The file of slow test files: created from runs, read by runs without history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW, FAST = "s/slow.py", "s/fast.py"
 
 
 def test_a_file_takes_the_mean_of_its_longest_and_its_average_case() -> None:
-    """Of each case, the longest time in any run counts: in another order, another case compiles what all use."""
+    """The longest time of each case in any run counts: in another order, another case compiles the shared code."""
     first = {f"{SLOW}::a": 9.0, f"{SLOW}::b": 0.5, f"{FAST}::c": 0.02}
     second = {f"{SLOW}::a": 0.5, f"{SLOW}::b": 5.0, f"{FAST}::c": 0.04}
     assert slow_files.measured_slow_files([first, second]) == SlowFiles(other=0.04, files={SLOW: 8.0})

@@ -1,4 +1,4 @@
-"""What an interrupted run had done: pure functions of its journal."""
+"""The finished work of an interrupted run: pure functions of its journal."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_what_is_left_runs_and_nothing_twice(events: list[tuple[str, str, Outcome, bool]]) -> None:
-    """Whatever the journal says: a resumed run that passes all that is left has a verdict for each case."""
+    """Whatever the journal contains, a resumed run that passes all remaining cases has a verdict for each case."""
     lines = [
         build.start(case, attempt=number)
         if kind == "start"

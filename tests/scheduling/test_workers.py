@@ -1,4 +1,4 @@
-"""How many workers `-n auto` means."""
+"""The number of workers for `-n auto`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 1 << 30
     [
         (8, 64, 100 * GIB, 8),
         (1, 64, 100 * GIB, 1),
-        (8, 2, GIB, 8),  # devices decide, whatever the host is like
+        (8, 2, GIB, 8),  # devices decide, whatever the host has
         (0, 16, 100 * GIB, 16),
         (0, 16, 4 * GIB + 5, 4),
         (0, 16, GIB // 2, 1),

@@ -1,4 +1,4 @@
-"""The scheduler of xdist's workers: the work for a case does not grow with their number, and workers may go."""
+"""The scheduler of xdist's workers: the work per case does not grow with their number, and workers may leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FakeNode:
-    """A fake worker: it remembers what it was sent."""
+    """A fake worker that records what it was sent."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
@@ -37,7 +37,7 @@ class FakeNode:
 
 
 class CountedSeconds(list[float]):
-    """Expected durations that count how often one of them was read."""
+    """Expected durations that count the reads of their items."""
 
     reads = 0
 
@@ -56,7 +56,7 @@ class FakeConfig:
 
 
 def begun(folder: Path, seconds: Sequence[float]) -> tuple[LongestFirstScheduling, list[FakeNode]]:
-    """A run of so many cases with two workers that have their first cases."""
+    """Return a run with one case per duration, and two workers that have their first cases."""
     config = cast("pytest.Config", FakeConfig())
     scheduler = LongestFirstScheduling(
         config, lambda _: seconds, lambda ids: [0] * len(ids), lambda _: [], HandedOut(folder), devices=2
@@ -72,7 +72,7 @@ def begun(folder: Path, seconds: Sequence[float]) -> tuple[LongestFirstSchedulin
 
 
 def reads_a_case(folder: Path, cases: int) -> float:
-    """How often an expected duration is read, for each case of a run with two workers."""
+    """Return the number of reads of expected durations per case of a run with two workers."""
     scheduler, nodes = begun(folder, CountedSeconds([1.0] * cases))
     CountedSeconds.reads = 0
     done = 0
@@ -98,7 +98,7 @@ def test_the_work_for_a_case_does_not_grow_with_their_number(tmp_path: Path) -> 
 
 
 def test_cases_of_a_worker_that_has_gone_are_given_to_another(tmp_path: Path) -> None:
-    """Its connection is closed before xdist handles its last messages, as at a request to stop."""
+    """Its connection is closed before xdist handles its last messages, as after a request to stop."""
     scheduler, (gone, left) = begun(tmp_path, [1.0] * 40)
     gone.gone = True
     while gone.queue:

@@ -1,5 +1,4 @@
-"""Modules of C++ include each other downwards only. A module is a header with the source of its name, or one of the
-two."""
+"""C++ modules only include modules below them. A module is a header and the source of the same name, or one of them."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ SIM = Path(__file__).parents[2] / "harness" / "sim"
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+\.h)"', re.MULTILINE)
 
-#: Folders where headers are found by their name alone, relative to `SIM`. The folder of the file itself comes first;
-#: which of the others comes next depends on the device that the file is compiled for.
+#: Folders in which headers are found by name alone, relative to `SIM`. The file's own folder comes first; the order of
+#: the others depends on the device that the file is compiled for.
 _SEARCHED = (
     "simcuda/csrc/include",
     "simcuda/csrc/nccl/headers",
@@ -36,7 +35,7 @@ def _included(file: Path, root: Path) -> Iterator[Path]:
 
 @functools.cache
 def _modules(root: Path) -> Mapping[str, set[str]]:
-    """What each module below `root` includes, by its path without suffix."""
+    """Return the includes of each module below `root`, by its path without suffix."""
     root = root.resolve()
     graph: dict[str, set[str]] = {}
     for file in sorted([*root.rglob("*.h"), *root.rglob("*.cpp")]):
@@ -47,7 +46,7 @@ def _modules(root: Path) -> Mapping[str, set[str]]:
 
 
 def _circles(graph: Mapping[str, set[str]]) -> set[tuple[str, ...]]:
-    """The largest sets of modules that all reach each other, each in order."""
+    """Return the largest sets of modules that all reach each other, each sorted."""
 
     def reached(start: str) -> set[str]:
         known: set[str] = set()
@@ -78,7 +77,7 @@ def test_all_sources_are_read() -> None:
 
 @pytest.mark.parametrize("back", ["c.h", "c.cpp"])
 def test_a_circle_would_be_found(back: str, tmp_path: Path) -> None:
-    """Whether a header or a source closes it. A module that only leads to the circle is no part of it."""
+    """A header or a source can close the cycle. A module that only leads to the cycle is not part of it."""
     texts = {"a.cpp": "b", "b.h": "c", "c.h": "d", "d.h": ""}
     texts[back] = "b"
     for name, other in texts.items():

@@ -1,4 +1,4 @@
-"""The table of public names (suites/api.txt): it fits the suites, and the share of names that cases call stays."""
+"""The table of public names (suites/api.txt): it matches the suites, and the share of names that cases call stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.catalog.api import MODULES, PublicName, module_of_name, read_api, s
 SUITES = Path(__file__).parents[2] / "suites"
 TABLE = list(read_api(SUITES / "api.txt"))
 
-#: By module, the share of its names that some case calls. Raise it when cases are added.
+#: By module, the minimum share of its names that cases call. Raise it when cases are added.
 FLOORS: dict[str, float] = {
     "torch.accelerator": 1.0,
     "torch.amp": 1.0,

@@ -1,4 +1,4 @@
-"""How cases of `suites/autograd` get their engine, and what a case that did not run with it comes to."""
+"""How cases of `suites/autograd` get their engine, and the outcome of a case that did not run with it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_graph_is_asked_for_beside_the_eager_engine() -> None:
     assert set(ENGINES) == {EAGER, COMPILED}
 
 
-#: What is looked at there is done by Python functions before or after a backward pass, not by the pass.
+#: Cases that test Python functions before or after a backward pass, not the pass itself.
 _BESIDE_THE_PASS = (
     "test_checkpoint_calls.py",
     "test_checkpoint_options.py",
@@ -88,7 +88,7 @@ _BESIDE_THE_PASS = (
 
 
 def test_every_case_takes_the_engine() -> None:
-    """A case without it would run once, and only look as if it were checked both ways."""
+    """A case without it would run once, and only seem to be checked with both engines."""
     lacking = [
         f"{path.name}: {case.name}"
         for path in sorted((ROOT / "suites" / "autograd").glob("test_*.py"))
@@ -102,7 +102,7 @@ def test_every_case_takes_the_engine() -> None:
 
 
 def marks(decorate: object) -> list[pytest.Mark]:
-    """What a decorator leaves on a case."""
+    """Return the marks that a decorator leaves on a case."""
 
     def case() -> None: ...
 

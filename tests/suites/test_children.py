@@ -1,4 +1,4 @@
-"""Children of cases: a fork ends as an interpreter with the same script does."""
+"""Children of cases: a fork ends like an interpreter with the same script."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def found() -> dict[str, list[Any]]:
         [sys.executable, "-c", FORKS, json.dumps(SCRIPTS)],
         capture_output=True,
         text=True,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy has no threads of its own then, as in an executor
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # NumPy then has no threads of its own, as in an executor
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""What supervisors are reported of our suites is what pytest collects where it imports them."""
+"""The description of this project's suites that supervisors get equals pytest's own collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).parents[2]
 
-#: Writes what supervisors look at in items, and ends the session after its first case.
+#: Writes the attributes of items that supervisors use, and ends the session after its first case.
 PLUGIN = """\
 import json, os, pathlib, sys
 
@@ -62,7 +62,7 @@ def _listed(folder: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.nightly
 def test_described_items_are_those_of_a_local_collection(tmp_path: Path) -> None:
-    """Ids, order, marks, keywords and locations; and the supervisor has not imported torch."""
+    """Ids, order, marks, keywords and locations are equal; and the supervisor has not imported torch."""
     (tmp_path / "local").mkdir()
     (tmp_path / "described").mkdir()
     local = _listed(tmp_path / "local", "--collect-only")

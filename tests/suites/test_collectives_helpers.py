@@ -1,4 +1,4 @@
-"""Inputs and references of `suites/collectives`: a rank that is left out or replaced changes every result."""
+"""Inputs and references of `suites/collectives`: leaving out or replacing a rank changes each result."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_wrong_checks_are_named_with_their_rank() -> None:
     expect_all_right([right, right])
     with pytest.raises(AssertionError) as caught:
         expect_all_right([right, wrong])
-    # pytest indents the message where it has rewritten the assertion.
+    # pytest indents the message if it has rewritten the assertion.
     assert " ".join(str(caught.value).split()).startswith(
         "1 of 4 checks are wrong: rank 1 of 2: all_reduce: element 0 is 2.0, expected 1.0 (1 of 1 wrong)"
     )

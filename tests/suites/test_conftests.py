@@ -1,4 +1,4 @@
-"""Each worker imports the conftests of our suites, and none of the cases: it stays small."""
+"""Workers import the conftests of the suites but none of the cases, so they stay small."""
 
 from __future__ import annotations
 

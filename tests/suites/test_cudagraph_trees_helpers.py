@@ -1,4 +1,4 @@
-"""The helper of the suite for trees: what it counts and compares, hears and puts back, without a GPU."""
+"""The helper of the suite for trees: it counts, compares, listens and restores, without a GPU."""
 
 from __future__ import annotations
 

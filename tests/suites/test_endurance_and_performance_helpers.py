@@ -82,7 +82,7 @@ def test_a_measurement_counts_every_call_of_its_repetitions() -> None:
 
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, object]]:
-    """Let a case measure these seconds per call, one list per measurement; the properties that it records."""
+    """Let a case measure these seconds per call, one list per measurement; return the properties that it records."""
 
     def run(full: bool, *seconds: float, hardware: bool = True) -> dict[str, object]:
         left = [[each] * measuring.REPETITIONS for each in seconds]
@@ -160,7 +160,7 @@ def test_reads_of_rows_touch_no_word_of_the_others(which: int) -> None:
     seen = memory.blocks[0].view(-1, 2, 128)[:, which]
 
     class Once(torch.Tensor):
-        """A tensor that spoils itself at the first sum."""
+        """A tensor that corrupts itself at the first sum."""
 
         def sum(self) -> torch.Tensor:  # type: ignore[override]
             found = seen.sum()

@@ -1,4 +1,4 @@
-"""Golden files: which one is compared with, what accepting changes, and who may accept."""
+"""Golden files: the file that is compared, the effect of accepting, and who may accept."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_names_of_trees_are_unique() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A project with this suite alone and no golden file; the folder of golden files is inside."""
+    """Return a project with only this suite and no golden file; the folder of golden files is inside."""
     suite = tmp_path / "suites" / "profiler"
     shutil.copytree(golden.FOLDER.parent, suite, ignore=shutil.ignore_patterns("golden", "__pycache__"))
     (tmp_path / "suites" / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""The graph pools suite's helpers: how pools differ from what they were, and what happens if torch lacks a name."""
+"""The graph pools suite's helpers: differences between states of pools, and the effect of a name missing in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracles of `suites/libraries`, and of conversions in `suites/transfers`, against other ways to compute them."""
+"""The oracles of `suites/libraries`, and of conversions in `suites/transfers`, compared with other computations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rng() -> np.random.Generator:
 @pytest.mark.parametrize("dtype", oracle.DIGITS, ids=str)
 @pytest.mark.parametrize("terms", [1, 7, 300, 5000])
 def test_factors_have_exact_sums_in_their_type(rng: np.random.Generator, dtype: torch.dtype, terms: int) -> None:
-    """The sum of the magnitudes of the products of any row fits in the digits of the type."""
+    """The sum of the magnitudes of each row's products fits in the type's digits."""
     a, b = oracle.factors(rng, (4, terms), (terms, 3), dtype)
 
     for part in (np.abs(a.real), np.abs(a.imag)):
@@ -60,7 +60,7 @@ def test_assertions_of_the_oracle_fail_on_one_wrong_number() -> None:
     ids=str,
 )
 def test_correlate_is_the_sum_over_the_kernel(rng: np.random.Generator, form: convolution.Form) -> None:
-    """Against nested loops, and its adjoints against the definition of an adjoint."""
+    """The oracle is compared with nested loops, and its adjoints with the definition of an adjoint."""
     x, w = (
         rng.integers(-5, 6, (2, 4, 7, 6)).astype(float),
         rng.integers(-5, 6, (6, 4 // form.groups, 3, 2)).astype(float),

@@ -1,4 +1,4 @@
-"""The memory profiler suite's pure helpers: sums over a timeline, listings, and what happens if torch lacks a name."""
+"""The memory profiler suite's pure helpers: sums over a timeline, listings, and the effect of a missing name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The helpers of the cases of lists, recurrent networks and transformers, against other ways to compute them."""
+"""The helpers of the cases of lists, recurrent networks and transformers, compared with other computations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from suites.operators.comparison import Bound, WrongValueError
 
 SUITES = Path(__file__).parents[2] / "suites"
 CPU = torch.device("cpu")
-#: Overloads that this release lacks are in cases for others.
+#: Overloads that this release lacks are in cases for other releases.
 ASKED = sorted(
     {
         name

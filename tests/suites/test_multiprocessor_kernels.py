@@ -1,4 +1,4 @@
-"""The kernels that name multiprocessors count what they should: compiled as C++, with threads in turn."""
+"""The kernels that identify multiprocessors count correctly: compiled as C++, with threads run in turn."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_line_names_the_kind_of_device_that_alone_has_a_group(line: str, only:
 
 
 def _needs(function: Any, *values: str) -> list[dict[str, Any]]:
-    """What the cases of a function with these parameters require."""
+    """Return the requirements of the cases of a function with these parameters."""
     (mark,) = (each for each in function.pytestmark if each.name == "parametrize")
     (parameter,) = (each for each in mark.args[1] if each.values == values)
     return [each.kwargs for each in parameter.marks if each.name == "requires"]
@@ -128,7 +128,7 @@ def test_collection_does_not_import_the_catalogue_of_torch() -> None:
 
 @pytest.mark.nightly
 def test_the_catalogue_of_torch_leaves_the_process_as_it_was() -> None:
-    """It is imported before executors are forked, so what it changes is changed for the cases of all suites."""
+    """It is imported before executors are forked, so its changes would affect the cases of all suites."""
     program = (
         "import torch\n"
         "from harness.checks.state.guard import StateGuard\n"
@@ -195,7 +195,7 @@ def test_every_known_deviation_is_still_one(tmp_path: Path) -> None:
     ("chosen", "ranks", "wanted"),
     [
         ([0, 2, 4], [3, 3, 3, 4, 5], [0, 3, 4]),
-        ([0, 2], [3, 3, 3, 4, 5], [0, 3]),  # there are fewer places than numbers
+        ([0, 2], [3, 3, 3, 4, 5], [0, 3]),  # there are fewer positions than numbers
         ([0, 1, 2], [3, 3, 3], [0, 1, 2]),
         ([0, 1, 2], [3, 4, 5, 3], [0, 1, 2]),
         ([1], [3, 4, 5], [1]),

@@ -1,5 +1,4 @@
-"""Helpers of the suites of optimisers and numerics: formulas at numbers worked out by hand, and questions to a fresh
-process."""
+"""Helpers of the suites of optimisers and numerics: formulas with known results, and queries to a fresh process."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ pytestmark = pytest.mark.acceptance
         (references.Sgd(lr=0.5, momentum=0.5), [2.0, 2.0], [0.0, -1.5]),
         (references.Sgd(lr=0.5, momentum=0.5, nesterov=True), [2.0], [-0.5]),
         (references.Sgd(lr=0.5, weight_decay=1.0), [0.0], [0.5]),
-        # The first step of these is the rate in the direction of the sign, whatever the gradient's size.
+        # The first step of these has the length of the rate and the direction of the sign, whatever the gradient's
+        # size.
         (references.Adam(lr=0.25, eps=0.0), [100.0], [0.75]),
         (references.Adamax(lr=0.25, eps=0.0), [-3.0], [1.25]),
         (references.AdamW(lr=0.25, eps=0.0, weight_decay=0.4), [100.0], [0.65]),

@@ -1,4 +1,4 @@
-"""The reference of `suites/rng`, checked by the numbers that Philox's authors published with it (Random123)."""
+"""The reference of `suites/rng`, compared with the numbers that Philox's authors published with it (Random123)."""
 
 from __future__ import annotations
 

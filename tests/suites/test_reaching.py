@@ -1,4 +1,4 @@
-"""Names of torch that nothing promises: found by their paths, or the case is skipped and says which is gone."""
+"""Private names of torch: found by their paths, or the case is skipped with the missing name in the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_module_that_needs_another_package_says_which(tmp_path: Path, monkeypa
     )
     monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what a module of torch's warns of is not the case's affair
+        warnings.simplefilter("error")  # warnings of torch's own modules are not the case's concern
         with pytest.raises(pytest.skip.Exception, match=r"^torch\.of_this_test needs nowhere, which is not installed$"):
             reach("torch.of_this_test.name")
 

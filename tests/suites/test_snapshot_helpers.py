@@ -1,4 +1,4 @@
-"""The snapshot suite's pure helpers: reading what may be hostile, an allocator on paper, what cases ask of it."""
+"""The snapshot suite's pure helpers: reading untrusted pickles, an allocator on paper, and the cases' queries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_values_that_are_shared_are_loaded() -> None:
 
 
 class Trap:
-    """Its pickle makes a folder when it is loaded."""
+    """An object whose pickle creates a folder when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,7 +73,7 @@ def nested(depth: int) -> list[Any]:
 
 
 def by_name(value: object) -> bytes:
-    """A pickle that has somebody else look a value up."""
+    """Return a pickle that makes its reader look up a value (a persistent id)."""
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj: object) -> object:
@@ -151,7 +151,7 @@ def test_what_is_shared_many_times_is_looked_at_once() -> None:
     for _ in range(40):
         value = [value, value]
 
-    plain.check(value)  # 2**40 values if each were looked at wherever it is
+    plain.check(value)  # 2**40 values if each were checked wherever it occurs
 
 
 # Pages
@@ -230,7 +230,7 @@ def test_a_page_that_is_no_plot_is_refused(page: str) -> None:
         pages.plot(page)
 
 
-# The allocator on paper, and what is asked of snapshots
+# The allocator on paper, and queries of snapshots
 
 
 @pytest.mark.parametrize("make", [builder.ordinary, builder.two_devices, lambda: Paper(3).snapshot()])
@@ -276,7 +276,7 @@ def test_a_pending_block_is_active_until_it_is_completed() -> None:
 
 
 def segment(**changed: Any) -> dict[str, Any]:
-    """A segment of 1024 bytes: 512 in use, 512 free."""
+    """Return a segment of 1024 bytes: 512 in use, 512 free."""
     blocks = [
         {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated"},
         {"address": 4608, "size": 512, "requested_size": 0, "state": "inactive"},

@@ -1,4 +1,4 @@
-"""Helpers of the suite of streams: which refusals of green contexts are taken for their absence."""
+"""Helpers of the suite of streams: the errors that mean that green contexts are unavailable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Names of torch that suites reach for and that nothing promises: each is still where it was.
+"""Private names of torch that suites use: each still exists.
 
-A case whose name is gone is skipped, so that nobody would see what is no longer checked. This sees it.
+A case whose name is gone is skipped, so the loss would go unnoticed. This test notices it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 SUITES = Path(__file__).parents[2] / "suites"
 
-#: What only some builds or releases have, and why the others lack it.
+#: Names that only some builds or releases have, and the reason why others lack them.
 NOT_EVERYWHERE = {
     "_C._rocm_is_backward_pass": "builds for ROCm",
     "_C._host_emptyCache": "builds for CUDA",
@@ -33,7 +33,7 @@ NOT_EVERYWHERE = {
 
 
 def _dotted(node: ast.expr) -> str | None:
-    """``a.b.c`` of an expression that is nothing else, without its leading ``torch.``; None for what is not torch's."""
+    """Return ``a.b.c`` for an expression of only names, without its leading ``torch.``; None if it is not in torch."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -44,7 +44,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
-    """What an expression says, as far as constants of its module tell; None of anything else."""
+    """Return the text of an expression that constants of its module determine; None for any other expression."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -59,12 +59,12 @@ def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
 
 
 def names_in(source: str) -> Iterator[str]:
-    """The names, below torch, that a module asks for: by `reach("torch.a.b")`, `getattr(torch.a, "b", …)` and the like.
+    """Yield the names, below torch, that a module looks up: by `reach("torch.a.b")`, `getattr(torch.a, "b", …)` etc.
 
-    Of a path whose end is known when the case runs only, the part before it.
+    For a path whose end is only known when the case runs, yield the part before it.
     """
     if "reach(" not in source and "getattr(" not in source:
-        return  # to parse all suites takes seconds
+        return  # parsing all suites takes seconds
     tree = ast.parse(source)
     constants = {
         node.targets[0].id: node.value.value
@@ -96,9 +96,7 @@ def _found(path: str) -> bool:
         if not hasattr(found, step):
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore", DeprecationWarning
-                    )  # what torch's modules use is torch's own affair
+                    warnings.simplefilter("ignore", DeprecationWarning)  # torch's modules may use deprecated names
                     importlib.import_module(reached)
             except ImportError:
                 return False
@@ -108,7 +106,7 @@ def _found(path: str) -> bool:
 
 @functools.cache
 def asked() -> list[tuple[str, str]]:
-    """The names that the suites ask for, each with its file."""
+    """Return the names that the suites look up, each with its file."""
     files = sorted(path for path in SUITES.rglob("*.py") if path.name != "reaching.py")
     return sorted({(name, str(path.relative_to(SUITES))) for path in files for name in names_in(path.read_text())})
 

@@ -1,4 +1,4 @@
-"""Helpers of the suite of transfers: bit patterns that have what their cases promise, and numbers for conversions."""
+"""Helpers of the suite of transfers: bit patterns with the promised properties, and numbers for conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles read as plain values: what the normaliser folds and prunes, what of a tree is kept, what a trace must be."""
+"""Profiles read as plain values: folding and pruning by the normaliser, the kept part of a tree, and valid traces."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_trees_are_equal_whatever_their_times_addresses_and_totals() -> None:
 
 @dataclass
 class Event:
-    """An event as torch shows it, of which a machine without a GPU records only some sorts."""
+    """An event in torch's form; a machine without a GPU records only some kinds."""
 
     name: str
     tag: str = "TorchOp"

@@ -1,7 +1,7 @@
-"""Cases that cannot fail for what they claim: for a device that they never use, or a value compared with itself.
-Conditions that every device meets.
+"""Cases that cannot fail: for a device that they never use, or a comparison of a value with itself.
 
-What is found by the tree of a file alone. `harness mutate` finds the rest.
+Also finds conditions that each device meets. Only the syntax tree of a file is examined. `harness mutate` finds the
+rest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 
 SUITES = Path(__file__).parents[2] / "suites"
 FILES = sorted(SUITES.rglob("test_*.py"))
-#: Fixtures that have nothing of a device.
+#: Fixtures that are unrelated to devices.
 PLAIN_FIXTURES = frozenset(
     {"tmp_path", "monkeypatch", "request", "capfd", "capsys", "recwarn", "case_seed", "pytestconfig", "caplog"}
 )
-#: What a case says that uses a device. `Stream`, `Event` and `Generator` may be made without a word about the device.
+#: Words of a case that uses a device. `Stream`, `Event` and `Generator` can be created without naming the device.
 DEVICE_WORDS = frozenset(
     {
         "device",
@@ -35,7 +35,7 @@ DEVICE_WORDS = frozenset(
 )
 #: Functions that compare their first two arguments.
 EQUALITIES = frozenset({"equal", "allclose", "assert_close", "assert_equal"})
-#: Cases that compare a value with itself on purpose, by file and name, with the reason.
+#: Cases that deliberately compare a value with itself, by file and name, with the reason.
 ON_PURPOSE = {
     "suites/kernels/test_nvrtc_compile.py::test_nvrtc_compile_of_the_same_text_gives_the_same_binary": "compiled twice",
     "suites/rng/test_seeds.py::test_generator_manual_seed_takes_every_seed_of_64_bits": "drawn twice",
@@ -67,7 +67,7 @@ def words(node: ast.AST) -> set[str]:
 
 
 def unused_devices(tree: ast.Module) -> list[str]:
-    """Return the cases that ask for the fixture `device` and never name it."""
+    """Return the cases that request the fixture `device` but never use it."""
     found = []
     for node in functions(tree):
         arguments = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
@@ -78,7 +78,7 @@ def unused_devices(tree: ast.Module) -> list[str]:
 
 
 def _requires_device(node: ast.expr) -> bool:
-    """Return whether a mark requires an accelerator or a GPU, and nothing else instead."""
+    """Return whether a mark requires an accelerator or a GPU, without alternatives."""
     if isinstance(node, ast.List | ast.Tuple):
         return any(_requires_device(each) for each in node.elts)
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires"):
@@ -88,7 +88,7 @@ def _requires_device(node: ast.expr) -> bool:
 
 
 def device_cases_without_a_device(tree: ast.Module) -> list[str]:
-    """Return the cases that require a device, and neither name one nor have a fixture or a helper that may."""
+    """Return the cases that require a device, but neither name one nor have a fixture or a helper that may."""
     own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assigned = {
         target.id: node.value
@@ -152,7 +152,7 @@ def comparisons_with_itself(tree: ast.Module) -> list[str]:
 
 
 def conditions_that_always_hold(tree: ast.Module) -> list[str]:
-    """Return the conditions with the alternative `device="cpu"`: every machine has a CPU, whatever a case runs on."""
+    """Return the conditions with the alternative `device="cpu"`, which every machine meets, whatever a case runs on."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires":

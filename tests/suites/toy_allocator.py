@@ -1,7 +1,7 @@
-"""A caching allocator in plain Python, of memory that is a list of writes, into which one mistake can be put.
+"""A caching allocator in plain Python whose memory is a list of writes, and into which one mistake can be injected.
 
-It is written from the rules of torch's allocator and shares nothing with the model that is tested on it but their
-figures. Streams do nothing until they are waited for: a use by another stream is over at the next `synchronize`.
+It follows the rules of torch's allocator, and shares only its sizes with the model that is tested on it. Streams do
+nothing until they are waited for: a use by another stream ends at the next `synchronize`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAGE = 512
 
 
 class Bug(Enum):
-    """What can be wrong; the value says it in words."""
+    """The possible mistakes; the value describes the mistake."""
 
     GIVEN_TWICE = "a block that is in use is given out again"
     OVERLAP = "a block that is split off begins before the end of the one before it"
@@ -80,7 +80,7 @@ class Use:
 
 
 class Toy:
-    """Subject for programs. `bug` is None for an allocator that is right."""
+    """The allocator that programs test. `bug` is None for a correct one."""
 
     def __init__(self, bug: Bug | None = None) -> None:
         self.bug = bug
@@ -319,7 +319,7 @@ class Toy:
         self._writes = [*(piece for piece in kept if piece[0] < piece[1]), (begin, end, value)]
 
     def _read(self, address: int, size: int) -> int | None:
-        """The value that all of a stretch has; None when it has several or was not written whole."""
+        """Return the value of a whole range; None if it has several values or was not written completely."""
         found = [(max(a, address), min(b, address + size), v) for a, b, v in self._writes]
         inside = [(a, b, v) for a, b, v in found if a < b]
         values = {value for _, _, value in inside}

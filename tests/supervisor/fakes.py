@@ -1,4 +1,4 @@
-"""Fakes of the peers of a supervisor: a zygote, and executors that a test scripts."""
+"""Fakes of a supervisor's peers: a zygote, and executors that a test scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
-#: What a fake executor does with a request.
+#: A fake executor's reaction to a request.
 Script = Callable[["FakeExecutor"], None]
 
 
@@ -44,7 +44,7 @@ def request(*, limit: float = 60.0, leave: bool = False) -> CaseRequest:
 
 
 class FakeExecutor:
-    """The other end of an executor's channel and files, which a thread answers as `script` says."""
+    """The other end of an executor's channel and files, which a thread serves as `script` says."""
 
     def __init__(self, zygote: FakeZygote, name: str, descriptors: Sequence[int], script: Script) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class FakeExecutor:
 
     @property
     def asked(self) -> str:
-        """What the request is that it has to answer."""
+        """The request that it has to answer."""
         return self.requests[-1]
 
     def say(self, op: str, **more: Any) -> None:
@@ -70,7 +70,7 @@ class FakeExecutor:
         self._channel.socket.sendall(data)
 
     def report(self, *phases: str) -> None:
-        """Write down that these phases have passed."""
+        """Write to the files that these phases have passed."""
         for when in phases:
             line = {"op": "pass", "when": when, "duration": 0.1, "start": 1.0, "stop": 1.1, "location": ["a", 1, "b"]}
             os.write(self._facts, encode_message({**line, "out": [os.fstat(self._out).st_size, 0]}))
@@ -88,12 +88,12 @@ class FakeExecutor:
         os.write(self._out, text.encode())
 
     def pass_case(self, **more: Any) -> None:
-        """What an executor does with a case that passes."""
+        """Do what an executor does for a passing case."""
         self.report("setup", "call", "teardown")
         self.say("done", suspicions={}, **more)
 
     def exit(self, status: int, swept: Sequence[str] = ()) -> None:
-        """End. The zygote tells the supervisor."""
+        """End; the zygote reports it to the supervisor."""
         self._zygote.tell_exit(self.name, status, swept)
 
     def close(self) -> None:
@@ -114,12 +114,12 @@ class FakeExecutor:
             self.script(self)
 
 
-#: The process ids of executors are above this one: the kernel gives none so high, so no process is meant by chance.
+#: The process ids of executors are above this: the kernel assigns none so high, so no real process has one.
 NO_PID = 1 << 22
 
 
 class FakeZygote:
-    """Stands for the connection to a zygote. `deaths`: with which status its executors end at a signal, if they do."""
+    """Replaces the connection to a zygote. `deaths`: the exit status that a signal causes, if it ends its executors."""
 
     cold = ""
     #: Whether it answers orders.
@@ -131,9 +131,9 @@ class FakeZygote:
         self.executors: list[FakeExecutor] = []
         self.signals: list[int] = []
         self.closed = False
-        #: Refuse to fork, as one that is gone.
+        #: Whether it refuses to fork, as a dead zygote does.
         self.gone = False
-        #: Refuse to fork what was only ordered.
+        #: Whether it refuses to fork executors that were only ordered.
         self.refuses = False
         #: The process ids of executors that were only ordered.
         self.ordered: dict[str, int] = {}
@@ -175,11 +175,11 @@ class FakeZygote:
         self._ours.send(b"x")
 
     def request_stop(self, grace: float) -> None:
-        """What the controller does when the run is to stop."""
+        """Send a request to stop, as the controller does when the run stops."""
         send_stop(Path(self._stops.name), StopRequest.after(grace, "stopped by SIGTERM"))
 
     def die(self) -> None:
-        """End, and with it its executors."""
+        """End, together with its executors."""
         self.gone = True
         self._ours.shutdown(socket.SHUT_WR)
 
@@ -201,7 +201,7 @@ class FakeZygote:
         self.closed = True
 
     def end(self) -> None:
-        """After the test, when all handles are closed."""
+        """Release everything after the test, once all handles are closed."""
         for executor in self.executors:
             executor.close()
         self._ours.close()
@@ -214,7 +214,7 @@ class FakeZygote:
 def handle_on(
     folder: Path, script: Script, deaths: Mapping[int, int] | None = None, binding: Binding = BINDING
 ) -> Iterator[tuple[ExecutorHandle, FakeZygote]]:
-    """An executor that does as `script` says, and its zygote."""
+    """Yield an executor that acts as `script` says, and its zygote."""
     zygote, outputs = FakeZygote(script, deaths), Outputs()
     handle = ExecutorHandle("gw0-e1", zygote.client, outputs, binding, folder / "gw0-e1", folder / "kept")
     try:

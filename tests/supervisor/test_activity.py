@@ -1,4 +1,4 @@
-"""The journal events about activities of a worker between attempts at cases."""
+"""The journal events of a worker's activities between attempts at cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases come next, and what follows each, from the list of a session."""
+"""The next cases, and the case after each, from the list of a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.supervisor.ahead import Ahead, RunOrder
 
 
 def items(names: str) -> list[pytest.Item]:
-    """Fake items of one session; those with a lower-case name are cases."""
+    """Return fake items of one session; those with a lower-case name are cases."""
     session = SimpleNamespace(items=[])
     session.items = [SimpleNamespace(name=name, session=session) for name in names]
     return cast("list[pytest.Item]", session.items)
@@ -64,7 +64,7 @@ def test_another_order_than_that_of_the_list_is_not_known(asked: str) -> None:
 
 
 def test_a_worker_of_xdist_gets_what_is_handed_out(tmp_path: Path) -> None:
-    """The last case that is known may be followed by another one, until the controller says that it is the last."""
+    """The last known case may be followed by another one, until the controller says that it is the last."""
     a, b, c, d, e = items("abcde")
     controller, worker = HandedOut(tmp_path), HandedOutList(tmp_path, "gw0")
     run = RunOrder(lambda item: item.name.islower(), worker)
@@ -88,7 +88,7 @@ def test_a_worker_of_xdist_gets_what_is_handed_out(tmp_path: Path) -> None:
 
 
 def test_a_list_with_a_gap_is_never_read(tmp_path: Path) -> None:
-    """What cannot be written ends the list, and nothing is written after it."""
+    """A failed write ends the list, and nothing is written after it."""
     controller, worker = HandedOut(tmp_path), HandedOutList(tmp_path, "gw0")
     controller.tell("gw0", [0, 2])
     file = tmp_path / "handed-out" / "gw0"
@@ -104,7 +104,7 @@ def test_a_list_with_a_gap_is_never_read(tmp_path: Path) -> None:
 
 
 def test_a_worker_starves_that_knows_only_its_next_case(tmp_path: Path) -> None:
-    """Pytest begins a case once it knows what follows it, or that nothing does."""
+    """pytest begins a case once it knows the next one, or that there is none."""
     a, b, c = items("abc")
     reported = HandedOut(tmp_path)
     run = RunOrder(lambda item: item.name.islower(), HandedOutList(tmp_path, "gw0"))

@@ -15,21 +15,21 @@ from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
 from harness.supervisor.judgement import Judgement
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, Script, handle_on, request
 
-#: A limit whose deadline, which stands GRACE behind it, is now.
+#: A limit whose deadline, which is GRACE later, is now.
 OVER_AT_ONCE = -GRACE
 DIES = {int(signal.SIGTERM): -15}
 HEAP = {"heap_bytes": 1 << 20}
 
 
 def attempt(folder: Path, script: Script, **wanted: bool | float) -> tuple[Attempt, FakeZygote]:
-    """An attempt in an executor that does as `script` says and dies when it is told to."""
+    """Return an attempt in an executor that acts as `script` says and ends on request."""
     with handle_on(folder, script, DIES) as (handle, zygote):
         limit, last = float(wanted.get("limit", 60.0)), bool(wanted.get("leave", False))
         return run_attempt(handle, request(limit=limit, leave=last), 1), zygote
 
 
 def passes(executor: FakeExecutor) -> None:
-    """What an executor does whose cases pass."""
+    """Act as an executor whose cases pass."""
     if executor.asked == "run":
         executor.pass_case()
     elif executor.asked == "exit":
@@ -56,7 +56,7 @@ def test_the_end_of_the_process_belongs_to_the_attempt_that_it_leaves_after(tmp_
 
 def test_an_end_that_takes_too_long_is_a_time_out(tmp_path: Path) -> None:
     with handle_on(tmp_path, lambda _: None, DIES) as (handle, zygote):
-        # Said before it is asked, so that the deadline, which is now, finds the case over.
+        # Sent before the request, so that at the deadline, which is now, the case is already over.
         zygote.executors[0].say("done", suspicions={})
         made = run_attempt(handle, request(limit=OVER_AT_ONCE, leave=True), 1)
     assert made.evidence.late
@@ -130,7 +130,7 @@ def test_phases_of_another_case_on_the_page_are_none_of_this_one(tmp_path: Path)
 
 
 def test_all_messages_sent_before_an_exit_are_received(tmp_path: Path) -> None:
-    """The exit comes over another socket, and may be seen first."""
+    """The exit is reported on another socket, and may arrive first."""
 
     with handle_on(tmp_path, lambda _: None) as (handle, zygote):
         (executor,) = zygote.executors
@@ -180,7 +180,7 @@ def test_a_case_that_the_zygote_did_not_collect_is_lost(tmp_path: Path) -> None:
     assert (made.outcome, made.usable) == (Outcome.LOST, False)
 
 
-# A suspicion, which is looked at again in the same process.
+# A suspicion, which is checked in the same process.
 
 
 def suspicious(second: Script) -> Script:
@@ -241,7 +241,7 @@ def test_what_went_wrong_is_not_run_again_for_a_suspicion(tmp_path: Path, more: 
     assert made.outcome.is_red
 
 
-# What is not the case's doing.
+# Errors that are not the case's.
 
 
 def test_a_zygote_that_goes_loses_the_case(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_hook_error_that_is_none_contaminates(tmp_path: Path, wrong: object) -
     assert made.outcome is Outcome.CONTAMINATED
 
 
-# Leaving.
+# Leaving
 
 
 def test_what_an_executor_says_when_it_leaves_is_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several cases at one request: each attempt is what it would be alone, and what has not begun is not blamed."""
+"""Several cases per request: each attempt is the same as alone, and cases that have not begun are not blamed."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_case_that_died_before_it_wrote_to_the_page_has_no_phases(tmp_path: Pa
 
 
 def test_a_request_to_stop_lets_no_further_case_begin(tmp_path: Path) -> None:
-    """The case that runs ends within the grace, and the executor is reported before that."""
+    """The running case ends within the grace, and the executor is reported before that."""
     held: list[bool] = []
 
     def script(executor: FakeExecutor) -> None:

@@ -42,7 +42,7 @@ def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
 
 
 def history(*attempts: tuple[Outcome, bool], earlier: int = 0) -> CaseHistory:
-    """Attempts, and whether each is final."""
+    """Return a history of attempts, each with whether it is final."""
     made = CaseHistory(case(), earlier)
     for outcome, final in attempts:
         made.add(attempt(outcome, made.next_number), final=final)
@@ -61,7 +61,7 @@ def history(*attempts: tuple[Outcome, bool], earlier: int = 0) -> CaseHistory:
         ([(P, True), (F, True), (P, True)], F, 2),
         ([(F, True), (F, True)], F, 2),
         ([(F, True), (C, True), (F, True)], C, 2),
-        ([(C, False)], L, 1),  # it was to be tried again, and was not
+        ([(C, False)], L, 1),  # it was to be tried again, but was not
     ],
 )
 def test_what_attempts_come_to(attempts: list[tuple[Outcome, bool]], settled: Outcome, decisive: int) -> None:
@@ -87,7 +87,7 @@ def test_a_ruling_stands_until_the_next_attempt() -> None:
 
 
 def test_under_a_red_ruling_all_attempts_may_show_why() -> None:
-    """A repetition that is ruled red for an attempt that was tried again is shown by that attempt."""
+    """If a repetition is red because of an attempt that was tried again, that attempt is shown."""
     made = history((C, False), (P, True))
     assert made.decisive.number == 2
     made.ruling = Ruling(F, "no attempt may go wrong")

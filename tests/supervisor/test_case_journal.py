@@ -1,4 +1,4 @@
-"""The options of a reproduce line that stand for the rules of the run."""
+"""The options of a reproduce line that represent the rules of the run."""
 
 from __future__ import annotations
 

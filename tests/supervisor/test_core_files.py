@@ -1,4 +1,4 @@
-"""Where core files are."""
+"""The location of core files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health of devices: when they are examined, what is reported, and which are drained."""
+"""The health of devices: when they are checked, the reports, and the devices that are drained."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HANG = HealthEvent("hang", "nvml did not answer", "suspect")
 
 
 class FakePool(DevicePool):
-    """A pool to which NVML tells what a test has it tell, by device, at its next looks."""
+    """A pool whose NVML reports the events that a test sets, by device, at its next queries."""
 
     def __init__(self, folder: Path, worker: str, record: Callable[[Mapping[str, Any]], None]) -> None:
         super().__init__(GPUS[0], GPUS, worker=worker, folder=folder / "drained", record=record, examine=False)
@@ -65,7 +65,7 @@ def fails(executor: FakeExecutor) -> None:
 
 
 class Bench:
-    """A monitor, with executors that answer to examinations one after the other as `answers` say, the last for ever."""
+    """A monitor with executors that answer health checks with `answers` in turn; the last one answers all others."""
 
     def __init__(self, folder: Path, worker: str = "gw0") -> None:
         self.reported: list[Mapping[str, Any]] = []
@@ -102,7 +102,7 @@ class Bench:
         return [(line["device"], line["state"]) for line in self.reported if line["event"] == "device"]
 
     def after(self, outcome: Outcome, *, unkillable: bool = False, share: Fraction = Fraction(1)) -> tuple[str, ...]:
-        """The notes on an attempt that came to `outcome` on the first device, in an executor that has ended."""
+        """Return the notes on an attempt with `outcome` on the first device, in an executor that has ended."""
         handle = self.slot.spawn(Binding((GPUS[0].uuid,), "cuda", {}, None, "fast"))
         self.slot.dispose(handle, "unfit", hold=True)
         handle.unkillable = unkillable
@@ -144,7 +144,7 @@ def test_a_device_is_examined_once_before_it_is_used(bench: Bench) -> None:
     assert bench.monitor.missing(1) == ""
     assert bench.examined == ["GPU-0"]
     assert bench.states() == [("GPU-0", "healthy")]
-    bench.other.take(Claim("GPU-0"))  # nobody holds it afterwards
+    bench.other.take(Claim("GPU-0"))  # no worker holds it afterwards
 
 
 def test_one_examination_at_the_start_serves_all_workers_of_a_run(tmp_path: Path) -> None:

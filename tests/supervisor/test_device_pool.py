@@ -1,4 +1,4 @@
-"""Which devices a worker uses while some of them turn out to be sick: several workers, one folder, one journal."""
+"""The devices that workers use while some turn out to be sick: several workers, one folder, one journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICES = [Device(uuid=f"MIG-GPU-0/{n}/0", kind="cuda", name="Fake", index=0, mig
 
 
 class Workers:
-    """The workers of a run, and what they told the journal."""
+    """The workers of a run, and their lines in the journal."""
 
     def __init__(self, folder: Path, devices: Sequence[Device]) -> None:
         self.reported: list[Mapping[str, Any]] = []
@@ -206,7 +206,7 @@ def test_a_device_is_drained_once_by_the_first_of_several_workers(make_workers: 
         assert line["message"].endswith(f"is drained: {cares[0].drained(device)}")
 
 
-# In a process of its own, since the library that pynvml loads is found through the environment.
+# In its own process, since the environment determines the library that pynvml loads.
 _WATCHES = """
 import os, pathlib, sys
 from harness.devices.device import Device

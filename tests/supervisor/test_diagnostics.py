@@ -1,4 +1,4 @@
-"""What is collected on a failure. The programs are fakes of NVIDIA's: shell scripts with their names."""
+"""The data collected on a failure. The programs are fakes of NVIDIA's: shell scripts with the same names."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_bug_report_that_was_not_written_leaves_what_the_program_said(world: W
 
 
 def test_a_worker_collects_so_often_and_no_more(world: World) -> None:
-    """A driver that is gone makes thousands of cases red. Cases that broke their process have a number of their own."""
+    """A dead driver makes thousands of cases red. Cases that broke their process have a separate limit."""
     worker = world.worker("kernel-log")
     failed = world.failure(outcome=Outcome.FAILED)
     for number in range(diagnostics.MOST):

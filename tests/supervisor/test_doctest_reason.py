@@ -1,4 +1,4 @@
-"""Why a doctest failed: read from what pytest really reports."""
+"""The reason of a failed doctest, read from pytest's real report."""
 
 from __future__ import annotations
 

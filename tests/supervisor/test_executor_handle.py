@@ -1,4 +1,4 @@
-"""An executor from outside: the files that take its output, its messages, and how it is ended."""
+"""An executor from outside: its output files, its messages, and how it is ended."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_all_files_are_emptied_at_once() -> None:
 
 
 class NoStop:
-    """Stands for a listener of a run that nobody stops."""
+    """Replaces the listener of a run that is never stopped."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -103,7 +103,7 @@ class NoStop:
 
 
 class FakeLink:
-    """Stands for the connection to a zygote whose executors do not end; their process id is this process's."""
+    """Replaces the connection to a zygote whose executors do not end; their process id is this process's."""
 
     cold = ""
 
@@ -182,7 +182,7 @@ def test_an_executor_that_was_not_made_leaves_nothing(outputs: Outputs, tmp_path
     link.close()
 
 
-# The kill ladder. Its rungs wait for no time at all here, except where an executor dies of one.
+# The kill ladder. Its rungs do not wait here, except if an executor dies of one.
 
 TERM, KILL = int(signal.SIGTERM), int(signal.SIGKILL)
 
@@ -273,7 +273,7 @@ def test_the_last_message_comes_before_the_exit(tmp_path: Path) -> None:
 
 
 def test_an_exit_that_came_with_an_answer_of_the_zygote_is_known(tmp_path: Path) -> None:
-    """Whoever waited for the answer read both messages, so nothing is left to read."""
+    """The call that waited for the answer read both messages, so nothing is left to read."""
     with handle_on(tmp_path, _silent) as (handle, zygote):
         zygote.executors[0].exit(3)
         zygote.client.pump()
@@ -326,7 +326,7 @@ def test_to_speak_to_one_that_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_to_speak_to_one_that_does_not_read_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that a signal has stopped, say."""
+    """For example an executor that a signal has stopped."""
     monkeypatch.setattr(executor_handle, "SEND_LIMIT", 0.05)
     free = threading.Event()
 
@@ -344,7 +344,7 @@ def test_to_speak_to_one_that_does_not_read_has_an_end(tmp_path: Path, monkeypat
 
 
 def _cold(folder: Path, script: Callable[[FakeExecutor], None], prepare: Callable[[FakeExecutor], None]) -> str:
-    """Start one that does this before it is asked anything; the words of what it raises."""
+    """Start an executor that calls `prepare` before the first request; return the message of its error."""
 
     class Cold(FakeZygote):
         cold = "--start=cold"

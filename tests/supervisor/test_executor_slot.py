@@ -27,13 +27,13 @@ DIES = {int(signal.SIGTERM): -15}
 
 
 class Bench:
-    """A slot, the zygotes that it has found, and all that it told."""
+    """A slot, its zygotes, and everything that it reported."""
 
     def __init__(self, folder: Path) -> None:
         self.reported: list[Mapping[str, Any]] = []
         self.zygotes: list[FakeZygote] = []
         self.unclean = 0
-        #: What is done to each zygote before the slot has it.
+        #: Called with each zygote before the slot gets it.
         self.prepare: Callable[[FakeZygote], None] = lambda _: None
         self.script: Callable[[FakeExecutor], None] = lambda _: None
         self.connect: Callable[[], ZygoteClient] = self._connect
@@ -52,7 +52,7 @@ class Bench:
 
     @property
     def free(self) -> bool:
-        """Whether another worker could have the device."""
+        """Whether another worker could get the device."""
         try:
             self.other.take(Claim(BINDING.devices[0]))
         except NoDeviceError:
@@ -112,7 +112,7 @@ def test_an_executor_that_ended_in_order_leaves_nothing_to_clear_up(bench: Bench
 
 def test_devices_that_are_held_on_to_are_free_after_the_release(bench: Bench) -> None:
     handle = bench.slot.spawn(BINDING)
-    bench.slot.release()  # not while an executor is on them
+    bench.slot.release()  # not while an executor uses them
     assert not bench.free
     bench.slot.dispose(handle, "unfit", hold=True)
     assert not bench.free
@@ -204,7 +204,7 @@ def test_one_that_was_set_aside_ends_with_its_zygote(bench: Bench) -> None:
 
 def test_an_executor_that_was_started_ahead_is_the_next_one(bench: Bench) -> None:
     current = bench.slot.spawn(BINDING)
-    for _ in range(2):  # the second time without effect
+    for _ in range(2):  # the second call has no effect
         bench.slot.prepare(BINDING)
     bench.slot.dispose(current, "retired")
     assert [executor.name for executor in bench.zygotes[0].executors] == ["gw0-e1", "gw0-e2"]
@@ -234,7 +234,7 @@ def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None
         spare.say("harness_error", error="E: x", traceback="Traceback: a")
     elif why == "killed at once":
         bench.slot.drop_spare()
-    assert bench.reported[reported:] == []  # no case can have been in it
+    assert bench.reported[reported:] == []  # no case can have run in it
     handle = bench.slot.spawn(binding)
     assert (handle.name, handle.binding) == ("gw0-e3", binding)
     killed = [9] if why in ("another binding", "killed at once") else []

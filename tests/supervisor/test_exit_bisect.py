@@ -27,7 +27,7 @@ NAMES = [f"c{number}" for number in range(8)]
 
 
 class FakeRunner:
-    """Runs cases in executors that end badly when all cases of `breaks` have run in them; notes what it is asked."""
+    """Runs cases in executors that end badly after all cases of `breaks` have run in them; records the requests."""
 
     def __init__(self, folder: Path, breaks: Sequence[str], *, status: int = -11, devices: str = "") -> None:
         self.alone: list[str] = []
@@ -103,7 +103,7 @@ def investigate(runner: FakeRunner, cases: Sequence[str]) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., FakeRunner]]:
-    """Look into an executor that ran `cases`: of a machine on which those of `breaks` together break its end."""
+    """Bisect an executor that ran `cases`, on a machine where those in `breaks` together break its end."""
     made: list[FakeRunner] = []
 
     def investigated(breaks: Sequence[str], cases: Sequence[str] = NAMES, **more: Any) -> FakeRunner:
@@ -145,7 +145,7 @@ def test_what_only_two_halves_do_together_is_a_finding(run: Run) -> None:
 
 
 def test_a_suspect_that_passes_alone_is_not_reported_late(run: Run) -> None:
-    """A pair in one half: each is tried in its own half, and neither breaks that."""
+    """Both cases of a pair are in one half: each is tried within that half, and neither breaks it alone."""
     runner = run(["c0", "c1"])
     assert runner.rehearsed == [NAMES[:4], ["c0", "c1"], ["c0"], ["c1"], ["c2", "c3"], NAMES[4:]]
     assert (runner.alone, runner.late) == ([], [])

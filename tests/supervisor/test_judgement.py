@@ -1,4 +1,4 @@
-"""The judgement of an attempt, as a table of what was seen and what it means."""
+"""The judgement of an attempt, as a table of evidence and verdicts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _failed(when: str) -> Phase:
         (Evidence(exit_status=EXIT_NO_DEVICE), Outcome.LOST, "the software device could not be loaded"),
         (Evidence(phases=(SETUP,), exit_status=EXIT_NO_DEVICE), Outcome.CRASHED, "exit status 243 in call"),
         (Evidence(phases=(SETUP,), exit_status=-15, garbled="sent b'xx'"), Outcome.CONTAMINATED, "sent b'xx'"),
-        # The run was told to stop.
+        # The run was asked to stop.
         (Evidence(phases=(SETUP,), stopped="stopped"), Outcome.NOT_RUN, "stopped (in call)"),
         (Evidence(stopped="stopped"), Outcome.NOT_RUN, "stopped (in setup)"),
         (Evidence(phases=(SETUP, CALL), stopped="stopped"), Outcome.NOT_RUN, "stopped (in teardown)"),
@@ -81,7 +81,7 @@ def _failed(when: str) -> Phase:
         (Evidence(phases=(_failed("setup"),), stopped="stopped"), Outcome.ERROR, ""),
         (Evidence(phases=(SETUP,), exit_status=SEGV, stopped="stopped"), Outcome.CRASHED, "SIGSEGV in call"),
         (replace(PASSED, stopped="stopped", leaving=True), Outcome.PASSED, ""),
-        # Found once the case was over.
+        # Found after the case ended.
         (replace(PASSED, exit_status=SEGV, leaving=True), Outcome.CRASHED, "SIGSEGV at interpreter exit"),
         (replace(PASSED, exit_status=7, leaving=True), Outcome.CRASHED, "exit status 7 at interpreter exit"),
         (replace(PASSED, exit_status=EXIT_NO_MEMORY, leaving=True), Outcome.CONTAMINATED, "too little memory"),
@@ -100,7 +100,7 @@ def _failed(when: str) -> Phase:
         (Evidence(phases=(SETUP,), harness_error=OURS, late=True), Outcome.LOST, "the harness failed (in call): E: x"),
         (replace(PASSED, harness_error=OURS, leaving=True, exit_status=244), Outcome.LOST, "(in teardown): E: x"),
         (Evidence(phases=(SETUP,), exit_status=244), Outcome.CRASHED, "exit status 244 in call"),
-        # A hook of somebody else's broke pytest's protocol off.
+        # A hook of another plugin aborted pytest's protocol.
         (replace(PASSED, phases=(), hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
         (replace(PASSED, hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
         (replace(PASSED, phases=(SETUP, _failed("call")), hook_error=THEIRS), Outcome.ERROR, "raised E: x"),

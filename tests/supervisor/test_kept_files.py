@@ -1,4 +1,4 @@
-"""Temporary files that are kept: moved, not followed, and no more than there is room for."""
+"""Temporary files that are kept: moved, without following links, and within the limits on size."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_whether_there_is_anything_to_keep(tmp_path: Path) -> None:
 
 
 def make_deep(folder: Path, levels: int, name: str) -> None:
-    """Make folders in each other, also where their path is longer than the kernel takes, with a file in the last."""
+    """Create nested folders, even if their path is longer than the kernel accepts, with a file in the last."""
     here = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir(name, dir_fd=here)

@@ -1,4 +1,4 @@
-"""Which cases of a batch leak: trials in a fake process, and how few of them are needed."""
+"""The leaking cases of a batch: trials in a fake process, and the small number of trials needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB = 1 << 10
 LEAK = {"heap_bytes": 100 * KIB}
 NOISE = {"heap_bytes": 200, "mapped_bytes": 0}
 
-#: What a case leaves, given all cases that run in its process and the number of the round that counts.
+#: Returns a case's growth, given all cases that run in its process and the number of the counted round.
 Grows = Callable[[str, Sequence[str], int], Mapping[str, int]]
 
 
@@ -58,7 +58,7 @@ def found(process: Process, count: int) -> list[tuple[tuple[str, ...], str, bool
 def test_nothing_leaks() -> None:
     process = Process(leaker())
     assert found(process, 400) == []
-    assert process.rounds == 3  # three that count and show no growth are enough
+    assert process.rounds == 3  # three counted rounds without growth are enough
 
 
 def test_growth_that_stops_after_some_rounds_is_no_leak() -> None:
@@ -187,7 +187,7 @@ def test_growth_that_needs_two_cases_and_appears_in_any_is_found_across_the_halv
 
 
 def test_what_only_one_process_shows_is_no_leak() -> None:
-    """A growth by chance: the process that is to confirm it does not grow."""
+    """The growth is accidental: the process that should confirm it does not grow."""
 
     class Chance(Process):
         def trial(self, cases: Sequence[str], is_open: Open) -> CountedRounds:

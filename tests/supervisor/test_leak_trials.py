@@ -1,4 +1,4 @@
-"""Looking into a batch: what is asked of processes, when it is given up, and the words for what was found."""
+"""Looking into a batch: the requests to processes, the limits, and the texts of the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.zygote.client import ZygoteError
 
 LIMIT = 300.0
 LEAK = {"heap_bytes": 100 << 10}
-#: What a process makes of a round: growth by case, or the end of it.
+#: A process's answer to a round: growth by case, or its end.
 Answer = Callable[[Sequence[str]], Sequence[Mapping[str, int]] | NoMessage]
 
 
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Handle:
-    """Stands for an executor: a round takes so many seconds, or until its deadline."""
+    """Replaces an executor: a round takes the given seconds, or until its deadline."""
 
     def __init__(self, answer: Answer, clock: Clock, seconds: float) -> None:
         self.sent: list[Message] = []
@@ -60,7 +60,7 @@ class Handle:
 
 
 class Bench:
-    """Makes handles and disposes of them, as supervisor and slot do."""
+    """Creates and disposes of handles, as supervisor and slot do."""
 
     def __init__(self, answer: Answer, *, seconds: float = 0.1) -> None:
         self.clock = Clock()
@@ -85,7 +85,7 @@ class Bench:
         self.dropped += 1
 
     def trials_of(self, count: int, seconds: float = 600.0, without: Collection[str] = ()) -> LeakTrials:
-        """`seconds`: the time for searches, which runs from now on."""
+        """Return trials. `seconds` is the time for searches, which starts now."""
         search_time = SearchTime(seconds, clock=self.clock)
         self._searches.enter_context(search_time.spending())
         return LeakTrials(
@@ -159,7 +159,7 @@ def test_where_growth_is_from_is_asked_in_a_process_of_its_own() -> None:
 def test_where_growth_is_from_is_not_asked_when_the_time_is_over() -> None:
     bench = Bench(leaker("c1"), seconds=30)
     trials = bench.trials_of(2, seconds=100)
-    assert trials.origins(CULPRITS) == {"heap_bytes": ["somewhere"]}  # what was known then
+    assert trials.origins(CULPRITS) == {"heap_bytes": ["somewhere"]}  # the origins known at that time
     assert bench.clock.now == 1100
     assert bench.disposed == bench.handles
     assert trials.origins(CULPRITS) == {}
@@ -215,7 +215,7 @@ def test_nothing_is_tried_when_the_time_is_over() -> None:
 
 
 def test_the_results_so_far_are_returned_when_the_time_is_over() -> None:
-    """The whole batch takes 120 s; no more is left to find out which of the others it takes."""
+    """The whole batch takes 120 s; no time is left to find which of the other cases are needed."""
     bench = Bench(lambda cases: [LEAK if case == "c3" and "c1" in cases else {} for case in cases], seconds=10)
     trials = bench.trials_of(8, seconds=245)
     (culprits,) = find_culprits(names(8), trials.trial)

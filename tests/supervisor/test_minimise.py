@@ -1,4 +1,4 @@
-"""Minimising: a minimal part of a list that still has the property, and how many calls that takes."""
+"""Minimising: a minimal part of a list that still has the property, and the number of calls needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_culprit_among_many_takes_few_calls() -> None:
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.sets(st.integers(0, n - 1))))))
 def test_the_part_does_it_and_nothing_less_does(case: tuple[int, list[set[int]]]) -> None:
-    """Several sets may each be enough; the whole always is."""
+    """Several sets may each be sufficient; the whole list always is."""
     length, enough = case
     asked: list[tuple[int, ...]] = []
 

@@ -1,4 +1,4 @@
-"""The reports for a verdict that is replayed."""
+"""The reports for a replayed verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shown(outcome: Outcome) -> list[pytest.TestReport]:
 
 
 def category(report: pytest.TestReport) -> str:
-    """How pytest counts it: by our words, else by its own."""
+    """Return pytest's category for the report: with the harness's words, otherwise with pytest's own."""
     ours = plugin.pytest_report_teststatus(report)
     if ours is not None:
         return ours[0]

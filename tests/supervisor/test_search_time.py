@@ -1,4 +1,4 @@
-"""How long a worker may search for leaks."""
+"""The time that a worker may use to search for leaks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_all_searches_share_the_time_and_those_within_others_count_once() -> Non
 
 
 def test_a_search_gives_itself_no_time() -> None:
-    """The time of the run is that without searches: otherwise each second would allow a tenth of another one."""
+    """The run's time excludes searches: otherwise each second of search would allow a tenth of another one."""
     clock = Clock()
     made = SearchTime(None, clock=clock)
     clock.now += 200

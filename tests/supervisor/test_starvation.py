@@ -1,4 +1,4 @@
-"""Why a case exceeded its limit: whether it had a processor."""
+"""Why a case exceeded its limit: whether it got a processor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.supervisor.starvation import (
         ({1: 0.5}, {1: 5.6}, 10.0, "the machine was too busy: of 10 s, it waited 5 s for a processor"),
         # It ran, or waited for something else.
         ({1: 0.5}, {1: 1.5}, 10.0, ""),
-        # One thread of several; one that began later.
+        # One thread of several; one that started later.
         (
             {1: 0.0, 2: 0.0},
             {1: 0.0, 2: 8.0},
@@ -32,9 +32,9 @@ from harness.supervisor.starvation import (
             "of 10 s, it waited 8 s for a processor",
         ),
         ({1: 0.0}, {1: 0.0, 7: 8.0}, 10.0, "of 10 s, it waited 8 s for a processor"),
-        # Two threads, each of which had a processor for most of the time.
+        # Two threads, each of which had a processor most of the time.
         ({1: 0.0, 2: 0.0}, {1: 4.0, 2: 4.0}, 10.0, ""),
-        # Nothing was read, or for too short a time.
+        # No readings, or over too short a time.
         ({}, {}, 10.0, ""),
         ({1: 0.0}, {1: 1.9}, 1.9, ""),
     ],
@@ -64,7 +64,7 @@ def test_read_waits_has_each_thread_and_child(tmp_path: Path) -> None:
 
 
 def test_read_waits_of_this_process() -> None:
-    """The figures are those of the kernel: a thread that shares its processor with another process has waited."""
+    """The kernel's figures: a thread that shares its processor with another process has waited."""
     allowed = os.sched_getaffinity(0)
     own = threading.get_native_id()
     os.sched_setaffinity(own, {min(allowed)})

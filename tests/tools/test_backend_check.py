@@ -1,4 +1,4 @@
-"""``harness backend check`` on a device from a package in a temporary folder, whole and with flaws."""
+"""``harness backend check`` with a device from a package in a temporary folder, working and with flaws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.outside.package import environment, install
 
 
 def check(folder: Path, **flaws: str) -> tuple[int, dict[str, dict[str, Any]], str]:
-    """Return exit status, results by name, and what was printed on standard error."""
+    """Return exit status, results by name, and the output on standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "harness.cli", "backend", "check", "npu", "--json"],
         env={**os.environ, **environment(folder, **flaws)},
@@ -30,7 +30,7 @@ def check(folder: Path, **flaws: str) -> tuple[int, dict[str, dict[str, Any]], s
 
 @pytest.mark.acceptance
 def test_a_good_device(tmp_path: Path) -> None:
-    """What works, and what this device lacks, each with its meaning."""
+    """Working features and missing ones are reported, each with its meaning."""
     status, results, error = check(install(tmp_path / "site"))
     assert status == 0, error
     assert tuple(results) == tuple(MEANINGS)

@@ -1,4 +1,4 @@
-"""The statement of a run, level by level, from verdicts as plain values and from the journal of a run."""
+"""The statement of a run, level by level, from verdicts as plain values and from a run's journal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_fails():
 
 @pytest.mark.acceptance
 def test_the_statement_of_a_run(tmp_path: Path) -> None:
-    """The command names the levels, their failures and hashes, and writes all of it as JSON."""
+    """The command names the levels, their failures and hashes, and writes all of this as JSON."""
     project = Project(tmp_path / "project")
     project.write("suites/s/test_s.py", _CASES)
     folder = project.folder / "configs/conformance"
@@ -136,7 +136,7 @@ def a_ledger(folder: Path) -> Ledger:
 
 
 def forged(change: str) -> Callable[[dict[str, Any]], object]:
-    """What a forger may do to a kept statement."""
+    """Return a forger's change to a stored statement."""
     return {
         "a failed case is left out of the list": lambda kept: kept["lists"].update(graphs=[CASES[1]]),
         "the state": lambda kept: kept["statement"]["levels"][0].update(state="passed"),

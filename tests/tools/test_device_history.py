@@ -1,4 +1,4 @@
-"""The history of devices over runs: pure, over journals."""
+"""The history of devices over runs: pure functions of journals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories of imported results: ids, journal, and what may not be done with them."""
+"""Run directories of imported results: ids, journal, and forbidden operations."""
 
 from __future__ import annotations
 

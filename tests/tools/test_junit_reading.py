@@ -1,4 +1,4 @@
-"""JUnit files of other tools: what each case becomes, and the sentence for each file that is refused."""
+"""JUnit files of other tools: the outcome of each case, and the message for each refused file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waivers proposed from a run: what becomes an entry, what a remark, and that any text comes through YAML unharmed."""
+"""Waivers proposed from a run: entries, remarks, and texts that YAML preserves."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ruled(case: str, outcome: Outcome, by: Outcome, text: str, source: str) -> b
 
 
 def loaded(proposals: Proposals, folder: Path) -> tuple[Waiver, ...]:
-    """The waivers that a person has who fills in the gaps."""
+    """Return the waivers that a person gets after filling in the gaps."""
     path = folder / "proposed.yaml"
     path.write_text(proposals_yaml(proposals, "a run").replace("owner: ''", "owner: somebody"), encoding="utf-8")
     return load_waivers([path], folder)
@@ -168,7 +168,7 @@ def test_many_red_cases_are_not_compared_with_each_other() -> None:
     contents = reader.JournalContents(Path("journal.ndjson"), tuple(build.events(build.collected(*ids), *lines)))
     begin = time.process_time()
     assert cases(propose_waivers(contents, None, TODAY)) == ids
-    assert time.process_time() - begin < 4  # comparing them takes 10 s and more
+    assert time.process_time() - begin < 4  # comparing all of them takes more than 10 s
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from typing import BinaryIO, Protocol
 from tests.warm.launch import MARK, MARK_LENGTH, Launch, can_be_warm, early
 
 ROOT = Path(__file__).parents[2]
-#: The variable that has all processes started cold, as a user starts them.
+#: The variable that makes all processes start cold, as a user starts them.
 COLD = "TESTS_COLD"
-#: The prefixes of variables that are meant for the session of these tests.
+#: The prefixes of variables that concern the session of these tests.
 FOREIGN = ("HARNESS_", "PYTEST_", "COV_", "TORCH")
 
 
 class Process(Protocol):
-    """What tests use of a process. `subprocess.Popen` has it, too."""
+    """The part of a process's interface that tests use. `subprocess.Popen` has it, too."""
 
     pid: int
     returncode: int | None
@@ -68,10 +68,10 @@ class WarmProcess:
 
 
 class Server:
-    """A server of this process. It ends when this process does."""
+    """A server of this process. It ends with this process."""
 
     def __init__(self, early_variables: Mapping[str, str]) -> None:
-        """`early_variables` are those that its forks cannot act on any more. See `launch.early`."""
+        """Start a server with `early_variables`, which its forks can no longer change. See `launch.early`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         others = {name: value for name, value in inherited.items() if name not in early(inherited)}
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,19 +96,19 @@ class Server:
         output: BinaryIO,
         errors: BinaryIO | None = None,
     ) -> int:
-        """Start a Python with these arguments in a session of its own. Returns the process id."""
+        """Start a Python with these arguments in its own session. Return the process id."""
         with open(os.devnull, "rb") as nothing:
             descriptors = [nothing.fileno(), output.fileno(), (errors or output).fileno()]
             launch = Launch(tuple(arguments), str(folder), dict(environment), (0, 1, 2), session=True)
             return self.ask(launch.to_json(), descriptors)
 
     def close(self) -> None:
-        """End it. Processes that it has started go on."""
+        """End the server. Processes that it has started continue."""
         self._connection.close()
         self._process.wait()
 
     def ask(self, request: bytes, descriptors: Sequence[int] = ()) -> int:
-        """Returns the answer to a request."""
+        """Return the answer to a request."""
         socket.send_fds(self._connection, [request], descriptors)
         answer = self._connection.recv(1000)
         assert answer, "the warm server has ended: see its error output"
@@ -116,14 +116,14 @@ class Server:
 
 
 class _Servers:
-    """The servers of this process: one for each set of early variables that came more than once."""
+    """The servers of this process: one per set of early variables that occurred more than once."""
 
     def __init__(self) -> None:
         self._running: dict[frozenset[tuple[str, str]], Server] = {}
         self._seen = set[frozenset[tuple[str, str]]]()
 
     def find(self, environment: Mapping[str, str]) -> Server | None:
-        """Returns the server for processes with this environment. None when there was none like it before."""
+        """Return the server for processes with this environment; None if it occurs for the first time."""
         variables = early(environment)
         key = frozenset(variables.items())
         if key not in self._seen:
@@ -137,7 +137,7 @@ class _Servers:
         return list(self._running.values())
 
     def close(self) -> None:
-        """End all."""
+        """End all servers."""
         for server in self._running.values():
             server.close()
         self._running.clear()
@@ -155,9 +155,9 @@ def start(
     *,
     cold: bool = False,
 ) -> Process:
-    """Start a Python with these arguments in a session of its own. Without `errors` both outputs go to `output`.
+    """Start a Python with these arguments in its own session. Without `errors`, both outputs go to `output`.
 
-    It is a fork of a server, unless `cold`, or it is the first with such an environment.
+    It is a fork of a server, unless `cold`, or unless it is the first with such an environment.
     """
     if not cold and COLD not in os.environ and can_be_warm(arguments):
         server = SERVERS.find(environment)
@@ -182,9 +182,9 @@ def run(
     *,
     timeout: float = 600.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python with these arguments to its end, as `subprocess.run` does with text, and keep both its outputs.
+    """Run a Python with these arguments to its end, as `subprocess.run` does with text, and keep both outputs.
 
-    Raises TimeoutExpired, and kills the process, after `timeout` seconds.
+    Kill the process and raise TimeoutExpired after `timeout` seconds.
     """
     words = [str(word) for word in arguments]
     variables = dict(os.environ if environment is None else environment)
@@ -206,7 +206,7 @@ def _text(file: BinaryIO) -> str:
 
 
 def restore_signals() -> None:
-    """Set the default actions. The parent may ignore signals: a shell does so for background jobs, and nohup does."""
+    """Restore the default actions. The parent may ignore signals, as nohup and a shell with background jobs do."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

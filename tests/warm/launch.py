@@ -1,4 +1,4 @@
-"""How a Python is to be started, and making a forked process that Python."""
+"""A description of a Python process to start, and the code that turns a fork into it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-#: A variable that every process of a run has, with a value of this length: tests find the processes by it.
+#: A variable in each process of a run, whose value has this length: tests find the processes by it.
 MARK = "ACCEPTANCE_RUN"
 MARK_LENGTH = 16
 #: The prefixes of variables that take effect when the interpreter or a library is loaded.
@@ -23,7 +23,7 @@ _MAX_DESCRIPTORS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A Python to be started. `arguments` are those after the interpreter's name.
+    """A Python to start. `arguments` are those after the interpreter's name.
 
     `descriptors` are the numbers that the passed descriptors get. `blocked` and `ignored` are signals.
     """
@@ -48,19 +48,19 @@ class Launch:
 
 
 def can_be_warm(arguments: Sequence[str]) -> bool:
-    """Whether a fork can go on as a Python with these arguments."""
+    """Return whether a fork can continue as a Python with these arguments."""
     return arguments[0] == "-m" or tuple(arguments[:2]) == ("-u", "-c")
 
 
 def early(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that a process which has started can no longer act on."""
+    """Return the variables that have no effect once a process has started."""
     return {name: value for name, value in environment.items() if name.startswith(_EARLY)}
 
 
 def become(launch: Launch, descriptors: Sequence[int], path: Sequence[str]) -> None:
-    """Make this forked process the Python of `launch`, up to its arguments. `path` is ``sys.path`` without its first.
+    """Turn this fork into the Python of `launch`, up to its arguments. `path` is ``sys.path`` without its first entry.
 
-    `descriptors` were passed to it. All others are closed.
+    `descriptors` were passed to this process. All others are closed.
     """
     if launch.session:
         os.setsid()
@@ -81,11 +81,11 @@ def become(launch: Launch, descriptors: Sequence[int], path: Sequence[str]) -> N
 
 
 def go_on(arguments: Sequence[str]) -> None:
-    """Run what `arguments` name, as the interpreter does. It ends the process with SystemExit where it has a status."""
+    """Run what `arguments` name, as the interpreter does. Raise SystemExit if that has an exit status."""
     if arguments[0] == "-m":
         sys.argv = list(arguments[1:])
         if not hasattr(sys.modules.get(arguments[1]), "__path__"):
-            sys.modules.pop(arguments[1], None)  # what runs is not what others import; a package has a module for it
+            sys.modules.pop(arguments[1], None)  # importers must not get the module that runs; a package has another
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = ["-c", *arguments[3:]]
@@ -93,7 +93,7 @@ def go_on(arguments: Sequence[str]) -> None:
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
-    """Move the descriptors to these numbers. All others are closed."""
+    """Move the descriptors to these numbers, and close all others."""
     above = max((*descriptors, *numbers)) + 1
     for offset, descriptor in enumerate(descriptors):
         os.dup2(descriptor, above + offset)
@@ -104,7 +104,7 @@ def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
 
 
 def _show_mark(mark: str) -> None:
-    """Write the mark where the kernel shows the environment that this process was started with.
+    """Write the mark to the memory in which the kernel finds this process's initial environment.
 
     The server was started with a mark of the same length.
     """

@@ -1,7 +1,7 @@
 """The server: ``python -m tests.warm.server DESCRIPTOR``. It imports once, and forks on request.
 
-Each packet of the connection is a request, and has one answer. A `Launch`, with descriptors, is answered with a process
-id. ``{"reap": PID}`` is answered with the exit status of an ended process. The server ends with the connection.
+Each packet on the connection is a request, and has one answer. The answer to a `Launch`, with descriptors, is a process
+id. The answer to ``{"reap": PID}`` is the exit status of an ended process. The server ends with the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.warm import spares
 from tests.warm.launch import Launch, become, go_on
 from tests.warm.spares import MOST_DESCRIPTORS, REQUEST_LIMIT
 
-#: What a controller, a worker and a zygote import before they know of any case; and the command line and its agents.
+#: Modules that a controller, a worker and a zygote import before they know any case; and the command line and its
+#: agents.
 _IMPORTED = (
     "harness.cli.main",
     "harness.tools.cluster.agent",
@@ -35,31 +36,31 @@ _IMPORTED = (
     "harness.zygote.server",
     "execnet.multi",
 )
-#: What only cases import; and xdist, which keeps the ``sys.path`` of its import for its workers.
+#: Modules that only cases import; and xdist, which keeps the ``sys.path`` of its import for its workers.
 _NOT_IMPORTED = ("torch", "numpy", "xdist.plugin")
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What a forked process is to become."""
+    """The process that a fork will become."""
 
     launch: Launch
     descriptors: list[int]
 
 
 class _Imports:
-    """Imports while pytest's import hook is in place, which rewrites the asserts of plugins."""
+    """Imports the modules while pytest's import hook, which rewrites assertions of plugins, is active."""
 
     def pytest_configure(self) -> None:
         from harness.reporting.page import document
 
         for name in _IMPORTED:
             importlib.import_module(name)
-        document.template()  # kept by the module; reading it is a fifth of a short run
+        document.template()  # the module caches it; reading it takes a fifth of a short run
 
 
 def main() -> None:
-    """Import, serve; and in a fork, go on as what it is to become."""
+    """Import and serve requests; in a fork, continue as the requested process."""
     connection, path = socket.socket(fileno=int(sys.argv[1])), sys.path[1:]
     before = list(sys.path)
     with tempfile.TemporaryDirectory() as empty:
@@ -75,14 +76,14 @@ def main() -> None:
     imported = [name for name in _NOT_IMPORTED if name in sys.modules]
     assert not imported, f"{imported} must not be imported yet"
     gc.collect()
-    gc.freeze()  # else each collection of a fork visits, and so copies, all that was imported
+    gc.freeze()  # otherwise each collection in a fork visits, and so copies, all imported objects
     made = _serve(connection)
     if made is None:
         return
     while True:
         become(made.launch, made.descriptors, path)
         if "--isolation=none" in made.launch.arguments:
-            gc.unfreeze()  # cases run in this process or its workers: what they leave is looked for among all objects
+            gc.unfreeze()  # cases run in this process or its workers, and all objects are searched for leaks
         spare = spares.prepare(spares.needed(made.launch.arguments))
         if spare is None:
             break
@@ -91,7 +92,7 @@ def main() -> None:
 
 
 def _serve(connection: socket.socket) -> _Made | None:
-    """Answer requests. Returns in a fork; in the server it returns None at the end of the connection."""
+    """Answer requests. In a fork, return the process to become; in the server, return None when the connection ends."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, REQUEST_LIMIT, MOST_DESCRIPTORS)
         if not data:

@@ -1,7 +1,7 @@
 """Children that a warm controller forks before it begins, for the processes that it will start.
 
-They are its own children, as its workers and its zygote have to be, and know nothing of its session. What is asked of
-`subprocess` is given to the next of them. When there is none left, or it is another program, it is started as usual.
+They are its own children, as its workers and its zygote must be, and know nothing of its session. The next of them
+serves each request to `subprocess`. If none is left, or for another program, the process is started as usual.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from tests.warm.launch import Launch, can_be_warm, early
 
-#: Bytes and descriptors of a request.
+#: The maximum number of bytes and descriptors of a request.
 REQUEST_LIMIT, MOST_DESCRIPTORS = 1 << 20, 253
 _WORKERS = re.compile(r"(?:-n|--numprocesses=)(\d+)")
 _NODES = re.compile(r"--nodes=(\d+)")
-#: What starts pytest, or agents of a cluster.
+#: Command lines that start pytest, or agents of a cluster.
 _AGENT, _CLUSTER = ("-m", "harness.tools.cluster.agent"), ("-m", "harness.cli", "cluster", "run")
-#: It starts pytest several times, one after the other: as many are prepared. Further ones start as usual.
+#: It starts pytest several times in sequence, so this many spares are prepared. Further processes start as usual.
 _BISECT, _RUNS = ("-m", "harness.cli", "bisect"), 12
-#: Signals that Python ignores or handles by itself when it starts.
+#: Signals that Python ignores or handles itself when it starts.
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
 
 
 def needed(arguments: Sequence[str]) -> int:
-    """Returns how many processes a Python with these arguments starts: pytest's are a zygote, and workers."""
+    """Return the number of processes that a Python with these arguments starts: pytest's are a zygote, and workers."""
     began = tuple(arguments[:4])
     if began == _CLUSTER and "--engine=local" in arguments:
         return next((int(found[1]) for word in arguments if (found := _NODES.fullmatch(word))), 0)
@@ -47,16 +47,16 @@ def needed(arguments: Sequence[str]) -> int:
 
 
 def prepare(count: int) -> tuple[Launch, list[int]] | None:
-    """Fork `count` spares, and have `subprocess` use them.
+    """Fork `count` spares, and make `subprocess` use them.
 
-    Returns None in this process. In a spare it returns what the spare is to become, and the descriptors.
+    Return None in this process. In a spare, return the launch to become, and the descriptors.
     """
     waiting = deque[Spare]()
     for _ in range(count):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if not pid:
-            # Only the end of this connection stops it: the end of its parent.
+            # Only the end of this connection, when its parent ends, stops a spare.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             for connection in (ours, *(spare.connection for spare in waiting)):
                 connection.close()
@@ -67,7 +67,7 @@ def prepare(count: int) -> tuple[Launch, list[int]] | None:
         theirs.close()
         waiting.append(Spare(pid, ours))
     if waiting:
-        # There is no public place in which all programs of a process are started.
+        # There is no public hook through which all programs of a process are started.
         module: Any = subprocess
         module._USE_POSIX_SPAWN = False
         module._fork_exec = _Starter(waiting, module._fork_exec)
@@ -82,7 +82,7 @@ class Spare:
     connection: socket.socket
 
     def use(self, launch: Launch, descriptors: Sequence[int]) -> bool:
-        """Have it become that. Returns whether it still lives."""
+        """Make it become that process. Return whether it still lives."""
         try:
             socket.send_fds(self.connection, [launch.to_json()], descriptors)
         except (BrokenPipeError, ConnectionResetError):
@@ -94,7 +94,7 @@ class Spare:
 
 
 class _Starter:
-    """Takes the place of ``subprocess._fork_exec``."""
+    """Replaces ``subprocess._fork_exec``."""
 
     def __init__(self, waiting: deque[Spare], start: Callable[..., int]) -> None:
         self._waiting = waiting
@@ -109,7 +109,7 @@ class _Starter:
         words = without_env([os.fsdecode(word) for word in command], variables)
         usual = close_fds and group == -1 and identity == [None, None, None, -1]
         if usual and words[0] == sys.executable and can_be_warm(words[1:]) and early(variables) == self._early:
-            # Where subprocess makes no pipe, it has -1 and the child keeps what its parent has.
+            # Without a pipe, subprocess passes -1, and the child keeps its parent's descriptor.
             standard = {number: number if made == -1 else made for number, made in enumerate((stdin, stdout, stderr))}
             passed = standard | {number: number for number in kept if number != error_pipe}
             launch = Launch(
@@ -133,7 +133,7 @@ class _Starter:
 
 
 def without_env(words: list[str], variables: dict[str, str]) -> list[str]:
-    """Returns the command after ``env NAME=VALUE...``, and adds these to the variables."""
+    """Return the command after ``env NAME=VALUE...``, and add these variables to `variables`."""
     if words[0] != "env":
         return words
     for position, word in enumerate(words[1:], 1):

@@ -1,4 +1,4 @@
-"""What a warm process does is what a cold one does."""
+"""A warm process behaves like a cold one."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_error(broken):
 
 @pytest.fixture(autouse=True)
 def _warm() -> None:
-    """The first process with an environment is cold. None of these is the first."""
+    """Use up the first process with an environment, which is cold. None of the processes here is the first."""
     client.SERVERS.find(os.environ)
 
 
 def _reported(folder: Path, *, cold: bool) -> tuple[int, Any, str]:
-    """Exit status, what the script tells, and the rest of the output."""
+    """Return the exit status, the script's report, and the rest of the output."""
     (folder / "tells.py").write_text(_TELLS)
     with (folder / "out").open("wb") as output:
         environment = {**os.environ, "OWN": "value", MARK: secrets.token_hex(8)}
@@ -105,7 +105,7 @@ def test_a_warm_process_has_all_that_a_cold_one_has(tmp_path: Path) -> None:
     assert cold[0] == 7
 
 
-#: Writes down what each process of a run is when it has read its command line.
+#: Records the properties of each process of a run after it has read its command line.
 _CONFTEST = """
 import json, os, pathlib, signal, sys
 
@@ -145,28 +145,28 @@ def test_each_process_of_a_run_is_what_it_is_in_a_cold_one(tmp_path: Path, sprea
 
 
 def _run(project: Project, *arguments: str, cold: bool, **more: Any) -> Result:
-    """A run, and whether it was what it was to be."""
+    """Run, and check that the processes were warm or cold as requested."""
     running = project.start(*arguments, cold=cold, **more)
     assert isinstance(running.process, client.WarmProcess) is not cold
     return running.result()
 
 
 def _shown(project: Project, result: Result) -> list[str]:
-    """What a run printed, without stacks, and without what differs between any two runs."""
+    """Return a run's output without stacks, and without the parts that differ between any two runs."""
     text = result.terminal.replace(result.run_dir.name, "RUN").replace(str(project.folder), "PROJECT")
     for pattern, by in (
         (r"\d+\.\d+ ?s", "N s"),
-        (r"=+( [^=]+ )=+", r"=\1="),  # the width follows from the time
+        (r"=+( [^=]+ )=+", r"=\1="),  # the width depends on the time
         (r"0x[0-9a-f]+", "ADDRESS"),
         (r"\b(pid|process|thread) \d+", r"\1 N"),
     ):
         text = re.sub(pattern, by, text)
-    # A warm process has frames of the server below those of pytest, so its stacks are not shortened.
+    # A warm process has the server's frames below pytest's, so its stacks are not shortened.
     return [line for line in text.splitlines() if not line.startswith(("  File ", "  [… "))]
 
 
 def _journal(result: Result) -> list[tuple[object, ...]]:
-    """What the journal says of the verdicts."""
+    """Return the journal's entries about the verdicts."""
     names = ("event", "case", "attempt", "alone", "outcome", "final", "exit_status", "reason", "state")
     return [tuple(line.get(name) for name in names) for line in result.lines if line["event"] != "activity"]
 

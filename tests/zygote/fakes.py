@@ -1,4 +1,4 @@
-"""Fake processes of a zygote: they end at once when a test says so."""
+"""Fake processes of a zygote, which end when a test says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.checks.process import stuck_text
 
 
 def no_room(code: int = errno.EAGAIN) -> OSError:
-    """What the kernel says when it has no room for another process."""
+    """Return the error of a kernel that cannot create another process."""
     return OSError(code, os.strerror(code))
 
 
@@ -23,11 +23,11 @@ class FakeProcesses:
         self.commands: dict[int, str] = {}
         self.sessions: dict[int, int] = {}
         self.signals: list[tuple[int, int]] = []
-        #: Those that SIGKILL does not end.
+        #: Processes that SIGKILL does not end.
         self.immortal: set[int] = set()
-        #: Those whose end can be seen, and which cannot be waited for yet.
+        #: Processes whose end is visible, but which cannot be waited for yet.
         self.held: set[int] = set()
-        #: What each leaves to its parent's parent when it ends.
+        #: By process, the children that it leaves to its parent's parent when it ends.
         self.leaves: dict[int, list[int]] = {}
         self.reaped: list[int] = []
         self._codes: dict[int, int] = {}
@@ -36,7 +36,7 @@ class FakeProcesses:
         self._next = 1000
 
     def add(self, command: str, *, left_by: int | None = None) -> int:
-        """A process that the zygote did not fork: a child of it now, or once `left_by` has ended."""
+        """Add a process that the zygote did not fork: a child of it now, or once `left_by` has ended."""
         pid = self._next = self._next + 1
         self.commands[pid] = command
         if left_by is not None:
@@ -45,7 +45,7 @@ class FakeProcesses:
         return pid
 
     def end(self, pid: int, code: int = 0) -> None:
-        """The process ends now."""
+        """End the process now."""
         if pid in self._codes:
             return
         self._codes[pid] = code
@@ -96,6 +96,6 @@ class FakeProcesses:
         return stuck_text(pid, self.commands[pid], "D", "nv_wait")
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close all open descriptors."""
         for pid in list(self._writers):
             self.end(pid)

@@ -33,7 +33,7 @@ EXIT = {"op": "exit", "executor": "old", "status": 0, "swept": [], "stuck": []}
 
 
 class FakeZygote:
-    """Sends a greeting, then an answer to each message it gets, and hangs up when it has none left.
+    """Sends a greeting, then an answer to each message, and hangs up when it has no more answers.
 
     An answer is a list of messages or of bytes; an empty one is silence.
     """
@@ -45,7 +45,7 @@ class FakeZygote:
         self.log.write_text("its last words\n")
         self._greeting = greeting
         self._answers = list(answers)
-        #: Cleared: it reads no more.
+        #: While cleared, it does not read.
         self.reading = threading.Event()
         self.reading.set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ class FakeZygote:
             self.heard.append(heard)
             for answer in self._answers.pop(0):
                 connection.sendall(answer if isinstance(answer, bytes) else encode_message(answer))
-        if not self._greeting:  # it never gets ready: until the other end has had enough
+        if not self._greeting:  # it never gets ready: wait until the other end gives up
             channel.receive()
         channel.close()
 
@@ -93,7 +93,7 @@ def stop(tmp_path: Path) -> Iterator[StopListener]:
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """The process that a fake zygote gives out as its own. It is stopped, as one that does not answer may be."""
+    """Yield the process that a fake zygote presents as its own. It is stopped, as one that does not answer may be."""
     with subprocess.Popen(["sleep", "600"]) as started:
         started.send_signal(signal.SIGSTOP)
         yield started

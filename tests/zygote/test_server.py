@@ -21,7 +21,7 @@ from tests.zygote.fakes import FakeProcesses, no_room
 
 
 class FullSocket(socket.socket):
-    """A listening socket of a process that has no descriptors left, as often as it is reported."""
+    """A listening socket of a process that runs out of descriptors as often as `refusals` says."""
 
     refusals = 0
 
@@ -54,7 +54,7 @@ class Bench:
         self._channels: list[Channel] = []
 
     def knock(self) -> Channel:
-        """Connect without being let in."""
+        """Connect without being accepted."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(60)
         connection.connect(self._address)
@@ -62,14 +62,14 @@ class Bench:
         return self._channels[-1]
 
     def connect(self) -> Channel:
-        """A supervisor that has heard the greeting."""
+        """Return a supervisor's channel that has received the greeting."""
         channel = self.knock()
         self.server.turn()
         assert self.hear(channel)["op"] == "hello"
         return channel
 
     def order(self, channel: Channel, name: str, descriptors: int = ORDER_DESCRIPTORS) -> int:
-        """Order an executor; a descriptor at whose end all that were sent with the order are closed."""
+        """Order an executor; return a descriptor that reports when all descriptors of the order are closed."""
         reader, writer = os.pipe()
         channel.send({"op": "spawn", "executor": name}, [writer] * descriptors)
         os.close(writer)
@@ -77,31 +77,31 @@ class Bench:
         return reader
 
     def spawn(self, channel: Channel, name: str) -> int:
-        """Have an executor; its process id."""
+        """Start an executor; return its process id."""
         os.close(self.order(channel, name))
         answer = self.hear(channel)
         assert (answer["op"], answer["executor"]) == ("spawned", name)
         return int(answer["pid"])
 
     def end(self, pid: int, code: int = 0) -> None:
-        """A process ends, and the server sees it."""
+        """End a process, and let the server see it."""
         self.processes.end(pid, code)
         self.server.turn()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, to the last moment of it."""
+        """Advance the time by this many seconds."""
         self.now += seconds
         self.server.turn()
 
     def hear(self, channel: Channel) -> Message:
-        """The next message, which must have been sent."""
+        """Return the next message, which must have been sent."""
         while (message := channel.pop()) is None:
             channel.receive()
             assert not channel.closed, "the server has hung up"
         return message
 
     def silent(self, channel: Channel) -> bool:
-        """Whether nothing was sent, and the connection stands."""
+        """Return whether nothing was sent, and the connection is open."""
         channel.socket.setblocking(False)
         try:
             channel.receive()
@@ -267,7 +267,7 @@ def test_a_supervisor_that_cannot_be_let_in_is_let_in_later(bench: Bench) -> Non
     assert bench.hear(channel)["op"] == "hello"
 
 
-# What executors leave running
+# Processes that executors leave running
 
 
 def test_processes_that_an_executor_leaves_are_killed_and_reported(bench: Bench) -> None:
@@ -315,7 +315,7 @@ def test_a_fork_of_a_case_in_a_cold_executor_is_called_so(bench: Bench) -> None:
 
 
 def test_a_helper_that_clears_up_is_left_the_time_to(bench: Bench) -> None:
-    """It is no leftover of the case: nothing is said of it."""
+    """It is not reported as a leftover of the case."""
     channel = bench.connect()
     quick, slow = bench.spawn(channel, "a"), bench.spawn(channel, "b")
     helper = bench.processes.add("/usr/lib/torch/bin/torch_shm_manager", left_by=quick)
@@ -396,14 +396,14 @@ def test_an_end_that_a_debugger_holds_back_is_waited_for_without_blocking(bench:
     assert bench.silent(channel)
     bench.processes.held.discard(pid)
     bench.wait(REAP_PAUSE)
-    bench.server.turn()  # the end of what it left
+    bench.server.turn()  # the end of the process that it left
     assert bench.silent(channel)
     bench.processes.held.discard(left)
     bench.wait(REAP_PAUSE)
     assert bench.hear(channel)["swept"] == ["sleep 1000"]
 
 
-# Supervisors that go
+# Supervisors that leave
 
 
 def test_a_supervisor_that_goes_takes_its_executors_with_it(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-/* A fake libcublas.so: its version, as the probe asks for it. */
+/* A fake libcublas.so with the version function that the probe calls. */
 #include <stdlib.h>
 
 int cublasGetProperty(int part, int *value) {

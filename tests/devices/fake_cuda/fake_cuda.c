@@ -1,10 +1,10 @@
 /* A fake libcuda.so.1: the calls that the probe makes, answered from environment variables instead of a driver.
  *
  *   FAKE_CUDA_INIT        the status that cuInit returns
- *   FAKE_CUDA_COUNT       how many devices are visible; 1 unless set
+ *   FAKE_CUDA_COUNT       the number of visible devices; 1 unless set
  *   FAKE_CUDA_ATTRIBUTE   the status that cuDeviceGetAttribute returns
  *   FAKE_CUDA_<number>    the value of that attribute; 0 unless set
- *   FAKE_CUDA_CRASH       cuInit dies of a segmentation fault
+ *   FAKE_CUDA_CRASH       cuInit crashes with a segmentation fault
  *   FAKE_CUDA_HANG        cuInit writes its process id to this named pipe, and then never returns
  */
 #include <signal.h>

@@ -1,10 +1,10 @@
-/* What the fake NVML does not have of NVML: how GPUs are linked. It is loaded in its place, and brings it along.
+/* The links between GPUs, which the fake NVML lacks. It is loaded in place of the fake NVML, and loads that.
  *
- *   FAKE_LINKS         how many NVLinks each GPU has; 18 unless set
- *   FAKE_LINKS_ACTIVE  how many of them are active; all unless set
+ *   FAKE_LINKS         the number of NVLinks per GPU; 18 unless set
+ *   FAKE_LINKS_ACTIVE  the number of active ones; all unless set
  *   FAKE_P2P_READ, FAKE_P2P_WRITE, FAKE_P2P_NVLINK  "<gpu> <gpu> <status>": the status from the first to the second; 0 for all others
- *   FAKE_FABRIC        the state of the fabric of each GPU; 3, joined, unless set
- *   FAKE_FABRIC_STATUS its status; 0, success, unless set
+ *   FAKE_FABRIC        the state of each GPU's fabric; 3 (joined) unless set
+ *   FAKE_FABRIC_STATUS its status; 0 (success) unless set
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,39 +1,39 @@
 /* A fake libnvidia-ml.so.1: the calls that the harness makes, answered from environment variables instead of a driver.
  *
- * Layouts and numbers are those of NVML's public interface, so that the real pynvml loads this library and is none the
- * wiser. What each variable does (lists are indices separated by commas; all are read at every call):
+ * Layouts and numbers are those of NVML's public interface, so the real pynvml loads this library. The variables are
+ * read at each call; lists are indices separated by commas:
  *
- *   FAKE_NVML_GPUS    how many GPUs, 0 to 64; 8 unless set
+ *   FAKE_NVML_GPUS    the number of GPUs, 0 to 64; 8 unless set
  *   FAKE_NVML_MIG     these have MIG mode on
- *   FAKE_NVML_SLICES  how many instances each of those is cut into, 0 to 6; 2 unless set
- *   FAKE_NVML_LOST    these answer "GPU is lost" to everything after their UUID
- *   FAKE_NVML_GONE    these answer "GPU is lost" when asked for their handle
+ *   FAKE_NVML_SLICES  the number of instances of each of those, 0 to 6; 2 unless set
+ *   FAKE_NVML_LOST    these answer "GPU is lost" to all queries except for their UUID
+ *   FAKE_NVML_GONE    these answer "GPU is lost" to a request for their handle
  *   FAKE_NVML_LOST_SLICES, FAKE_NVML_GONE_SLICES  the same for instances, by their slot, which counts from 1
- *   FAKE_NVML_NO_ECC  these have no ECC to switch; of the rest, those with an even index have it on
+ *   FAKE_NVML_NO_ECC  these cannot switch ECC; of the others, those with an even index have ECC on
  *   FAKE_NVML_OTHER   these are another model, with less memory
  *   FAKE_NVML_NAME    the model's name
- *   FAKE_NVML_UUID    what every GPU says its UUID is; with "none", it says that this is not supported
+ *   FAKE_NVML_UUID    the UUID of every GPU; with "none", the query of the UUID is not supported
  *   FAKE_NVML_INIT    the status that nvmlInitWithFlags returns
  *   FAKE_NVML_COUNT   the status that nvmlDeviceGetCount_v2 returns
  *   FAKE_NVML_HANG    the name of a call that does not return
  *   FAKE_NVML_LOG     a file to which each call appends its name and a newline
  *   FAKE_NVML_NO_EVENTS  these support no events
- *   FAKE_NVML_STATE   a file that says how the GPUs fare. It is read at every call, so that what it says may change
- *                     while a process runs. A line is "<index> <word> <number>", of several the last counts. Words:
+ *   FAKE_NVML_STATE   a file with the state of the GPUs. It is read at each call, so it may change while a process
+ *                     runs. A line is "<index> <word> <number>"; the last of several counts. Words:
  *     ecc_corrected ecc_uncorrected ecc_aggregate   ECC counts: volatile, volatile, uncorrected since manufacture
  *     rows_correctable rows_uncorrectable rows_pending rows_failed   remapped rows
- *     pages_pending     whether a page is to be retired, on the other model, which remaps no rows
+ *     pages_pending     whether a page will be retired, on the other model, which remaps no rows
  *     throttle          the mask of reasons for slow clocks
  *     temperature       in degrees Celsius; 40 unless set
  *     replays           the counter of PCIe replays
- *     graphics_clock memory_clock power_limit   what is set, in MHz and milliwatts; not supported unless given here
- *     lost              with 1, the GPU is lost, to everything after its UUID
- *     lost_from         from this question about it on, counted from 1 in each process, the GPU is lost
+ *     graphics_clock memory_clock power_limit   the settings, in MHz and milliwatts; not supported unless given here
+ *     lost              with 1, the GPU is lost: it answers no query except for its UUID
+ *     lost_from         the GPU is lost from this query about it on, counted from 1 in each process
  *     process           the id of a process that uses it
- *     process_until     so often a process is told of it; later it is not
- *     <name of a call>  the status that this call returns, when it is asked about this GPU; with 997 it does not return
- *     xid               this Xid happens to it; such lines add up. "<index> xid <number> <instance>" happens to one
- *                       GPU instance, whose number is its slot's
+ *     process_until     the number of times that the process is listed; later it is not
+ *     <name of a call>  the status that this call returns for this GPU; with 997 it does not return
+ *     xid               an Xid of the GPU; such lines add up. "<index> xid <number> <instance>" is one of a GPU
+ *                       instance, by the number of its slot
  */
 #include <limits.h>
 #include <stdio.h>
@@ -87,7 +87,7 @@ static int listed(const char *variable, int gpu) {
     return 0;
 }
 
-/* What the file of states says of a GPU. */
+/* The state of a GPU in the state file. */
 static long state(int gpu, const char *word, long otherwise) {
     const char *path = getenv("FAKE_NVML_STATE");
     FILE *file = path ? fopen(path, "r") : NULL;
@@ -100,7 +100,7 @@ static long state(int gpu, const char *word, long otherwise) {
     return otherwise;
 }
 
-/* How many Xids there have been, but at most `most`, and what is to be known of the last of them. */
+/* The number of Xids so far, but at most `most`, and the data of the last one. */
 static int xids(int most, int *gpu, long *xid, unsigned *instance) {
     const char *path = getenv("FAKE_NVML_STATE");
     FILE *file = path ? fopen(path, "r") : NULL;
@@ -138,7 +138,7 @@ static Status ready(const char *call) {
     return users ? SUCCESS : UNINITIALIZED;
 }
 
-/* What every question about a device begins with. */
+/* The prologue of each query about a device. */
 static Status ask(const char *call, Device device) {
     Status status = ready(call);
     if (status) return status;
@@ -151,7 +151,7 @@ static Status ask(const char *call, Device device) {
     return status;
 }
 
-/* The same, for what is counted while ECC is on; of a GPU that is cut into instances only what is kept for good. */
+/* The same, for counts that need ECC. A GPU that is divided into instances only has the permanent ones. */
 static Status ask_ecc(const char *call, Device device, unsigned counter) {
     Status status = ask(call, device);
     if (status) return status;
@@ -274,7 +274,7 @@ Status nvmlDeviceGetEccMode(Device device, unsigned *current, unsigned *pending)
     return SUCCESS;
 }
 
-/* Clocks for applications in MHz, 0 graphics and 2 memory; and the limit of power. Not supported unless they are set. */
+/* Application clocks in MHz, 0 graphics and 2 memory; and the power limit. Not supported unless they are set. */
 Status nvmlDeviceGetApplicationsClock(Device device, unsigned domain, unsigned *mhz) {
     Status status = ask(__func__, device);
     if (status) return status;
@@ -305,7 +305,7 @@ Status nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
 Status nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *instance) {
     Status status = ask(__func__, device);
     if (status) return status;
-    /* The first slot is empty, as one is after its instance has been destroyed. */
+    /* The first slot is empty, as after its instance was destroyed. */
     if (index == 0 || index > (unsigned)number("FAKE_NVML_SLICES", 2, MOST_SLICES - 1)) return NOT_FOUND;
     *instance = &slices[device->gpu][index];
     return listed("FAKE_NVML_GONE_SLICES", (int)index) ? GPU_IS_LOST : SUCCESS;
@@ -435,7 +435,7 @@ Status nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSe
     return SUCCESS;
 }
 
-/* Never waits: without an event it says at once that the time is up. */
+/* Never waits: without an event it immediately returns a time-out. */
 Status nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout) {
     Status status = ready(__func__);
     int gpu;

@@ -1,4 +1,4 @@
-"""A headless Chromium that tells what a page asks for and what goes wrong in it."""
+"""A headless Chromium that records a page's requests and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is ins
 
 
 class Seen:
-    """What a page did: requests beside that of the file itself, and messages of the console."""
+    """A page's requests other than for the file itself, and its console messages."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -26,7 +26,7 @@ class Seen:
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """The browser of the system."""
+    """Start the system's browser."""
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
@@ -47,7 +47,7 @@ def opened(
     script: bool = True,
     dark: bool = False,
 ) -> Iterator[tuple[Page, Seen]]:
-    """The file in a new window, drawn to the end. Whatever it asks for beside itself is refused and noted."""
+    """Open the file in a new window, and wait until it is drawn. All other requests are refused and recorded."""
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if dark else "light",

@@ -16,7 +16,7 @@ ENVIRONMENT = {"schema": 1, "versions": {"torch": "2.13.0"}, "devices": [{"uuid"
 
 
 def write(run_dir: Path, *lines: build.Line, environment: object = ENVIRONMENT, tail: bytes = b"") -> Path:
-    """A run directory with these lines and its page; the path of the page."""
+    """Write a run directory with these lines and its page; return the path of the page."""
     run_dir.mkdir(parents=True, exist_ok=True)
     text = b"".join(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in lines)
     (run_dir / journal.FILE_NAME).write_bytes(text + tail)
@@ -35,7 +35,7 @@ def name_of(outcome: Outcome) -> str:
 
 
 def every_outcome() -> Sequence[build.Line]:
-    """A red run with one case of each outcome, and everything else that a page shows."""
+    """Return a red run with one case of each outcome, and all other contents of a page."""
     cases = [name_of(outcome) for outcome in Outcome]
     flaky, lost, not_run = name_of(Outcome.FLAKY), name_of(Outcome.LOST), name_of(Outcome.NOT_RUN)
     lines = [

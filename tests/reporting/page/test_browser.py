@@ -1,4 +1,4 @@
-"""The page in a browser: filters, links, copying, keyboard, phones, and texts that would do harm."""
+"""The page in a browser: filters, links, copying, keyboard, phones, and hostile texts."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_timeline_tells_and_opens(browser: Browser, red: Path) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_texts_have_contrast(browser: Browser, red: Path, dark: bool) -> None:
-    """At least 4.5 to 1, as WCAG's level AA asks for."""
+    """The contrast is at least 4.5 to 1, as WCAG's level AA requires."""
     script = """() => {
       const light = (colour) => {
         const [r, g, b] = colour.match(/[0-9.]+/g).map((v) => v / 255)

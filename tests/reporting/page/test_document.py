@@ -1,4 +1,4 @@
-"""The bytes of a page: the same each time, nothing from outside, and no text of a case that acts in a browser."""
+"""The bytes of a page: deterministic, without external content, and no text of a case is active in a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.reporting.page import document, inert, model, report, shell
 from tests.reporting import build
 from tests.reporting.page import runs
 
-#: What would be harm if it came into a page as it is.
+#: Texts that would be harmful if they were copied into a page unchanged.
 HOSTILE = (
     "</script><script>alert(1)</script>",
     "<!--<script>",
@@ -43,7 +43,7 @@ HOSTILE = (
 
 
 class Read(HTMLParser):
-    """What a parser finds in a page."""
+    """The contents that a parser finds in a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -87,7 +87,7 @@ PLAIN = Read(rendered(*runs.every_outcome()))
 
 
 def hostile_run(text: str) -> list[build.Line]:
-    """A run in which every text of its cases is `text`, as a reader of its journal gets it."""
+    """Return a run in which each text of its cases is `text`, as a reader of its journal gets it."""
     text = re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text) or "x"
     case = f"suites/a/test_a.py::{text}"
     words = {"message": text, "detail": text, "stdout": text, "stderr": text, "log": text, "reproduce": text}
@@ -219,7 +219,7 @@ def test_red_cases_beyond_the_first_are_in_the_page_without_scripts() -> None:
 
 
 def test_the_files_of_the_page_are_in_the_package() -> None:
-    """The globs of pyproject.toml name every file that the page is made of."""
+    """The globs in pyproject.toml match all files of the page."""
     import tomllib
 
     root = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""What a page says, from the journal and environment.json alone."""
+"""The contents of a page, computed from the journal and environment.json alone."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_durations_for_people(seconds: float, text: str) -> None:
     [
         ("\x1b[1;31mred\x1b[0m", "red"),
         ("\x1b]8;;https://example.org\x1b\\a link\x1b]8;;\x07", "a link"),
-        ("\x1b]0;a title without an end\nnext", "\x1b]0;a title without an end\nnext"),  # nothing after it is hidden
+        ("\x1b]0;a title without an end\nnext", "\x1b]0;a title without an end\nnext"),  # text after it is not hidden
         ("\x9b31mred", "red"),
         ("10%\r20%\r\ndone", "10%\n20%\ndone"),
         ("\x1b(Bplain", "plain"),

@@ -1,7 +1,7 @@
-"""What each fault of the interposer does, and that it does not without: one function a fault, with its name.
+"""The effect of each fault of the interposer, and its absence without the fault: one function per fault, by its name.
 
-Run as a program, with the interposer and a CUDA runtime preloaded: ``python checks.py NAME broken|whole``. It imports
-nothing but ctypes, so that a check takes no longer than its process.
+Run as a program, with the interposer and a CUDA runtime preloaded: ``python checks.py NAME broken|whole``. It only
+imports ctypes, so a check takes no longer than starting its process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def struck() -> dict[str, int]:
     return {LIBRARY.interposerFaultName(i).decode(): LIBRARY.interposerTimesStruck(i) for i in range(count)}
 
 
-#: A host function that the simulated runtime knows as the kernel behind torch.cuda._sleep.
+#: A host function that the simulated runtime recognises as the kernel of torch.cuda._sleep.
 _KERNEL = ctypes.c_char(b"k")
 
 
@@ -70,7 +70,7 @@ def register_kernel() -> None:
 
 
 def sleep(stream: ctypes.c_void_p, milliseconds: float = 100.0) -> int:
-    """A kernel that takes that long. Returns what the launch returns."""
+    """Launch a kernel that takes this long. Return the result of the launch."""
     cycles = ctypes.c_longlong(int(milliseconds * 1.98e6))
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(cycles))
     one = Dim(1, 1, 1)
@@ -130,7 +130,7 @@ def attribute(pool: ctypes.c_void_p, which: int) -> int:
     return value.value
 
 
-# One function a fault. `broken`: whether it is injected.
+# One function per fault. `broken`: whether the fault is injected.
 
 
 def wait_ignored(broken: bool) -> None:
@@ -142,7 +142,7 @@ def wait_ignored(broken: bool) -> None:
     ok("cudaLaunchHostFunc", second, function, None)
     time.sleep(0.03)
     assert (code("cudaStreamQuery", second) == 0) == broken
-    # Not in captures, where a wait makes a stream part of them.
+    # Not in captures, where a wait makes a stream join them.
     ok("cudaDeviceSynchronize")
     joined = new_event()
     with captured(first):
@@ -233,7 +233,7 @@ def wrong_stream_order(broken: bool) -> None:
     ok("cudaMemsetAsync", x, 4, size(SIZE), stream)
     ok("cudaStreamSynchronize", stream)
     assert read(x)[0] == (3 if broken else 4)
-    # One piece alone is not lost.
+    # A single piece is not lost.
     ok("cudaMemsetAsync", x, 9, size(SIZE), stream)
     ok("cudaStreamSynchronize", stream)
     assert read(x)[0] == 9
@@ -353,7 +353,7 @@ def free_leaks(broken: bool) -> None:
     before = free_memory()
     ok("cudaFree", memory(SIZE))
     assert free_memory() == before - (SIZE if broken else 0)
-    assert code("cudaFree", ctypes.c_void_p(4711)) == 1  # what cannot be freed is still refused
+    assert code("cudaFree", ctypes.c_void_p(4711)) == 1  # addresses that cannot be freed are still refused
 
 
 def oom_early(broken: bool) -> None:
@@ -416,7 +416,7 @@ def error_code_wrong(broken: bool) -> None:
     assert code("cudaGetLastError") == 0
     stream = new_stream()
     sleep(stream)
-    assert code("cudaStreamQuery", stream) == NOT_READY  # no failure
+    assert code("cudaStreamQuery", stream) == NOT_READY  # not an error
 
 
 def error_not_noted(broken: bool) -> None:
@@ -456,7 +456,7 @@ def _capture(broken: bool, lost: int) -> None:
 
 
 def _replayed(values: tuple[int, ...]) -> list[int]:
-    """What two cells hold after each replay of a graph that copies each to the next, with these values in the first."""
+    """Replay a graph that copies each of three cells to the next; return the last two, for each value of the first."""
     stream, x = new_stream(), memory(3)
     assert x.value is not None
     with captured(stream) as graph:
@@ -520,7 +520,7 @@ def device_lost(broken: bool) -> None:
     stream = new_stream()
     gone = LAUNCH_FAILURE if broken else 0
     assert sleep(stream, 1) == gone
-    inject("slow")  # what was lost stays lost
+    inject("slow")  # a lost device stays lost
     assert code("cudaDeviceSynchronize") == gone
     assert code("cudaGetLastError") == gone
     assert code("cudaGetLastError") == gone
@@ -538,7 +538,7 @@ def main(name: str, *, broken: bool) -> None:
     print("passed", name)
     sys.stdout.flush()
     if name == "launch_hangs":
-        os._exit(0)  # its stream never ends
+        os._exit(0)  # the work in its stream never ends
 
 
 if __name__ == "__main__":

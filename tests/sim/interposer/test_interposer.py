@@ -1,4 +1,4 @@
-"""The interposer in front of the simulated runtime: what each fault does, and what the library is."""
+"""The interposer in front of the simulated runtime: the effect of each fault, and properties of the library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PAGE = Path(__file__).parents[3] / "docs" / "simcuda.md"
 
 @pytest.fixture(scope="module")
 def preloaded() -> dict[str, str]:
-    """The environment of a process with the interposer in front of the simulated CUDA, and no fault as yet."""
+    """Return the environment of a process with the interposer in front of the simulated CUDA, without a fault."""
     try:
         libraries = [build.build_interposer(lambda _: None), *simulated.build_simcuda(lambda _: None).runtime]
     except BuildError as error:
@@ -50,7 +50,7 @@ def run(preloaded: dict[str, str], *command: str, **more: str) -> subprocess.Com
 
 @pytest.mark.parametrize("name", faults.fault_catalogue(cuda.BACKEND.kind))
 def test_a_fault_takes_effect(preloaded: dict[str, str], name: str) -> None:
-    """It breaks what it says, and without it the same is whole."""
+    """The fault breaks what its description says, and without it the same check passes."""
     for state in ("whole", "broken"):
         done = run(preloaded, str(_CHECKS), name, state)
         assert done.returncode == 0, f"{state}: {done.stderr}"
@@ -78,7 +78,7 @@ def test_it_finds_a_runtime_that_is_in_no_global_scope(preloaded: dict[str, str]
 
 
 def test_nvidias_own_runtime_can_be_behind_it(preloaded: dict[str, str]) -> None:
-    """It has no driver here, and tells so, with the error that it tells without the interposer."""
+    """NVIDIA's runtime finds no driver here, and returns the same error as without the interposer."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     found = [file for folder in folders for file in Path(folder).rglob("libcudart.so.*")]

@@ -1,4 +1,4 @@
-"""C++ programs of tests: the sources of a library together with its own tests, compiled without a warning."""
+"""C++ programs of tests: a library's sources together with its tests, compiled without warnings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import Toolchain
 from harness.sim.softdevice.build import ROOT
 
-_LIMIT = 900.0  # seconds for a compiler or for all tests; only what hangs takes so long
+_LIMIT = 900.0  # seconds for a compiler or for all tests; only a hanging process takes so long
 
 
 def run(command: Sequence[str | Path]) -> tuple[int, str]:
-    """Exit status and output."""
+    """Run a command; return its exit status and output."""
     done = subprocess.run(
         [str(part) for part in command],
-        # Under ThreadSanitizer each process would sleep for a second at its end, so that its threads can go on racing.
+        # Under ThreadSanitizer each process would sleep for a second at its end, so that its threads can race longer.
         env={**os.environ, "TSAN_OPTIONS": "atexit_sleep_ms=10"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -35,9 +35,9 @@ def run(command: Sequence[str | Path]) -> tuple[int, str]:
 def build(
     name: str, tools: Toolchain, sources: Sequence[str], parts: Sequence[str], libraries: Sequence[str] = ()
 ) -> Path:
-    """Returns the program of that name. It comes from the cache if sources, compiler and options are the same.
+    """Return the program with that name. It comes from the cache if sources, compiler and options are the same.
 
-    `sources` and `parts`: as those of a `BuildRecipe`. `libraries`: what the program needs beside it. Raises
+    `sources` and `parts` are those of a `BuildRecipe`. `libraries` are further libraries that the program needs. Raise
     BuildError, with the first errors of the compiler.
     """
     strict = replace(tools, flags=(*tools.flags, "-Werror"))
@@ -48,17 +48,17 @@ def build(
 
 
 def names(file: Path) -> list[str]:
-    """Returns the names of the tests in a source file."""
+    """Return the names of the tests in a source file."""
     return re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)
 
 
 def files(folder: Path) -> list[Path]:
-    """Returns the source files in a folder that have tests."""
+    """Return the source files in a folder that have tests."""
     return [file for file in sorted(folder.glob("*_test.cpp")) if names(file)]
 
 
 def check(program: Path, file: Path) -> str:
-    """Run the tests of a source file. Each must pass. Returns the output."""
+    """Run the tests of a source file, check that each passes, and return the output."""
     written = names(file)
     status, output = run([program, *written])
     assert status == 0, output

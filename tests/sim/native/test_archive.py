@@ -1,4 +1,4 @@
-"""Archives of finished libraries: from one cache to another, and what damaged or hostile ones do."""
+"""Archives of built libraries: transfer from one cache to another, and damaged or hostile archives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {"libtoy.so": b"\x7fELF toy", "libother.so.1": b"\x7fELF other"}
 
 
 def recipe(folder: Path, compiler: str = "g++ 12") -> BuildRecipe:
-    """What a machine with this compiler builds."""
+    """Return the recipe of a machine with this compiler."""
     root = folder / "root"
     (root / "toy").mkdir(parents=True, exist_ok=True)
     (root / "CMakeLists.txt").write_text("project(toy)\n")
@@ -31,7 +31,7 @@ def recipe(folder: Path, compiler: str = "g++ 12") -> BuildRecipe:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An archive of libraries that a cache had."""
+    """Return an archive of libraries from a cache."""
     made = recipe(tmp_path)
     environ = {"HARNESS_CACHE_DIR": str(tmp_path / "first")}
     folder = build.cache_folder(environ, made) / build.cache_key(made)
@@ -55,7 +55,7 @@ def test_another_machine_needs_no_build(tmp_path: Path, archive: Path) -> None:
     (found,) = read(tmp_path, archive)
     assert (found.noun, found.there, found.needed) == ("the toy", False, True)
     made, environ = recipe(tmp_path), {"HARNESS_CACHE_DIR": str(tmp_path / "second")}
-    folder = build.build_libraries(made, environ=environ)  # a build would fail: the compiler is made up
+    folder = build.build_libraries(made, environ=environ)  # the compiler does not exist, so a build would fail
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
 
 
@@ -90,7 +90,7 @@ def pack(path: Path, contents: Mapping[str, bytes | str]) -> Path:
 
 
 def changed(contents: dict[str, bytes], change: Callable[[Any], object]) -> dict[str, bytes]:
-    """The members with another manifest."""
+    """Return the members with a changed manifest."""
     manifest = json.loads(contents["manifest.json"])
     change(manifest)
     return {**contents, "manifest.json": json.dumps(manifest).encode()}

@@ -29,7 +29,7 @@ def toy(tmp_path: Path) -> Toy:
 
 @pytest.fixture
 def pipes(tmp_path: Path) -> Path:
-    """The pipe on which a compiler says that it has begun. That on which it waits has ``.go`` after its name."""
+    """Return the pipe on which a compiler reports its start. It waits on the pipe with the suffix ``.go``."""
     for name in ("held", "held.go"):
         os.mkfifo(tmp_path / name)
     return tmp_path / "held"
@@ -55,7 +55,7 @@ def test_a_library_is_built_once_and_reported(toy: Toy) -> None:
 
 
 def test_other_folders_share_the_build(toy: Toy, tmp_path: Path) -> None:
-    """Two clones of the project, and two installations of what it needs."""
+    """Two clones of the project and two installations of its dependencies share the build."""
     library = toy.build()
     other = Toy(tmp_path / "another clone", toy.cache)
     assert other.tools.folders != toy.tools.folders
@@ -303,7 +303,7 @@ def test_a_compiler_and_flags_of_several_words(toy: Toy) -> None:
 
 @pytest.fixture
 def only_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for programs. The packages of cmake and ninja are not found."""
+    """Return a folder for programs. The packages of cmake and ninja are not found."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     (tmp_path / "bin").mkdir()
     return tmp_path / "bin"

@@ -34,8 +34,8 @@ target_include_directories(toy SYSTEM PRIVATE ${OUTSIDE})
     "parts/toy/csrc/tests/three.cpp": "not built\n",
     "parts/toy/csrc/notes.txt": "not read\n",
 }
-#: Reports each compilation to the file $CALLS. With $HELD, the path of a pipe, it writes there that it has begun, and
-#: then waits for a line from the pipe $HELD.go. What CMake compiles to get to know the compiler does not count.
+#: Records each compilation in the file $CALLS. With $HELD, the path of a pipe, it reports its start there, and then
+#: waits for a line from the pipe $HELD.go. CMake's own compilations to detect the compiler do not count.
 _LAUNCHER = """#!/bin/sh
 for word; do case "$word" in *.cpp) source=$word;; esac; done
 case "$source" in */CMakeCXX*) exec "$@";; esac
@@ -89,17 +89,17 @@ class Toy:
         return build.build_libraries(self.recipe(tools), self.said.append, environ=self.environ) / "libtoy.so"
 
     def compiled(self) -> list[str]:
-        """What was compiled since the last question."""
+        """Return the sources compiled since the last call."""
         calls = self.calls.read_text().split()
         self.calls.write_text("")
         return sorted(calls)
 
     def start(self, **environ: str) -> subprocess.Popen[str]:
-        """Another process that builds, with one compiler at a time, and prints its messages and the folder."""
+        """Start another process that builds, with one compiler at a time, and prints its messages and the folder."""
         script = (
             "from pathlib import PosixPath\n"
             "import signal\n"
-            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in case that the tests ignore it
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in case the tests ignore it
             "from harness.sim.native.build import BuildRecipe, build_libraries\n"
             "from harness.sim.native.toolchain import Toolchain\n"
             f"print(build_libraries({self.recipe()!r}, lambda line: print(line, flush=True)))"
@@ -114,5 +114,5 @@ class Toy:
 
 
 def call(library: Path, name: str) -> int:
-    """What a function of the library returns."""
+    """Return the result of a function of the library."""
     return int(ctypes.CDLL(str(library))[name]())

@@ -1,5 +1,7 @@
-"""Programs of checks for simulated devices. A program is a file with functions `check_*` and a function `run`, which
-calls one of them; the checks run one after the other in one process."""
+"""Programs of checks for simulated devices. A program is a file with functions `check_*` and a function `run`.
+
+`run` calls one of them; the checks run one after the other in one process.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,13 @@ _all()
 
 
 def names(program: Path) -> list[str]:
-    """The checks of a program, without `check_`."""
+    """Return the checks of a program, without `check_`."""
     lines = program.read_text(encoding="utf-8").splitlines()
     return [line.removeprefix("def check_").partition("(")[0] for line in lines if line.startswith("def check_")]
 
 
 def outcomes(program: Path, environ: Mapping[str, str], timeout: float = 120) -> dict[str, str]:
-    """What became of each check: "ok", or a traceback."""
+    """Return the result of each check: "ok", or a traceback."""
     done = run_python(program.read_text(encoding="utf-8") + _MAIN, environ, timeout)
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""A program of checks for simulated devices (see `checks`): each compiles something with Inductor."""
+"""A program of checks for simulated devices (see `checks`): each check compiles something with Inductor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 DEVICE = torch.device("cuda", 0)
 
-cuda: Any = torch.cuda  # parts of it are not typed
+cuda: Any = torch.cuda  # partly untyped
 
 
 def numbers(*shape: int) -> torch.Tensor:

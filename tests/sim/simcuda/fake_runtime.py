@@ -1,4 +1,4 @@
-"""A library that this process takes for the simulated CUDA runtime, with fixed answers, and a process that has it."""
+"""A fake of the simulated CUDA runtime with fixed answers, for this process, and a process that loads it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ int simcuda_install_operators(void) { installed += 1; return %d; }
 
 
 def fake_runtime(folder: Path, *, initialized: bool = False, threads: int = 0, installs: bool = True) -> Path:
-    """The library; it can also stand for that of the operators, which can be installed or not."""
+    """Return the library; it can also stand in for the operators' library, which installs or fails to."""
     source = folder / "runtime.c"
     source.write_text(_SOURCE % (initialized, threads, not installs))
     return compile_library(source, folder / "libruntime.so")
 
 
 def run_python(script: str, environ: Mapping[str, str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process with these variables in addition."""
+    """Run a script in a process with these additional variables."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **environ},

@@ -1,5 +1,7 @@
-"""A program of checks for simulated devices (see `checks`): each compares layers, or operators on lists, with those of
-the CPU, or with what CUDA's kernels are known to do."""
+"""A program of checks for simulated devices (see `checks`), for layers and for operators on lists.
+
+Each check compares the results with the CPU's, or with the known behaviour of CUDA's kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch
 from torch.nn import functional
 
 HALVES = (torch.float16, torch.bfloat16)
-aten: Any = torch.ops.aten  # not typed
+aten: Any = torch.ops.aten  # untyped
 
 
 def refused(message: str, work: Callable[[], object]) -> None:
@@ -46,7 +48,7 @@ def check_one_padding_for_all_dimensions() -> None:
 
 
 def check_layouts_of_convolutions() -> None:
-    """Those of cuDNN: channels last where input or weight are, but not for float64."""
+    """cuDNN's layouts: channels last if the input or the weight has it, but not for float64."""
     formats = {2: torch.channels_last, 3: torch.channels_last_3d}
     for (dim, last), dtype in product(formats.items(), (torch.float32, torch.float64)):
         images = torch.rand(2, 8, *[4] * dim, dtype=dtype, device="cuda")
@@ -59,7 +61,7 @@ def check_layouts_of_convolutions() -> None:
 
 
 def check_layouts_of_cudnn_by_name() -> None:
-    """Also where torch itself would not choose cuDNN."""
+    """The layouts also apply if torch itself would not choose cuDNN."""
     last = torch.channels_last
     images, weight = torch.rand(2, 4, 6, 6, device="cuda").to(memory_format=last), torch.rand(4, 1, 3, 3, device="cuda")
     sizes = ((1, 1), (0, 0), (1, 1), 4)
@@ -154,7 +156,7 @@ def entries(rows: Sequence[int], values: Sequence[float], dtype: torch.dtype = t
 
 
 def check_sums_of_sparse_tensors() -> None:
-    """CUDA puts entries behind each other, of all types, and merges them when they have become more than elements."""
+    """CUDA concatenates entries, after type promotion, and merges them once there are more of them than elements."""
     for dtype in (*HALVES, torch.float32, torch.int64, torch.bool):
         first, second = entries([7, 1], [1, 0], dtype), entries([1, 7], [1, 1], dtype)
         total = first + second
@@ -174,7 +176,7 @@ def check_sums_with_empty_sparse_tensors() -> None:
     empty, merged = entries([], []), entries([2, 2], [1, 1]).coalesce()
     for total in (empty + merged, merged + empty):
         assert (total.is_coalesced(), total._values().tolist()) == (True, [2]), total
-        total._values().zero_()  # and not those of the other
+        total._values().zero_()  # this must not change the other tensor
     assert merged._values().tolist() == [2]
 
 
@@ -280,7 +282,7 @@ def check_encoder_of_sequences_with_padding() -> None:
     x, padding = torch.rand(3, 4, 8), torch.zeros(3, 4, dtype=torch.bool)
     padding[0, 3] = padding[1, 1:] = True
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls nested tensors a prototype
+        warnings.simplefilter("ignore")  # torch warns that nested tensors are a prototype
         wanted = encoder(x, src_key_padding_mask=padding)
         found = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
     torch.testing.assert_close(found.cpu(), wanted)
@@ -306,14 +308,14 @@ def check_margin_losses_of_one_sample_are_one_number() -> None:
             torch.autograd.backward([found.sum(), expected.sum()])
             torch.testing.assert_close(there.grad.cpu() if there.grad is not None else None, x.grad)
     for loss, like in ((functional.multi_margin_loss, ()), (functional.multilabel_margin_loss, (0,))):
-        for samples in ((), (3,)):  # without classes nothing can be chosen
+        for samples in ((), (3,)):  # without classes there is nothing to choose from
             x = torch.rand(*samples, 0, device="cuda")
             y = torch.zeros(*(samples or (3,)), *like, dtype=torch.int64, device="cuda")
             refused("Expected non-empty", partial(loss, x, y))
 
 
 def kernels(work: Callable[[], object]) -> list[str]:
-    """The names of the kernels that `work` launches."""
+    """Return the names of the kernels that `work` launches."""
     torch.cuda.synchronize()
     with torch.profiler.profile() as taken:
         work()
@@ -322,7 +324,7 @@ def kernels(work: Callable[[], object]) -> list[str]:
 
 
 def on_both(operator: Callable[..., Any], *lists: Sequence[torch.Tensor], **others: Any) -> list[str]:
-    """Holds the results of an operator on lists against the CPU's. Returns the names of its kernels."""
+    """Compare the results of an operator on lists with the CPU's. Return the names of its kernels."""
     wanted = operator(*([each.clone() for each in given] for given in lists), **others)
     found: list[Any] = []
     given = [[each.cuda() for each in one] for one in lists]

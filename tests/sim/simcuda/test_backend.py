@@ -1,4 +1,4 @@
-"""What the harness takes a simulated GPU for: UUID, requirements, capabilities, and the fork of a process."""
+"""The harness's view of a simulated GPU: UUID, requirements, capabilities, and the fork of a process."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_silicon_says_why_not() -> None:
 
 
 def test_a_process_has_either_gpus_or_simulated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the meters and the check for sticky errors would ask torch twice."""
+    """Otherwise the meters and the check for sticky errors would query torch twice."""
     torch = cast(Any, SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True)))
     known = [backend for kind, backend in BACKENDS.items() if kind in ("cuda", "simcuda")]
     assert [each.kind for each in known if each.is_initialized(torch)] == ["cuda"]

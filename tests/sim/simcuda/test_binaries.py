@@ -1,4 +1,4 @@
-"""Kernels are compiled once per user, appear whole, and a compiler's error is shown."""
+"""Kernels are compiled once per user and appear atomically, and a compiler's error is reported."""
 
 from __future__ import annotations
 

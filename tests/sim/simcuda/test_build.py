@@ -1,4 +1,4 @@
-"""The recipe of the simulated CUDA's libraries, the headers that they need, and what the libraries look like."""
+"""The recipe of the simulated CUDA's libraries, the headers that they need, and properties of the libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_libraries_have_the_names_of_cudas_own(major: int) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources in another folder."""
+    """Return a copy of the sources in another folder."""
     root = tmp_path_factory.mktemp("sources")
     for name in _COPIED:
         if (build.ROOT / name).is_dir():
@@ -129,7 +129,7 @@ def test_other_headers_make_other_libraries(tmp_path: Path, monkeypatch: pytest.
     _torch_is_built_for(monkeypatch, Detected((13, 0)))
     folder = _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
     nccl = _wheel(tmp_path, "nvidia/nccl/include", "nccl.h")
-    # The CPU build of torch has all that the operators' toolchain looks for but the headers.
+    # The CPU build of torch has all that the operators' toolchain needs except the headers.
     before = toolchain.find_simcuda_toolchains(search=[str(tmp_path)])
     assert before.runtime.folders == {"CUDA_INCLUDE_0": folder, "CUDA_INCLUDE_1": nccl}
     assert before.operators.folders.keys() == {"CUDA_INCLUDE_0", "CUDA_INCLUDE_1", "TORCH", "PYTHON_INCLUDE"}

@@ -1,4 +1,4 @@
-"""Inductor on simulated devices: its code is right, asynchronous and captured. Elsewhere Inductor is as it was."""
+"""Inductor on simulated devices: its code is correct, asynchronous and capturable. Other devices are unaffected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECKS = Path(__file__).with_name("compiled_checks.py")
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What became of each check: "ok", or a traceback. All run in one process, since each start of Inductor is slow."""
+    """Return the result of each check: "ok", or a traceback. One process runs all, since Inductor starts slowly."""
     own = loading.simcuda_environment(build.build_simcuda(), os.environ)
     own["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     return checks.outcomes(_CHECKS, own, timeout=900)

@@ -1,4 +1,4 @@
-"""The simulated CUPTI, by a client of its own: a C++ program with CUPTI's headers, linked with the libraries."""
+"""The simulated CUPTI, tested by a client: a C++ program with CUPTI's headers, linked with the libraries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Layers on simulated devices: convolutions, pooling, embeddings, and sums of their sparse gradients; and operators on
-lists of tensors."""
+"""Layers on simulated devices, and operators on lists of tensors.
+
+The layers are convolutions, pooling, embeddings, and sums of their sparse gradients.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ _CHECKS = Path(__file__).with_name("layer_checks.py")
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """What became of each check: "ok", or a traceback. All run in one process, so after a device-side assertion those
-    behind it fail as well."""
+    """Return the result of each check: "ok", or a traceback.
+
+    One process runs all of them, so after a device-side assertion the following ones fail as well.
+    """
     return checks.outcomes(_CHECKS, loading.simcuda_environment(build.build_simcuda(), os.environ))
 
 

@@ -1,4 +1,4 @@
-"""How the simulated CUDA gets into processes, and that it stays out of all others."""
+"""How processes load the simulated CUDA, and that no other process does."""
 
 from __future__ import annotations
 

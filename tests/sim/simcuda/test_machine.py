@@ -79,7 +79,7 @@ def test_an_invalid_variable_is_an_error_with_name_and_value(name: str, value: s
 
 
 def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
-    """The libraries read the same variables themselves, and tell their processes the same facts."""
+    """The libraries read the same variables themselves, and report the same values to their processes."""
     text = _HEADER.read_text(encoding="utf-8") + _AMOUNTS.read_text(encoding="utf-8")
 
     def constant(name: str) -> str:

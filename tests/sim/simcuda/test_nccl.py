@@ -1,4 +1,4 @@
-"""The simulated NCCL, by a client of its own: a C++ program with NCCL's header, linked with the libraries."""
+"""The simulated NCCL, tested by a client: a C++ program with NCCL's header, linked with the libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the library of operators says of the operators that torch has for CUDA."""
+"""The library's list of the operators that torch has for CUDA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print("operators:", library.simcuda_list_operators().decode(), sep="\\n")
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_every_operator_of_this_torch_is_in_a_class() -> None:
-    """An operator of class "unknown" has a kernel for CUDA in this torch, and nobody has decided what becomes of it."""
+    """The class "unknown" means that torch has a kernel for CUDA, but that the simulation has no decision about it."""
     done = run_python(_LIST, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     _, _, listed = done.stdout.partition("operators:\n")
@@ -69,7 +69,7 @@ print("right")
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_products_of_halves_are_rounded_once() -> None:
-    """As on CUDA, sums are in float32: what is found is within the rounding of the result of what is exact."""
+    """As on CUDA, sums are in float32: the result differs from the exact one by at most its own rounding."""
     done = run_python(_PRODUCTS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "right\n"
@@ -101,8 +101,10 @@ print("right")
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_bags_of_both_types_of_indices_are_the_cpus() -> None:
-    """The end of the last bag among the offsets ended in a device assertion, or in an index out of range. Indices and
-    offsets of two types had no backward pass, and there was no sparse gradient."""
+    """Indices and offsets of mixed types have a backward pass and sparse gradients, and equal the CPU's results.
+
+    With the end of the last bag among the offsets, there is no device assertion and no index out of range.
+    """
     done = run_python(_BAGS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "right\n"

@@ -1,4 +1,4 @@
-"""What torch's profiler shows of the simulated CUDA: a timeline of the device, joined to calls and operators."""
+"""The simulated CUDA in torch's profiler: a timeline of the device, linked to calls and operators."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ traced("again", operators)
 
 
 class Trace:
-    """The events of a trace that took time, by category."""
+    """The events of a trace that have a duration, by category."""
 
     def __init__(self, file: Path) -> None:
         self.events: list[Event] = [e for e in json.loads(file.read_text())["traceEvents"] if "dur" in e]
@@ -112,13 +112,13 @@ class Trace:
         return sorted((e for e in self.events if e.get("cat") == category), key=lambda e: float(e["ts"]))
 
     def call_of(self, work: Event) -> Event:
-        """The one call of the runtime or of the driver that asked for it."""
+        """Return the call of the runtime or of the driver that queued the work."""
         calls = [*self.of("cuda_runtime"), *self.of("cuda_driver")]
         (call,) = [e for e in calls if e["args"]["correlation"] == work["args"]["correlation"]]
         return call
 
     def operator_of(self, work: Event) -> str:
-        """The operator or scope that was running when it was asked for."""
+        """Return the operator or scope that was running when the work was queued."""
         (operator,) = [
             e
             for e in self.events
@@ -163,7 +163,7 @@ def test_kernels_have_names_streams_calls_and_operators(traces: dict[str, Trace]
 
 
 def test_work_is_shown_when_it_ran_and_not_when_it_was_asked_for(traces: dict[str, Trace]) -> None:
-    """The stream was held until the launch had returned."""
+    """The stream was blocked until the launch had returned."""
     trace = traces["held"]
     (sine,) = trace.of("kernel")
     assert _end(trace.call_of(sine)) <= float(sine["ts"])
@@ -174,7 +174,7 @@ def test_work_is_shown_when_it_ran_and_not_when_it_was_asked_for(traces: dict[st
 def test_work_is_as_long_as_it_took(traces: dict[str, Trace]) -> None:
     kernels = traces["operators"].of("kernel")
     spin, sine = _named(kernels, "spin_kernel"), _named(kernels, "<aten::sin>")
-    assert float(spin["dur"]) > 9000  # microseconds, of some 10,000 that it sleeps
+    assert float(spin["dur"]) > 9000  # microseconds; it sleeps for around 10,000
     assert _end(spin) <= float(sine["ts"])
 
 
@@ -240,7 +240,7 @@ def test_kernels_of_a_replay_have_their_nodes(traces: dict[str, Trace]) -> None:
 
 
 def test_a_profile_of_the_host_has_nothing_of_the_device_and_the_next_one_has(traces: dict[str, Trace]) -> None:
-    """Calls of the runtime are the host's."""
+    """Calls of the runtime belong to the host."""
     categories = {e.get("cat") for e in traces["host"].events}
     assert "cuda_runtime" in categories
     assert categories.isdisjoint({"kernel", "gpu_memcpy", "gpu_memset"})

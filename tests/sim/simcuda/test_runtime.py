@@ -1,4 +1,4 @@
-"""The simulated CUDA runtime, by its own C++ tests: its sources and the tests are compiled without a warning."""
+"""The simulated CUDA runtime's own C++ tests, compiled with its sources without warnings."""
 
 from __future__ import annotations
 

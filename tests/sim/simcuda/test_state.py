@@ -1,4 +1,4 @@
-"""What the checks after a case see of torch on simulated devices."""
+"""The state of torch on simulated devices, as the checks after a case see it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ print(json.dumps([texts, restored, by_torch]))
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_an_error_that_a_call_has_left_is_reported_and_taken() -> None:
-    """Torch would raise it after the next launch, in the next case. What torch itself meets it takes."""
+    """torch would raise it after the next launch, in the next case. torch itself resets the errors that it detects."""
     done = run_python(_LAST_ERROR, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     texts, restored, by_torch = json.loads(done.stdout.splitlines()[-1])
@@ -96,7 +96,7 @@ print(json.dumps([texts, guard.restore(), [problem.text for problem in guard.com
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 @pytest.mark.parametrize("changed", ["", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'"])
 def test_a_case_that_initialises_cuda_with_other_devices_is_reported(changed: str) -> None:
-    """The variable is back when the case is over; the process has another device than it has leased."""
+    """The variable is restored when the case ends, but the process has a device other than the leased one."""
     program = _OTHER_DEVICE.replace("{changed}", changed)
     done = run_python(program, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
@@ -150,7 +150,7 @@ print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["thread
 
 @pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
 def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
-    """Torch does not call that an initialisation, but the runtime has its threads, and memory of the heap."""
+    """torch does not call this an initialisation, but the runtime has its threads, and heap memory."""
     done = run_python(_STREAMS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [False, 0, None, None, 1]

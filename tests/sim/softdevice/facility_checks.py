@@ -1,4 +1,4 @@
-"""Checks of what the soft device keeps and replays: generators, autocast, saved and copied tensors, graphs."""
+"""Checks of the soft device's state and replays: generators, autocast, saved and copied tensors, graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def soft() -> Any:
-    """The device's module: torch has no types for it."""
+    """Return the device's module, which is untyped in torch."""
     return torch.get_device_module("soft")
 
 

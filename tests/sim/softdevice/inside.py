@@ -1,7 +1,7 @@
-"""Runs functions in a process that has loaded the soft device; it would stay for ever in the process of the tests.
+"""Runs functions in a process that has loaded the soft device, which would never leave the tests' process.
 
-Loading costs seconds, so all checks of a module that ask for the same environment run in one process, in order. A check
-is a function marked with `check`; the test is one line, parametrised over `checks(module)`, that calls `verdict`.
+Loading takes seconds, so all checks of a module with the same environment run in one process, in order. A check is a
+function marked with `check`; the test is one line, parametrised over `checks(module)`, that calls `verdict`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Check = Callable[[], None]
 Once = Callable[[str, Callable[[], str]], str]
 
 ROOT = Path(__file__).resolve().parents[3]
-_LIMIT = 300.0  # seconds for a process of checks; only one that hangs takes so long
+_LIMIT = 300.0  # seconds for a process of checks; only a hanging process takes so long
 _MARK = "_soft_setting"
 _GRAPHS_FROM = (2, 13)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a check's process is like. `alone`: a fork of its own, since it leaves the process unusable."""
+    """The process of a check. `alone`: its own fork, since the check leaves the process unusable."""
 
     environ: tuple[tuple[str, str], ...] = ()
     alone: bool = False
 
 
 def check(alone: bool = False, **environ: str) -> Callable[[Check], Check]:
-    """Mark a function as a check, to run in a process with these variables set."""
+    """Mark a function as a check that runs in a process with these variables."""
 
     def mark(function: Check) -> Check:
         setattr(function, _MARK, Setting(tuple(sorted(environ.items())), alone))
@@ -53,12 +53,12 @@ def check(alone: bool = False, **environ: str) -> Callable[[Check], Check]:
 
 
 def checks(module: ModuleType) -> list[Check]:
-    """The checks of a module, in the order in which they are written."""
+    """Return the checks of a module in source order."""
     return [value for value in vars(module).values() if hasattr(value, _MARK)]
 
 
 def verdict(function: Check, once: Once) -> None:
-    """Fail, with the trace from the other process, unless the check passed there. Checks of graphs need torch 2.13."""
+    """Fail with the other process's traceback unless the check passed there. Checks of graphs need torch 2.13."""
     setting: Setting = getattr(function, _MARK)
     torch = software.torch_version().value
     if "graph" in function.__name__ and isinstance(torch, tuple) and torch < _GRAPHS_FROM:
@@ -74,7 +74,7 @@ def verdict(function: Check, once: Once) -> None:
 
 @functools.cache
 def library() -> Path:
-    """The soft device's library, built now where need be. Skips where no compiler could build it."""
+    """Return the soft device's library, built now if necessary. Skip the test if no compiler can build it."""
     compiler = software.cpp_compiler_version()
     if compiler.value is None:
         pytest.skip(f"the soft device cannot be built: {compiler.detail}")
@@ -82,7 +82,7 @@ def library() -> Path:
 
 
 def run_script(script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """What comes of a script in a process of its own, with the soft device loaded."""
+    """Run a script in its own process, with the soft device loaded."""
     prelude = (
         f"from harness.sim.softdevice import loading\nloading.load_software_device({str(library())!r})\nimport torch\n"
     )
@@ -90,7 +90,7 @@ def run_script(script: str, environ: Mapping[str, str] | None = None) -> subproc
 
 
 def _run(module: str, names: tuple[str, ...], setting: Setting) -> dict[str, str]:
-    """For each check its trouble, empty when it passed."""
+    """Return the error of each check; empty if it passed."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results")
         results.touch()
@@ -107,7 +107,7 @@ def _run(module: str, names: tuple[str, ...], setting: Setting) -> dict[str, str
         for name, trouble in _read(results):
             problems[name] = (
                 problems.get(name) or trouble
-            )  # the check's own trouble says more than how its process ended
+            )  # the check's own error says more than its process's exit status
     if end != "status 0" and len(problems) == len(names):
         return {
             name: trouble or f"the process went wrong at its end: {end}\n{output}" for name, trouble in problems.items()
@@ -150,11 +150,11 @@ def _main(path: str, results: str, how: str, module: str, *names: str) -> None:
         trouble = ""
         try:
             getattr(functions, name)()
-        except BaseException:  # noqa: BLE001 - whatever it is, it is told to the other process
+        except BaseException:  # noqa: BLE001 - the other process reports any error
             trouble = traceback.format_exc()
         _tell(results, name, trouble)
         if how == "alone":
-            return  # through the end of the interpreter, as any process
+            return  # ends through the interpreter's finalisation, as any process does
 
 
 def _tell(results: str, name: str, trouble: str) -> None:

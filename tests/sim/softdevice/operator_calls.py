@@ -1,7 +1,7 @@
-"""A table of calls of operators: each a function from a namespace of tensors to what the call gives.
+"""A table of calls of operators: each is a function from a namespace of tensors to the call's result.
 
-`prepare` makes the same tensors for any device; a call may change them. What a call gives is a tensor, or a sequence of
-them.
+`prepare` creates the same tensors for any device; a call may change them. A result is a tensor or a sequence of
+tensors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Call = Callable[[SimpleNamespace], object]
 
 
 def prepare(device: str) -> SimpleNamespace:
-    """Tensors by name: floating-point ones of several shapes, whole numbers, truth values, indices within bounds."""
+    """Return tensors by name: floating-point ones of several shapes, integers, booleans, indices within bounds."""
     source = torch.Generator().manual_seed(7)
 
     def normal(*sizes: int) -> torch.Tensor:
@@ -55,7 +55,7 @@ def prepare(device: str) -> SimpleNamespace:
 
 
 def out_of(function: Callable[..., object], *arguments: object, like: torch.Tensor, **options: object) -> object:
-    """What the function writes into an output that has the wrong size at first."""
+    """Return the output that the function writes, which has the wrong size initially."""
     output = torch.empty(0, dtype=like.dtype, device=like.device)
     function(*arguments, out=output, **options)
     return output
@@ -104,7 +104,7 @@ def _activation(name: str) -> Call:
 
 
 def _gradient(function: Call, *names: str) -> Call:
-    """The gradients of a call's sum of squares with respect to the tensors of these names."""
+    """Return the gradients of a call's sum of squares with respect to the tensors with these names."""
 
     def call(t: SimpleNamespace) -> object:
         leaves = []
@@ -127,7 +127,7 @@ def _in_place(function: Callable[[SimpleNamespace], object], name: str = "x") ->
     return call
 
 
-#: Calls that are launched and return at once.
+#: Calls that launch work and return immediately.
 ASYNCHRONOUS: dict[str, Call] = {
     **{name: _one(name) for name in _ONE_OPERAND},
     **{name: _two(name) for name in _TWO_OPERANDS},
@@ -296,7 +296,7 @@ ASYNCHRONOUS: dict[str, Call] = {
     "foreach in place": lambda t: torch._foreach_lerp_([t.x], [t.y], 0.5) or t.x,
 }
 
-#: Calls that are done on the CPU, once the stream has come to its end.
+#: Calls that run on the CPU after waiting for the stream.
 SYNCHRONOUS: dict[str, Call] = {
     "nonzero": lambda t: t.truth.nonzero(),
     "masked_select": lambda t: t.x[t.truth],

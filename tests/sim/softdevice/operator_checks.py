@@ -1,4 +1,4 @@
-"""Checks of the soft device's operators: what they give, when they run, what they refuse, how they go wrong."""
+"""Checks of the soft device's operators: results, asynchrony, refusals, and the effects of faults."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from tests.sim.softdevice import inside, operator_calls
 from tests.sim.softdevice.operator_calls import Call
 
-_SLEEP = 20.0  # milliseconds that a stream is kept busy at first; ten times as long when that turns out to be too short
+_SLEEP = 20.0  # milliseconds of stream work before each call; longer if that is too short
 
 
 def soft() -> Any:
-    """The device's module: torch has no types for it."""
+    """Return the device's module, which is untyped in torch."""
     return torch.get_device_module("soft")
 
 
 def setting(tensor: torch.Tensor) -> Any:
-    """The tensor; not all forms of its method ``set_`` have types."""
+    """Return the tensor untyped: not all forms of its method ``set_`` have types."""
     return tensor
 
 
@@ -33,7 +33,7 @@ def flat(value: object) -> list[torch.Tensor]:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same in type, shape and every value; numbers that are none equal each other."""
+    """Return whether two tensors have equal type, shape and values; NaN equals NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     one, other = one.detach().cpu().resolve_conj(), other.detach().cpu().resolve_conj()
@@ -41,7 +41,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def behind_sleep(call: Call, milliseconds: float) -> tuple[list[torch.Tensor], bool]:
-    """What a call gives behind a sleep of the stream, and whether the stream still slept when the call returned."""
+    """Return a call's result after a sleep of the stream, and whether the stream still slept when the call returned."""
     tensors = operator_calls.prepare("soft")
     soft().synchronize()
     awake = torch.Event(device="soft")
@@ -53,8 +53,8 @@ def behind_sleep(call: Call, milliseconds: float) -> tuple[list[torch.Tensor], b
 
 
 def compared(call: Call, wanted: Callable[[bool], bool]) -> str:
-    """The trouble with a call, or nothing. `wanted` says whether it may return while the stream sleeps, or not."""
-    torch.set_num_threads(1)  # more would change the order in which terms are added
+    """Return the error of a call, or an empty text. `wanted` tells whether it may return while the stream sleeps."""
+    torch.set_num_threads(1)  # more threads would change the order of summation
     expected = flat(call(operator_calls.prepare("cpu")))
     for milliseconds in (_SLEEP, 10 * _SLEEP, 100 * _SLEEP):
         results, asleep = behind_sleep(call, milliseconds)
@@ -186,7 +186,7 @@ def pinned_copies_return_at_once_and_others_wait() -> None:
     assert device.sum().item() == 1000
     soft().sleep(50)
     device.fill_(5)
-    assert torch.zeros(1000).copy_(device, non_blocking=True).sum() == 5000  # not pinned: there when the call returns
+    assert torch.zeros(1000).copy_(device, non_blocking=True).sum() == 5000  # not pinned, so the call waits
     soft().sleep(50)
     device.copy_(torch.ones(1000))
     assert stream.query()
@@ -213,7 +213,7 @@ def a_copy_between_devices_keeps_the_order_of_both_streams() -> None:
 
 
 def _refusal(call: Callable[[], object]) -> str:
-    """What the error says that a call raises; nothing when it raises none."""
+    """Return the error message of a call; empty if it raises nothing."""
     try:
         call()
     except (RuntimeError, IndexError, ValueError) as error:
@@ -260,7 +260,7 @@ def what_is_wrong_in_shape_or_type_is_reported_at_the_launch() -> None:
 
 
 def _poisons(call: Callable[[], object], said: str) -> None:
-    call()  # returns: nobody has looked at the values yet
+    call()  # returns, since the values have not been checked yet
     with pytest.raises(torch.AcceleratorError) as caught:
         soft().synchronize()
     assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""Checks of what torch's generic code gets from the soft device: streams, events, memory, errors."""
+"""Checks of the soft device through torch's generic code: streams, events, memory, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def soft() -> Any:
-    """The device's module: torch has no types for it."""
+    """Return the device's module, which is untyped in torch."""
     return torch.get_device_module("soft")
 
 
@@ -32,7 +32,7 @@ def stats(device: int = 0) -> dict[str, int]:
 
 @inside.check(SOFT_DEVICE_COUNT="2")
 def asking_wakes_nothing() -> None:
-    """Must come first: it finds the process as it was before any use."""
+    """Must come first, since it needs a process that has not used the device."""
     assert torch.accelerator.current_accelerator() == torch.device("soft")
     assert torch.accelerator.is_available()
     assert torch.accelerator.device_count() == soft().device_count() == 2
@@ -77,7 +77,7 @@ def work_runs_later_than_its_launch_and_in_order() -> None:
 @inside.check(SOFT_DEVICE_COUNT="2")
 def waiting_releases_the_gil() -> None:
     def seen_meanwhile(wait: Callable[[], object]) -> bool:
-        """Whether another thread ran while `wait` did: with this interval, no thread loses the GIL unasked."""
+        """Return whether another thread ran during `wait`: with this interval, threads only release the GIL."""
         begun, go, ran = threading.Event(), threading.Event(), threading.Event()
 
         def other() -> None:
@@ -191,7 +191,7 @@ def events_order_streams_across_devices() -> None:
 @inside.check(SOFT_DEVICE_COUNT="2")
 def events_tell_time_and_can_be_recorded_again() -> None:
     begin, end = torch.Event("soft", enable_timing=True), soft().Event(enable_timing=True)
-    assert begin.query()  # one that was never recorded is no obstacle
+    assert begin.query()  # an event that was never recorded does not block
     begin.synchronize()
     torch.accelerator.synchronize()
     clock = time.monotonic()
@@ -331,7 +331,7 @@ def snapshots_list_segments_and_blocks() -> None:
 def memory_ends_in_an_out_of_memory_error() -> None:
     cached = torch.empty(40 * MIB, dtype=torch.uint8, device="soft")
     del cached
-    held = torch.empty(50 * MIB, dtype=torch.uint8, device="soft")  # what is cached is given back for it
+    held = torch.empty(50 * MIB, dtype=torch.uint8, device="soft")  # cached memory is released for it
     before = stats()
     assert before["num_alloc_retries"] == 1
     with pytest.raises(torch.OutOfMemoryError, match=r"(?i)out of memory") as caught:
@@ -389,7 +389,7 @@ def a_failed_kernel_poisons_the_process() -> None:
             later()
     assert soft().failure() is not None
     assert soft().failure(1) is None
-    assert torch.ones(2, device="soft:1").tolist() == [1.0, 1.0]  # another device goes on
+    assert torch.ones(2, device="soft:1").tolist() == [1.0, 1.0]  # another device still works
 
 
 @inside.check(alone=True)
@@ -412,7 +412,7 @@ def a_forked_child_is_reported() -> None:
                 reported.append("nothing")
             except RuntimeError as error:
                 reported.append("fork" if "fork" in str(error) else str(error))
-        torch.manual_seed(1)  # asks first, and leaves the device alone
+        torch.manual_seed(1)  # checks first, and does not use the device
         reported.append(str(soft()._is_in_bad_fork()))
         os.write(writing, repr(reported).encode())
         os._exit(0)

@@ -57,7 +57,7 @@ def test_the_real_library_is_built_by_hand_without_torch() -> None:
 def test_the_library_names_no_folder_of_its_build() -> None:
     """Clones and environments share it, and each of them may be removed."""
     contents = inside.library().read_bytes()
-    assert b"from/TORCH/include/" in contents  # torch's messages say where they come from
+    assert b"from/TORCH/include/" in contents  # torch's messages contain their source path
     torch = importlib.util.find_spec("torch")
     assert torch is not None
     assert torch.origin is not None

@@ -1,4 +1,4 @@
-"""The soft device's core, by its own C++ tests: as it is, and under the sanitizers for threads and for addresses."""
+"""The soft device's core, by its own C++ tests: plain, and with the thread and the address sanitizer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.sim.native import programs
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 TESTS = CSRC / "core" / "tests"
-#: Lines for the sanitizers' reports, and no more: what a debugger needs takes the compiler a third of its time.
+#: Lines for the sanitizers' reports only: full debug information takes a third of the compile time.
 _FLAGS = ("-g1",)
 _SOURCES = ("softdevice/csrc/core", "softdevice/csrc/core/tests", "softdevice/csrc/faults.def")
 
-# Programs with one fault each, which a sanitizer that works here must find.
+# Programs with one fault each, which a working sanitizer must detect.
 _RACE = """
 #include <thread>
 int value = 0;
@@ -44,7 +44,7 @@ int main(int count, char**) {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to compile the tests. `control`: a faulty program that shows whether the way works on this machine."""
+    """A way to compile the tests. `control`: a faulty program that shows whether it works on this machine."""
 
     name: str
     sanitizer: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ VARIANTS = (
     Variant(
         "address",
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
-        "-O0",  # the compiler takes half the time, and the tests no longer
+        "-O0",  # halves the compile time, without making the tests slower
         _OVERRUN,
         "AddressSanitizer: heap-buffer-overflow",
     ),
@@ -79,7 +79,7 @@ def compiler() -> Toolchain:
 
 
 def _check_control(tools: Toolchain, variant: Variant, folder: Path) -> None:
-    """Skips where the compiler has no such sanitizer, or where it finds nothing on this machine."""
+    """Skip the test if the compiler lacks the sanitizer, or if it detects nothing on this machine."""
     flags = variant.flags
     source = folder / "control.cpp"
     source.write_text(variant.control)
@@ -97,7 +97,7 @@ def _check_control(tools: Toolchain, variant: Variant, folder: Path) -> None:
     ids=lambda variant: variant.name,
 )
 def program(request: pytest.FixtureRequest, compiler: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The core with its tests, compiled in one of the ways."""
+    """Return the core with its tests, compiled in one of the ways."""
     variant: Variant = request.param
     if variant.control:
         _check_control(compiler, variant, tmp_path_factory.mktemp("control"))

@@ -1,4 +1,4 @@
-"""The soft device's operators. What is checked is in `operator_checks`, the table of calls in `operator_calls`."""
+"""The soft device's operators. The checks are in `operator_checks`, the table of calls in `operator_calls`."""
 
 from __future__ import annotations
 

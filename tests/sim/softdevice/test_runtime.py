@@ -1,4 +1,4 @@
-"""The soft device as torch's own generic interfaces show it. What is checked is in the two modules of checks."""
+"""The soft device through torch's own generic interfaces. The two modules of checks contain the tests."""
 
 from __future__ import annotations
 

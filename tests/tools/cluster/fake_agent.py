@@ -1,4 +1,4 @@
-"""A fake agent that speaks the protocol, runs nothing, and lies as it was told: ``fake_agent.py NAME LIE``."""
+"""A fake agent that speaks the protocol, runs nothing, and lies as requested: ``fake_agent.py NAME LIE``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def say(kind: str, **fields: Any) -> None:
 
 
 def attempt(case: str, outcome: str, ahead: float = 0.0, device: str = "d") -> list[str]:
-    """The two lines about an attempt at a case."""
+    """Return the two lines of an attempt at a case."""
     now = time.time() + ahead
     common = {
         "t": now,
@@ -41,7 +41,7 @@ def attempt(case: str, outcome: str, ahead: float = 0.0, device: str = "d") -> l
 def open_session(
     name: str, cases: Sequence[str], *, session: int = 1, torch: str = "2", workers: int = 1, device: str = "d"
 ) -> None:
-    """Say what a session says at its start: it has these cases, and takes two for each worker."""
+    """Send the messages of a session's start: it has these cases, and takes two per worker."""
     run = {
         "event": "run",
         "t": time.time(),
@@ -80,7 +80,7 @@ def begin(name: str, lie: str, session: int) -> None:
 
 
 def lies(lie: str) -> None:
-    """What a hostile agent says when it gets its first cases."""
+    """Send what a hostile agent says when it gets its first cases."""
     if lie == "foreign":
         for case in CASES:
             say("lines", lines=attempt(case, "passed"))
@@ -100,13 +100,13 @@ def lies(lie: str) -> None:
 
 
 class Words:
-    """What the head says."""
+    """The messages of the head."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def next(self) -> dict[str, Any] | None:
-        """The next message; None if none comes for a second."""
+        """Return the next message; None if none arrives within a second."""
         while b"\n" not in self._data:
             if not select.select([0], [], [], 1.0)[0]:
                 return None
@@ -138,7 +138,7 @@ def main(name: str, lie: str) -> None:
                 lied = True
                 lies(lie)
             if lie == "never":
-                os._exit(0)  # as srun may return 0 for a step whose node died
+                os._exit(0)  # srun may return 0 for a step whose node died
             for each in message["cases"]:
                 say("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed", 1e6 * (lie == "clock")))
                 say("done", case=each["case"])

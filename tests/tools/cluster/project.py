@@ -1,4 +1,4 @@
-"""A conformance project whose cluster runs are started as a user does, and observed while they go on."""
+"""A conformance project whose cluster runs are started as a user does, and observed while they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from tests.warm import client
 
-#: Seconds after which a wait is given up: far more than any takes.
+#: Seconds after which a wait fails: far more than any needs.
 PATIENCE = 300.0
 
 _INI = """\
@@ -71,7 +71,7 @@ class Project:
         return Running(process, output, self.folder / name)
 
     def run(self, *options: str, name: str = "run", **more: Any) -> Running:
-        """As `start`, to its end."""
+        """Run `start` to its end."""
         running = self.start(*options, name=name, **more)
         running.wait()
         return running
@@ -86,7 +86,7 @@ class Running:
         self._output = output
 
     def wait(self) -> int:
-        """Wait for the end. Returns the exit status."""
+        """Wait for the end. Return the exit status."""
         try:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ class Running:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The whole lines of the journal so far."""
+        """Return the complete lines of the journal so far."""
         try:
             data = (self.run_dir / journal.FILE_NAME).read_bytes()
         except FileNotFoundError:
@@ -107,12 +107,12 @@ class Running:
         return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
 
     def of(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """The lines of one kind with these fields."""
+        """Return the lines of one kind with these fields."""
         found = [line for line in self.lines if line["event"] == event]
         return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Look until `condition` holds, as long as the run goes on."""
+        """Poll until `condition` holds; fail if the run ends first."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             over = self.process.poll() is not None
@@ -126,11 +126,11 @@ class Running:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """The outcome of each case, by what follows the ``::`` of its id."""
+        """Return the outcome of each case, by the part of its id after ``::``."""
         return {verdict.case.rpartition("::")[2]: verdict.outcome.value for verdict in self.ledger.verdicts}
 
     def agent(self, node: str) -> psutil.Process:
-        """The process of the agent of a node: the one that has started the node's pytest."""
+        """Return the process of a node's agent, which has started the node's pytest."""
         folder = f"{self.run_dir}/nodes/{node}/"
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -140,7 +140,7 @@ class Running:
 
 
 def _output(pid: int) -> str:
-    """The file that a process has as its standard output."""
+    """Return the file to which a process's standard output goes."""
     try:
         return os.readlink(f"/proc/{pid}/fd/1")
     except OSError:  # it has ended
@@ -148,11 +148,11 @@ def _output(pid: int) -> str:
 
 
 def stop(process: psutil.Process) -> None:
-    """Stop a process, so that it says nothing more."""
+    """Stop a process, so that it sends nothing more."""
     process.send_signal(signal.SIGSTOP)
 
 
 def ran_twice(running: Running) -> list[str]:
-    """The cases with more than one end that counts."""
+    """Return the cases with more than one final end."""
     ends = [line["case"] for line in running.of("finish", final=True)]
     return [case for case in {*ends} if ends.count(case) > 1]

@@ -1,7 +1,7 @@
-"""A cluster run in a pretended Slurm that is hit twice: ``python -m tests.tools.cluster.slurm_chaos SEED FOLDER``.
+"""A cluster run in a simulated Slurm that is hit twice: ``python -m tests.tools.cluster.slurm_chaos SEED FOLDER``.
 
-The seed decides when, by what, and where. It runs inside the cluster. What is left is resumed on mended nodes.
-`tests.tools.cluster.test_slurm` looks at the result.
+The seed determines time, kind and node. It runs inside the cluster. The remaining cases are resumed on repaired nodes.
+`tests.tools.cluster.test_slurm` checks the result.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ BLOWS: dict[str, Callable[[Running, str], None]] = {
 
 
 def planned(seed: int) -> list[tuple[int, str, int]]:
-    """Two blows: after how many ended cases, which, and to which of the nodes. All kinds come within nine seeds."""
+    """Return two blows: the number of finished cases before it, its kind, and its node. Nine seeds cover all kinds."""
     choose = random.Random(seed)
     names = [*BLOWS]
     kinds = names[seed % len(names)], choose.choice(names)
@@ -129,7 +129,7 @@ def main(seed: int, folder: Path) -> None:
 
 
 def _wait(running: Running, moment: int) -> bool:
-    """Wait for so many ended cases. Returns whether the run is over before."""
+    """Wait for this number of finished cases. Return whether the run ends before."""
 
     def come() -> bool:
         return running.process.poll() is not None or len(running.of("finish")) >= moment
@@ -139,7 +139,7 @@ def _wait(running: Running, moment: int) -> bool:
 
 
 def _mend(node: str) -> None:
-    """Bring a node back, whatever has become of it."""
+    """Restore a node, whatever has happened to it."""
     pid = int(Path(f"/var/spool/slurm/{node}.pid").read_text())
     if not psutil.pid_exists(pid):
         subprocess.run(["slurmd", "-N", node], check=True)

@@ -1,6 +1,6 @@
-"""What happens to cluster runs in a pretended Slurm: ``python -m tests.tools.cluster.slurm_scenarios NAME FOLDER``.
+"""Events during cluster runs in a simulated Slurm: ``python -m tests.tools.cluster.slurm_scenarios NAME FOLDER``.
 
-It runs inside the cluster, and leaves what `tests.tools.cluster.test_slurm` looks at.
+It runs inside the cluster, and leaves the files that `tests.tools.cluster.test_slurm` checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _slow(folder: Path, *options: str, nodes: int = 2, cases: int = 16, seconds:
 
 
 def _at_work(running: Running, nodes: int) -> list[str]:
-    """Wait until each node has ended a case and runs another. Returns the names of the nodes."""
+    """Wait until each node has finished a case and runs another. Return the names of the nodes."""
 
     def works(node: str) -> bool:
         return 0 < len(running.of("finish", host=node)) < len(running.of("start", host=node))
@@ -40,14 +40,14 @@ def _at_work(running: Running, nodes: int) -> list[str]:
 
 
 def plain(folder: Path) -> Running:
-    """Nothing happens."""
+    """Let the run finish undisturbed."""
     running = _slow(folder, nodes=4, cases=8, seconds=0.1)
     running.wait()
     return running
 
 
 def refused(folder: Path) -> Running:
-    """A type of GPU that no node has."""
+    """Request a type of GPU that no node has."""
     project = Project(folder)
     running = project.start("--engine=slurm", "--slurm-option=--gres=gpu:b200:1")
     running.wait()
@@ -62,7 +62,7 @@ def killed_agent(folder: Path) -> Running:
 
 
 def killed_node(folder: Path) -> Running:
-    """The node's daemon and all processes of its step are killed, as when its power fails."""
+    """Kill the node's daemon and all processes of its step, as a power failure does."""
     running = _slow(folder)
     node = _at_work(running, 2)[-1]
     agent = running.agent(node)
@@ -75,7 +75,7 @@ def killed_node(folder: Path) -> Running:
 
 
 def killed_daemon(folder: Path) -> Running:
-    """Only slurmd dies: the step goes on."""
+    """Kill only slurmd: the step continues."""
     running = _slow(folder, cases=30)
     node = _at_work(running, 2)[-1]
     os.kill(int(Path(f"/var/spool/slurm/{node}.pid").read_text()), signal.SIGKILL)
@@ -100,7 +100,7 @@ def cancelled(folder: Path) -> Running:
 
 
 def warned(folder: Path) -> Running:
-    """Slurm tells the steps that the time will be over, as with --signal."""
+    """Let Slurm warn the steps before the time limit, as with --signal."""
     running = _slow(folder, cases=60)
     _at_work(running, 2)
     subprocess.run(["scancel", "--signal=TERM", "1"], check=True)
@@ -109,7 +109,7 @@ def warned(folder: Path) -> Running:
 
 
 def timed_out(folder: Path) -> Running:
-    """The time of the allocation is over, a minute after its start."""
+    """Let the allocation reach its time limit, a minute after its start."""
     running = _slow(folder, "--slurm-option=--time=1", "--slurm-option=--signal=TERM@20", cases=150)
     running.wait()
     return running

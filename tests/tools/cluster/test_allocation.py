@@ -1,4 +1,4 @@
-"""What is said of a request for nodes that no partition can meet."""
+"""The message about a request for nodes that no partition can meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that lies can at worst falsify its own cases, and the journal says whose they were."""
+"""A lying agent can at worst falsify its own cases, and the journal names their node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAKE = Path(__file__).with_name("fake_agent.py")
 
 
 class Ended:
-    """What is left of a run with one honest and one lying agent."""
+    """The result of a run with one honest and one lying agent."""
 
     def __init__(self, run_dir: Path, *lies: str, last_word: float = 600.0) -> None:
         run_dir.mkdir()
@@ -64,7 +64,7 @@ def test_what_is_not_of_the_protocol_ends_the_connection(tmp_path: Path) -> None
 
 
 def test_an_end_without_a_last_word_is_a_loss(tmp_path: Path) -> None:
-    """Also with exit status 0: srun can return it for a step whose node died."""
+    """This includes exit status 0: srun can return it for a step whose node died."""
     ended = Ended(tmp_path / "run", "", "never")
     assert [finding.kind for finding in ended.ledger.findings] == ["node_lost"]
     assert "ended with exit status 0" in ended.ledger.findings[0].message
@@ -86,7 +86,7 @@ def test_an_agent_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_times_of_an_agent_are_within_the_run(tmp_path: Path) -> None:
-    """Also if its clock is wrong."""
+    """This holds even if its clock is wrong."""
     begun = time.time()
     ended = Ended(tmp_path / "run", "", "clock")
     assert all(begun - 1 <= line["t"] <= time.time() + 1 for line in ended.lines)

@@ -1,4 +1,4 @@
-"""Whole cluster runs with agents on this machine: what a user sees, and what happens when something dies."""
+"""Whole cluster runs with agents on this machine: the user's view, and the effects of dying processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def is_evidence(running: Running) -> None:
 
 
 def test_a_killed_agent(project: Project) -> None:
-    """Its case in flight is lost once; all cases pass on the other node."""
+    """Its running case is lost once; all cases pass on the other node."""
     running = slow(project)
     at_work(running, "local1")
     running.agent("local1").kill()
@@ -94,7 +94,7 @@ def test_a_killed_agent(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_a_silent_agent(project: Project) -> None:
-    """It counts as lost; when it wakes up, what it says changes nothing."""
+    """It counts as lost; when it wakes up, its messages have no effect."""
     running = slow(project, cases=30)
     at_work(running, "local1")
     agent = running.agent("local1")
@@ -126,7 +126,7 @@ def test_a_killed_head_is_resumed(project: Project) -> None:
 
 
 def test_a_stopped_run(project: Project) -> None:
-    """Running cases come to their end; the others are not run; the status is that of a stopped run."""
+    """Running cases finish; the others are not run; the status is that of a stopped run."""
     running = slow(project, cases=40)
     at_work(running, "local1")
     running.process.send_signal(signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_stopped_run(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_a_stopped_agent(project: Project) -> None:
-    """An agent that somebody stops, as Slurm does before the time is over, gives its cases back."""
+    """A stopped agent returns its cases. Slurm stops agents, too, before the time limit."""
     running = slow(project)
     at_work(running, "local1")
     running.agent("local1").terminate()
@@ -151,7 +151,7 @@ def test_a_stopped_agent(project: Project) -> None:
 
 @pytest.mark.nightly
 def test_a_killed_session(project: Project) -> None:
-    """The pytest of a node dies, its agent lives: the case in flight is lost once, and the run is red for it."""
+    """The pytest of a node dies, its agent lives: the running case is lost once, and the run is red because of that."""
     running = slow(project)
     at_work(running, "local1")
     running.agent("local1").children()[0].kill()
@@ -164,7 +164,7 @@ def test_a_killed_session(project: Project) -> None:
 
 
 def test_all_nodes_are_lost(project: Project) -> None:
-    """What is left is not run, with the cause."""
+    """The remaining cases are not run, with the cause in the report."""
     running = slow(project)
     at_work(running, "local1")
     for node in ("local0", "local1"):
@@ -198,7 +198,7 @@ def test_what_cannot_be_collected(project: Project) -> None:
 
 
 def test_a_green_run_is_evidence(project: Project) -> None:
-    """Its environment.json agrees with its journal: the command and the host are those of the head."""
+    """Its environment.json matches its journal: the command and the host are the head's."""
     project.write("suites/some/test_some.py", SLOW.format(cases=4, seconds=0.1))
     running = project.run("--engine=local", "--nodes=2")
     assert running.wait() == 0, running.output
@@ -257,8 +257,8 @@ exec "$@"
 
 @pytest.mark.nightly
 def test_cases_find_their_device_and_red_ones_another(project: Project) -> None:
-    """A case goes to a node that can run it. What no node can run is gated. A red case is tried on a second device."""
-    build.build_softdevice()  # the nodes would build it, and that is no part of the run that is waited for
+    """A case goes to a node that can run it; otherwise it is gated. A red case is tried on a second device."""
+    build.build_softdevice()  # otherwise the nodes would build it within the run's time
     project.write("suites/some/test_some.py", ROUTED)
     project.write("node.sh", LARGER)
     (project.folder / "node.sh").chmod(0o755)

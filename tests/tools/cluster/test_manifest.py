@@ -1,4 +1,4 @@
-"""The manifest for Kubernetes, and what its pods do."""
+"""The manifest for Kubernetes, and the behaviour of its pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = (
 
 
 def test_golden() -> None:
-    """After a wanted change, write the output of COMMAND to the file."""
+    """After an intended change, write the output of COMMAND to the file."""
     assert CliRunner().invoke(app, COMMAND.split()).output == GOLDEN.read_text()
 
 

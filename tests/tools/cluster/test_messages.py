@@ -1,4 +1,4 @@
-"""What an agent may say: anything, so everything is checked."""
+"""An agent may send anything, so everything is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD = [
     b"null",
     b"[]",
     b"login banner",
-    b'{"say":"open"}',  # only the head says so
+    b'{"say":"open"}',  # only the head sends this
     b'{"say":"done"}',
     b'{"say":"done","case":-1}',
     b'{"say":"done","case":"1"}',
@@ -87,7 +87,7 @@ SAY = 'print(json.dumps({"say":"hello","version":1,"token":t,"host":"h","pid":1,
 
 
 def test_banners_before_the_first_word_are_no_words(tmp_path: Path) -> None:
-    """Also a hello with another token: only the agent has been told ours."""
+    """The same holds for a hello with another token: only the agent knows the run's token."""
     noise = 'print("Welcome!"); print("{}"); print(json.dumps({"say":"beat"})); '
     foreign = SAY.replace('"token":t', '"token":"x"')
     link = linked(HELLO + noise + foreign + SAY + 'print(json.dumps({"say":"beat"}))', tmp_path)

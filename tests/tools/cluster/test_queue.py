@@ -1,4 +1,4 @@
-"""The queue of a cluster run: tables of single decisions, and whatever may happen in any order."""
+"""The queue of a cluster run: tables of single decisions, and any events in any order."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
 
 
 def test_a_node_that_is_stuck_is_lost() -> None:
-    """It beats, but says nothing of its cases."""
+    """It sends heartbeats, but no messages about its cases."""
     found = CaseQueue(("a",), silence=10, start_limit=60, now=0, stuck=100)
     found.load([1.0])
     ready(found, "a")
@@ -220,7 +220,7 @@ EVENTS = st.sampled_from(
     st.dictionaries(st.sampled_from(NODES), st.sets(st.integers(0, 12))),
 )
 def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], gates: dict[str, set[int]]) -> None:
-    """Whatever happens, each case has one end, is never run by two nodes at once, and never again after its end."""
+    """Whatever happens, each case ends once, never runs on two nodes simultaneously, and never again after its end."""
     found = CaseQueue(NODES, silence=10, start_limit=60, now=0, second_looks=3)
     found.load([1.0] * cases)
     ends: dict[int, str] = {}
@@ -287,7 +287,7 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
         act(found.tick(now))
         start()
         step(kind, name, number)
-    for _ in range(40 * (cases + 2)):  # from here on all goes well
+    for _ in range(40 * (cases + 2)):  # from here on there are no more failures
         if found.is_over:
             break
         start()

@@ -37,7 +37,7 @@ def test_four():
 def test_five(): pass
 """
 
-#: The nodes are on one host, and are to have devices of their own: so each has leases of its own.
+#: The nodes are on one host but need separate devices, so each has its own leases.
 NODE = """\
 #!/bin/sh
 case $CONFORMANCE_LOCAL_NODE in
@@ -57,7 +57,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.nightly
 def test_cases_for_several_devices_run_where_there_are_several(tmp_path: Path, library: Path) -> None:
-    """One worker of the node with four GPUs runs them, and the others go on. What no node has enough for is gated."""
+    """One worker of the node with four GPUs runs them, while the others continue. Cases that fit no node are gated."""
     project = Project(tmp_path / "project")
     project.write("suites/some/test_some.py", CASES)
     project.write("node.sh", NODE)
@@ -70,7 +70,7 @@ def test_cases_for_several_devices_run_where_there_are_several(tmp_path: Path, l
         "--nodes=2",
         f"--launcher=env -u CUDA_VISIBLE_DEVICES {project.folder / 'node.sh'}",
         arguments=("suites", "-nauto", "--leak-check=off"),
-        # No torch knows these GPUs, so an examination would find them sick.
+        # No torch knows these GPUs, so a health check would find them sick.
         environ={**environ, "HARNESS_HEALTH": "0"},
     )
     assert running.wait() == 0, running.output

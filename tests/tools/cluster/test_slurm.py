@@ -1,4 +1,4 @@
-"""Cluster runs in a pretended Slurm: an allocation, one step a node, and what Slurm does to them."""
+"""Cluster runs in a simulated Slurm: an allocation, one step per node, and Slurm's actions on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(MISSING != "", reason=M
 
 
 class Ended:
-    """What is left of a scenario."""
+    """The result of a scenario."""
 
     def __init__(self, folder: Path) -> None:
         self.status = json.loads((folder / "ended.json").read_text())["status"]
@@ -47,7 +47,7 @@ class Ended:
 
 
 def played(name: str, folder: Path) -> Ended:
-    """Play a scenario of `tests.tools.cluster.slurm_scenarios` in a cluster of its own."""
+    """Run a scenario of `tests.tools.cluster.slurm_scenarios` in its own cluster."""
     words = [sys.executable, "-m", "tests.tools.cluster.slurm_scenarios", name, str(folder / "project")]
     done = subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,7 +81,7 @@ def test_what_no_node_has_is_refused_at_once(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["killed_agent", "killed_node"])
 def test_a_lost_node(name: str, tmp_path: Path) -> None:
-    """Its cases in flight are lost once, and run elsewhere."""
+    """Its running cases are lost once, and run elsewhere."""
     ended = played(name, tmp_path)
     assert ended.status == 1, ended.output
     assert ended.outcomes == {"passed"}
@@ -104,7 +104,7 @@ def test_what_does_not_end_a_step(name: str, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["cancelled", "warned", "timed_out"])
 def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
-    """What runs comes to its end, and the report says what is left."""
+    """Running cases finish, and the report names the remaining ones."""
     ended = played(name, tmp_path)
     assert ended.status in (1, 2), ended.output
     assert ended.outcomes == {"passed", "not_run"}
@@ -115,7 +115,7 @@ def test_the_end_of_the_allocation(name: str, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @each_seed
 def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
-    """No case is left without a verdict or a cause. Resumed, each passes, exactly once, and the run is evidence."""
+    """Each case has a verdict or a cause. After a resume, each passes exactly once, and the run is evidence."""
     folder = tmp_path / "project"
     words = [sys.executable, "-m", "tests.tools.cluster.slurm_chaos", str(seed), str(folder)]
     done = subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, text=True, check=False)
@@ -142,7 +142,7 @@ def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_killed_head(tmp_path: Path) -> None:
-    """The allocation is given back, and the run is resumed in another one."""
+    """The allocation is released, and the run is resumed in another one."""
     ended = played("killed_head", tmp_path)
     assert ended.status == 0, ended.output
     assert ended.outcomes == {"passed"}

@@ -1,4 +1,4 @@
-"""Cluster runs by ssh, to daemons on this machine with keys of their own."""
+"""Cluster runs by ssh, to daemons on this machine with their own keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(bool(_missing()), reaso
 
 @pytest.fixture
 def ssh_config(tmp_path: Path) -> Iterator[Path]:
-    """A configuration of ssh in which n0 and n1 are this machine."""
+    """Return an ssh configuration in which n0 and n1 are this machine."""
     folder = tmp_path / "ssh"
     folder.mkdir(mode=0o700)
     for name in ("host", "user"):
@@ -65,7 +65,7 @@ def ssh_config(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_run_by_ssh(ssh_config: Path, tmp_path: Path) -> None:
-    """Hosts that can be reached run all cases; one that cannot is a finding."""
+    """Reachable hosts run all cases; an unreachable one is a finding."""
     project = Project(tmp_path / "project")
     project.write("suites/some/test_some.py", SLOW.format(cases=8, seconds=0.2))
     project.write("hosts", "n0  # the first\nn1\nnowhere\n")

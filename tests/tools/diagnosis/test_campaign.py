@@ -1,4 +1,4 @@
-"""The fault campaign: what counts as a catch, and the table, over plain ledgers; whole runs are acceptance tests."""
+"""The fault campaign: what counts as a catch, and the table, with plain ledgers; whole runs are acceptance tests."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_run_counts_how_often_its_own_fault_struck() -> None:
             CampaignTally(frozenset(), {A: "timeout", B: "failed"}),
             {A: "timeout"},
         ),
-        (CampaignTally(frozenset({A}), {}), CampaignTally(frozenset({A}), {C: "failed"}), {}),  # it was gated without
+        (CampaignTally(frozenset({A}), {}), CampaignTally(frozenset({A}), {C: "failed"}), {}),  # gated without it
     ],
 )
 def test_a_case_that_passed_without_a_fault_and_is_red_with_it_catches_it(
@@ -142,7 +142,7 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path: Path, first: bool) -> None:
-    """B failed by chance, and C in a process that it started."""
+    """B failed by chance, and C in a process that B started."""
     struck = {"slow": 1}
     runs = {
         "clean": ledger(*ended(A), *ended(B), *ended(C), *ended(D)),

@@ -1,4 +1,4 @@
-"""Order dependence: which cases shared the process, from a journal. The acceptance tests cover the trials."""
+"""Order dependence: the cases that shared a process, from a journal. The acceptance tests cover the trials."""
 
 from __future__ import annotations
 

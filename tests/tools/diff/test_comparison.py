@@ -1,4 +1,4 @@
-"""What changed between runs, as tables; and every way in which it is written."""
+"""Changes between runs, as tables; and each format of the output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MISSING = None
 
 
 def runs(*outcomes: Outcome | None) -> list[RunRecord]:
-    """A run for each outcome of one case; None if the run does not have the case."""
+    """Return a run for each outcome of one case; None means that the run lacks the case."""
     return [
         RunRecord(f"run{number}", {} if outcome is None else {A: CaseRecord(outcome, "why" if outcome.is_red else "")})
         for number, outcome in enumerate(outcomes)
@@ -36,7 +36,7 @@ def runs(*outcomes: Outcome | None) -> list[RunRecord]:
 
 
 def change(*outcomes: Outcome | None) -> tuple[str, str] | None:
-    """The list in which the case is, and its text; None if it is in none. The last outcome is that of the new run."""
+    """Return the case's list and its text; None if it is in no list. The last outcome is the new run's."""
     *baseline, new = runs(*outcomes)
     found = compare_runs(baseline, new)
     entries = [(name, each.text) for name, changes in found.lists.items() for each in changes]
@@ -92,7 +92,7 @@ def test_in_which_list_a_case_is(outcomes: tuple[Outcome | None, ...], expected:
 @pytest.mark.parametrize(
     ("old", "new", "slower"),
     [
-        ([1.0], [2.0], False),  # single durations say nothing
+        ([1.0], [2.0], False),  # single durations are not evidence
         ([1.0] * 5, [2.0] * 5, False),  # one of 252 arrangements
         ([1.0] * 6, [2.0] * 6, False),  # one of 924
         ([1.0] * 6, [2.0] * 7, True),

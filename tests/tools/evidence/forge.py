@@ -1,4 +1,4 @@
-"""An honest run on two GPUs, its archive, and what a forger can do to both."""
+"""An honest run on two GPUs, its archive, and a forger's changes to both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seeds(case: str) -> Line:
 
 
 def lines() -> list[Line]:
-    """A red run: passed, failed, gated, waived. Its must-pass list is satisfied."""
+    """Return a red run: passed, failed, gated, waived. Its must-pass list is satisfied."""
     waiver = {name: value for name, value in WAIVER.items() if name not in ("event", "t")}
     listed = build.must_pass(A, name="core.txt")
     known = {
@@ -99,14 +99,14 @@ def report(events: Sequence[Line], known: Mapping[str, Any] | None = None) -> by
 
 
 def run_files(events: Sequence[Line] | None = None, **more: bytes) -> Members:
-    """The files of a run directory, as members of an archive."""
+    """Return the files of a run directory, as members of an archive."""
     events = lines() if events is None else events
     files = {JOURNAL: journal_bytes(events), JUNIT: report(events), "run/files/gw0-1/out.txt": b"out\n"}
     return {**files, ENVIRONMENT: json.dumps(environment()).encode(), **more}
 
 
 def sealed(files: Members) -> Members:
-    """All members of an archive of these files, as an honest packager makes them, whatever is in the files."""
+    """Return all members of an archive of these files, as an honest packager makes them, whatever they contain."""
     known = record.read_evidence_record(
         {name.removeprefix("run/"): data for name, data in files.items() if record.is_read(name.removeprefix("run/"))},
         Path("journal.ndjson"),
@@ -133,7 +133,7 @@ def zipped(members: Members) -> bytes:
 
 @dataclass
 class Forger:
-    """Has the members of an honest archive, and changes them."""
+    """Changes the members of an honest archive."""
 
     members: Members
 
@@ -146,7 +146,7 @@ class Forger:
         return {name: data for name, data in self.members.items() if name.startswith("run/")}
 
     def journal(self, change: Callable[[list[Line]], object], *, junit: bool = False) -> None:
-        """Edit the lines of the journal, and make all that follows from it anew: junit.xml only if asked for."""
+        """Edit the lines of the journal, and remake all files derived from it; junit.xml only on request."""
         events = [json.loads(line) for line in self.members[JOURNAL].splitlines()]
         change(events)
         files = {**self.run, JOURNAL: journal_bytes(events)}
@@ -155,13 +155,13 @@ class Forger:
         self.members = sealed(files)
 
     def environment(self, **changes: Any) -> None:
-        """Edit environment.json, and make all that follows from it anew."""
+        """Edit environment.json, and remake all files derived from it."""
         facts = {**json.loads(self.members[ENVIRONMENT]), **changes}
         events = [json.loads(line) for line in self.members[JOURNAL].splitlines()]
         self.members = sealed({**self.run, ENVIRONMENT: json.dumps(facts).encode(), JUNIT: report(events, facts)})
 
     def file(self, name: str, data: bytes | None, *, seal: bool = False) -> None:
-        """Replace, add or (None) remove a member; with `seal` the manifest has its new hash."""
+        """Replace, add or (None) remove a member; with `seal`, update its hash in the manifest."""
         if data is None:
             del self.members[name]
         else:
@@ -170,7 +170,7 @@ class Forger:
             self.manifest(lambda _: None)
 
     def manifest(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Edit the manifest, and make its hashes anew."""
+        """Edit the manifest, and recompute its hashes."""
         value = json.loads(self.members["manifest.json"])
         value["files"] = {name: each.model_dump() for name, each in facts(self.members).items()}
         change(value)

@@ -1,4 +1,4 @@
-"""What a forger and an enemy can do to an archive, and the sentence that each of them gets."""
+"""A forger's and an attacker's changes to an archive, and the error message for each of them."""
 
 # ruff: noqa: E501 - a row of a table is one line
 
@@ -54,7 +54,7 @@ def insert(position: int, *new: Line) -> Callable[[list[Line]], object]:
 
 
 def both(*changes: Callable[[Any], object]) -> Callable[[Any], None]:
-    """All of these, one after the other."""
+    """Return a function that makes all of these changes in turn."""
 
     def change(it: Any) -> None:
         for each in changes:
@@ -64,7 +64,7 @@ def both(*changes: Callable[[Any], object]) -> Callable[[Any], None]:
 
 
 def listed_anew(events: list[Line]) -> None:
-    """The identity of the run names the list of A and B."""
+    """Change the list in the run's identity to A and B."""
     events[0]["identity"]["must-pass lists"] = f"core.txt {digest_of_ids([A, B])[:19]}"
 
 
@@ -82,7 +82,7 @@ def passed_and_green(events: list[Line]) -> None:
 
 
 def everything(uuid: str, **run: Any) -> Callable[[list[Line]], object]:
-    """Another device in every line of the journal."""
+    """Return a function that changes the device in each line of the journal."""
 
     def change(events: list[Line]) -> None:
         for each in events:
@@ -130,7 +130,7 @@ LOST_NODE: Line = {"event": "node", "t": 1_760_000_000.5, "host": "n1", "state":
 
 
 def second_device(executor: str = "gw0-1") -> tuple[Line, Line]:
-    """The lines about B on a second device."""
+    """Return the lines about B on a second device."""
     facts = {"t": 1_760_000_000.5, "case": B, "host": "n1"}
     start = {**facts, **seeds(B), "event": "second_start", "attempt": 1, "executor": executor, "devices": [GPUS[1]]}
     end = {**facts, "event": "second_device", "first": GPUS[0], "second": GPUS[1], "outcome": "passed"}
@@ -291,7 +291,7 @@ def _encrypted() -> bytes:
 
 
 def _overlapping() -> bytes:
-    """Each member's data is the whole archive up to there."""
+    """Return an archive in which each member's data is the whole archive up to there."""
     data = bytearray(zipped({f"run/{number}": b"x" * 1000 for number in range(3)}))
     start = -1
     for _ in range(3):

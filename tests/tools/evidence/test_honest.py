@@ -1,4 +1,4 @@
-"""What looks odd and is honest is not refused."""
+"""Unusual but honest runs are not refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def append(*new: Line) -> Change:
 
 
 def lost_node(events: list[Line]) -> None:
-    """Its executor has no end; the case that ran there ran again."""
+    """Add an executor without an end on a lost node; its case ran again."""
     there = {**seeds(A), "executor": "n1-gw0-1", "worker": "n1-gw0", "host": "n1"}
     lost = build.finish(A, Outcome.LOST, final=False, message="node n1 was lost: it was silent", **there)
     finding = build.finding("node n1 was lost: it was silent", kind="node_lost", host="n1")
@@ -41,14 +41,14 @@ def second(events: list[Line]) -> None:
 
 
 def lost_for_good(events: list[Line]) -> None:
-    """No node was left for the attempt that was to follow."""
+    """Let no node remain for the next attempt."""
     edit("finish", A, outcome="failed", final=False, message="once")(events)
     ended = {**seeds(A), "attempt": 2, "executor": None, "worker": "", "devices": []}
     insert(7, build.finish(A, Outcome.LOST, message="lost", **ended))(events)
 
 
 def ran(executor: str, cases: int, **facts: Any) -> tuple[Line, Line]:
-    """The lines of an executor that no case of the run was in."""
+    """Return the lines of an executor in which no case of the run ran."""
     facts = {"devices": [GPUS[0]], **facts}
     return build.executor(executor, **facts), build.executor(executor, "ended", cases=cases, **facts)
 

@@ -1,4 +1,4 @@
-"""Whatever the files of an archive hold, the answer is a refusal or an error in one sentence, and never a traceback."""
+"""For any contents of an archive's files, the result is a refusal or a one-sentence error, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tools.evidence.forge import ENVIRONMENT, JOURNAL, JUNIT, Forger, envi
 from tests.tools.evidence.test_tampering import is_refused
 
 HONEST = Forger.of().members
-TEXTS = st.text(st.characters(), max_size=10)  # lone surrogates, too
+TEXTS = st.text(st.characters(), max_size=10)  # includes lone surrogates
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),

@@ -1,4 +1,4 @@
-"""What goes into an archive, and what does not."""
+"""The contents of an archive, and what is excluded."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def pipe(run_dir: Path) -> Path:
 
 @pytest.fixture
 def bound(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(run_dir)  # the name of a socket must be short
+    monkeypatch.chdir(run_dir)  # a socket's path must be short
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
         yield run_dir / "socket"

@@ -29,7 +29,7 @@ def allow(folder: Path, **keys: Path) -> Path:
 
 def problem(archive: Path, signers: Path, identity: str = "") -> tuple[str, str]:
     with archive.open("rb") as file:
-        file.read()  # as one that was verified
+        file.read()  # simulates an archive that was already verified
         return signature.signature_problem(file, signature_path(archive), signers, identity)
 
 
@@ -47,7 +47,7 @@ def test_a_signature_names_its_signer(archive: Path, tmp_path: Path) -> None:
     signers = allow(tmp_path, ada=ada)
     assert problem(archive, signers) == ("ada@example.org", "")
     assert problem(archive, signers, "ada@example.org") == ("ada@example.org", "")
-    sign_archive(archive, ada)  # an older signature is replaced, and nobody is asked
+    sign_archive(archive, ada)  # replaces an older signature without asking
 
 
 @needs_openssh

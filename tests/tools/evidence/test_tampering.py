@@ -1,4 +1,4 @@
-"""Every tampering is refused, with a sentence of its own. A forger may make all hashes anew."""
+"""Every tampering is refused with its own message. A forger may recompute all hashes."""
 
 from __future__ import annotations
 
@@ -192,14 +192,14 @@ def test_no_member_can_be_removed(tmp_path_factory: pytest.TempPathFactory, name
 def test_no_line_of_the_journal_can_be_removed_or_repeated(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Not by whoever makes the manifest anew, and leaves the report as it is."""
+    """This holds even if the forger remakes the manifest, and leaves the report unchanged."""
     events = lines()
     position = data.draw(st.integers(0, len(events) - 1))
     twice = data.draw(st.booleans())
     changed = [*events[:position], *([events[position]] * 2 if twice else []), *events[position + 1 :]]
-    harmless = twice and events[position]["event"] in ("collected", "executor")  # nothing follows from the second one
+    harmless = twice and events[position]["event"] in ("collected", "executor")  # a duplicate of these has no effect
     try:
         members = sealed({**run_files(events), JOURNAL: run_files(changed)[JOURNAL]})
     except HarnessError:
-        return  # no run can be read, so nothing can be packed
+        return  # the run cannot be read, so it cannot be packed
     assert harmless or is_refused(zipped(members), tmp_path_factory.mktemp("archive"))

@@ -1,4 +1,4 @@
-"""Histories in folders: their copies are in a folder of each test."""
+"""Histories in folders, whose copies are in a folder per test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def cache_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache's folder."""
+    """Return the cache's folder."""
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"

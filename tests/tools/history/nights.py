@@ -1,4 +1,4 @@
-"""Nights of made-up machines, as run directories and in a history."""
+"""Nights of fictitious machines, as run directories and in a history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.tools.history.store import FileStore
 from tests.tools.matrix.runs import CASES, PASSED, Machine, lines, write
 
 DAY = 86_400
-#: Noon of a day, which begins a night.
+#: Noon of a day, when a night begins.
 BEGIN = 1_760_011_200.0
 
 
@@ -31,7 +31,7 @@ def night(
     messages: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Path:
-    """The run directory of a machine in a night; other cases passed. `messages`: those of failed cases."""
+    """Write the run directory of a machine in a night; other cases passed. `messages` are those of failed cases."""
     machine = machine or Machine()
     head = {"run_id": run_id(number, machine.host), "t": BEGIN + number * DAY, **changes}
     made = lines(machine, {**PASSED, **(outcomes or {})}, **head)
@@ -42,7 +42,7 @@ def night(
 
 
 def history(folder: Path, runs: Sequence[Path]) -> FileStore:
-    """A history of these runs."""
+    """Create a history of these runs."""
     store = FileStore(folder / "history.duckdb")
     for path in runs:
         store.add(record.read_history_record(path))
@@ -50,9 +50,9 @@ def history(folder: Path, runs: Sequence[Path]) -> FileStore:
 
 
 def regression(folder: Path, nights: int = 6, at: int = 3) -> FileStore:
-    """Two machines of which one gets a new driver in the night `at`, and one case fails there since.
+    """Create a history of two machines. In the night `at`, one gets a new driver, and from then on a case fails there.
 
-    The nights are made once per process, and copied: adding twelve runs takes a second.
+    The nights are created once per process, and copied, since adding twelve runs takes a second.
     """
     shutil.copytree(_regression(nights, at).name, folder, dirs_exist_ok=True)
     return FileStore(folder / "history.duckdb")

@@ -42,7 +42,7 @@ class Server:
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Server]:
-    """A server of three runs: a case with hostile texts is red in the second one."""
+    """Start a server of three runs: a case with hostile texts is red in the second one."""
     bad = {HOSTILE: Outcome.FAILED, CASES[1]: Outcome.GATED}
     runs = [
         nights.night(folder, 0, {HOSTILE: Outcome.PASSED}),

@@ -1,4 +1,4 @@
-"""The pages of a history in a browser: charts, links, back, search, phones, dark; no request to elsewhere, no error."""
+"""The pages of a history in a browser: charts, links, back, search, phones, dark; no external request, no error."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def opened(
     script: bool = True,
     exported: Path | None = None,
 ) -> Iterator[Page]:
-    """The front page. A request to elsewhere, an error of the console and a dialog fail the test. `exported`: the
-    folder of an export, which is opened without the server.
+    """Open the front page. External requests, console errors and dialogs fail the test.
+
+    `exported`: the folder of an export, which is opened without the server.
     """
     own = f"http://127.0.0.1:{server.address[1]}/" if exported is None else f"{exported.resolve().as_uri()}/"
     wrong: list[str] = []
@@ -85,7 +86,7 @@ def opened(
 
 
 def painted(page: Page, name: str) -> bool:
-    """Whether the chart with this accessible name has a pixel that is not empty."""
+    """Return whether the chart with this accessible name has a painted pixel."""
     script = """host => {
         const canvas = host.querySelector("canvas");
         const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -96,7 +97,7 @@ def painted(page: Page, name: str) -> bool:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for a condition. `Page.wait_for_function` is not possible: the pages forbid the evaluation of texts."""
+    """Wait for a condition. `Page.wait_for_function` does not work: the pages forbid evaluating texts."""
     deadline = time.monotonic() + 15
     while not condition():
         assert time.monotonic() < deadline
@@ -233,7 +234,7 @@ def test_runs_are_compared(browser: Browser, server: Server) -> None:
 
 
 def test_pages_fit_a_phone(browser: Browser, server: Server) -> None:
-    """One page for all of them: to load a page takes longer than to look at it."""
+    """One browser page is used for all of them, since loading a page takes longer than checking it."""
     widths: dict[tuple[str, str], int] = {}
     with opened(browser, server, width=360) as page:
         for name in ("Last night", "Groups", "Cases", "Devices", "Runs"):

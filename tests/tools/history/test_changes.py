@@ -1,4 +1,4 @@
-"""Where a group began, and the fact that it began with."""
+"""Where a group of failures began, and the change with which it began."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.tools.history.changes import Onset, Suspect, changed, deciding_comm
 
 
 def runs(**columns: str) -> dict[int, dict[str, Any]]:
-    """Runs numbered from 0; each column has a letter per run."""
+    """Return runs numbered from 0; each column has a letter per run."""
     number = len(next(iter(columns.values())))
     return {place: {name: text[place] for name, text in columns.items()} for place in range(number)}
 

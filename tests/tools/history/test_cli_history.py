@@ -1,4 +1,4 @@
-"""`harness history` as its users meet it."""
+"""`harness history` as users run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster run in a history: one run, whose devices are those of the nodes; no node's session beside it."""
+"""A cluster run in a history: a single run with the nodes' devices; the nodes' sessions are not runs of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays of a message in other runs, and what tells two defects apart."""
+"""The part of a message that is constant over runs, and the part that distinguishes two defects."""
 
 from __future__ import annotations
 

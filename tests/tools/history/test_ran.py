@@ -1,4 +1,4 @@
-"""Which cases ran in which runs, and how often they went bad: by hand, and beside the verdicts of a history."""
+"""The cases that ran in each run, and their bad spells: from manual data, and compared with a history's verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tools.matrix.runs import CASES, Machine
 
 
 def ran(*rows: tuple[int, int, str]) -> Ran:
-    """Rows of a run, a device and its cases: a text with a one for each case that ran."""
+    """Create rows of a run, a device and its cases: a text with a one for each case that ran."""
     bits = [np.packbits([int(each) for each in text.ljust(16, "0")]) for _, _, text in rows]
     return Ran(np.array([run for run, _, _ in rows]), np.array([device for _, device, _ in rows]), np.array(bits))
 
@@ -65,7 +65,7 @@ def test_the_last_run_of_a_case() -> None:
     ],
 )
 def test_spells_are_counted_over_the_runs_that_ran_the_case(results: str, most: int, ended: int) -> None:
-    """`.` is good, `x` bad, `-` not run; a spell of three is no short one. Another lane changes nothing."""
+    """`.` is good, `x` bad, `-` not run; a spell of three is not short. Another lane changes nothing."""
     there = [each != "-" for each in results]
     both = np.array([[each] for pair in zip(there, [True] * len(there), strict=True) for each in pair], dtype=bool)
     bad = np.array([[each] for one in results for each in (one == "x", False)], dtype=bool)

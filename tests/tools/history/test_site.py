@@ -1,4 +1,4 @@
-"""Static pages: every link leads to a page, hostile texts are inert, and only scripts of its own are loaded."""
+"""Static pages: each link leads to a page, hostile texts are inert, and only the pages' own scripts are loaded."""
 
 from __future__ import annotations
 

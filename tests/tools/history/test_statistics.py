@@ -1,4 +1,4 @@
-"""Statistics against values that are known or computed another way."""
+"""Statistics compared with known values, or with other computations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run enters a history as a whole, once, whatever ends the process; what is no history is refused in one sentence."""
+"""A run enters a history completely and once, even if the process is killed; invalid histories are refused."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ FORKS.set_forkserver_preload(["duckdb", "harness.tools.history.record", "harness
 
 
 def add_all(store: FileStore | FolderStore, paths: list[Path], said: Any) -> None:
-    """Enter the runs, and send a word after each."""
+    """Enter the runs, and send a message after each."""
     made = [record.read_history_record(path) for path in paths]
     said.send("ready")
     for each in made:
@@ -137,7 +137,7 @@ class Adding:
         assert self._words.recv() == "ready"
 
     def end(self) -> int:
-        """Wait for the end. Return how many runs it entered."""
+        """Wait for the end. Return the number of runs that it entered."""
         self.process.join(120)
         added = 0
         while True:
@@ -155,7 +155,7 @@ def there(store: FileStore | FolderStore) -> bool:
 @pytest.mark.acceptance
 @pytest.mark.long
 def test_a_killed_writer_leaves_whole_runs_only(store: FileStore | FolderStore, tmp_path: Path) -> None:
-    """Ten kills, each some milliseconds later than the one before: nothing is lost, nothing is there twice."""
+    """After ten kills, each some milliseconds later than the previous one, nothing is lost and nothing is duplicate."""
     cases = {f"suites/a/test_a.py::case{i}": Outcome.FAILED if i % 3 else Outcome.PASSED for i in range(300)}
     paths = [nights.night(tmp_path, number, cases) for number in range(6)]
     for attempt in range(10):
@@ -188,7 +188,7 @@ def test_two_writers_and_a_reader_wait_for_each_other(store: FileStore | FolderS
     assert rows(store, "SELECT count(*), count(DISTINCT run_id) FROM runs") == [(13, 13)]
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 def test_a_missing_history_names_the_command(store: FileStore | FolderStore) -> None:

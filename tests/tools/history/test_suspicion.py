@@ -1,4 +1,4 @@
-"""One bad device is found, and what all devices share makes none suspicious."""
+"""A single bad device is found, and failures on all devices make none suspicious."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fleet(
     number: int = 5,
     driver: Callable[[int, int], str] = lambda _night, _host: "570.1",
 ) -> dict[str, DeviceSuspicion]:
-    """The devices of a fleet, by host. `is_bad`: of a night, a host and a case."""
+    """Return the devices of a fleet, by host. `is_bad` takes a night, a host and a case."""
     runs = []
     for night in range(number):
         for host in range(hosts):

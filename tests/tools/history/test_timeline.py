@@ -1,4 +1,4 @@
-"""The verdict over time of sequences of results, one letter per run."""
+"""The verdict over time for sequences of results, one letter per run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def observed(results: str, devices: str = "") -> list[Observation]:
         ("XXXX", VerdictTrend.ALWAYS_RED, 0, None),
         ("..XXX..", VerdictTrend.FIXED, 5, 4),
         ("XX..", VerdictTrend.FIXED, 2, 1),
-        (".XXX..XXXX..", VerdictTrend.FIXED, 10, 9),  # two defects, both mended
+        (".XXX..XXXX..", VerdictTrend.FIXED, 10, 9),  # two defects, both fixed
         (".XXX...X", VerdictTrend.REGRESSED, 7, 6),
         ("..X..X..", VerdictTrend.FLAKY, 6, 5),
         ("..X...", VerdictTrend.FLAKY, 3, 2),
@@ -70,7 +70,7 @@ def test_a_rate_has_an_interval() -> None:
     ("results", "devices", "device"),
     [
         ("X.X.X.X.X.", "abababacac", "a"),
-        ("X.........", "abababacac", ""),  # once is no evidence
+        ("X.........", "abababacac", ""),  # one failure is not evidence
         ("XXXX......", "abababacac", ""),
         ("X.X.X.X.X.", "aaaaaaaaaa", ""),  # there is no other device
     ],

@@ -1,4 +1,4 @@
-"""A kit is made, and used where no package index can be reached, with a Python that has nothing but torch."""
+"""A kit is built, and used without access to a package index, with a Python that has only torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with torch, and what torch itself needs."""
+    """Return a Python with torch and torch's dependencies."""
     folder = tmp_path_factory.mktemp("python")
     (folder / "only").mkdir()
     names, wanted = set[str](), ["torch"]
@@ -86,7 +86,7 @@ def test_what_is_in_a_kit(kit: Path) -> None:
 
 
 def without_network() -> list[str]:
-    """What begins a command that is to have no network, not even a loopback; empty where that needs root."""
+    """Return the prefix of a command without network, not even a loopback; empty if that would need root."""
     words = ["unshare", "--net", "--"]
     if shutil.which(words[0]) is None:
         return []

@@ -1,4 +1,4 @@
-"""The script that starts a kit: what it refuses, and which arguments it adds."""
+"""The script that starts a kit: its refusals, and the arguments that it adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories of made-up machines."""
+"""Run directories of fictitious machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSED = dict.fromkeys(CASES, Outcome.PASSED)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that a run was on."""
+    """The machine of a run."""
 
     host: str = "n1"
     device: str = "H100"
@@ -32,7 +32,7 @@ class Machine:
 
 
 def lines(machine: Machine, outcomes: Mapping[str, Outcome], **changes: Any) -> list[build.Line]:
-    """The journal of a run with one attempt at each case. `changes` are of the ``run`` line."""
+    """Return the journal of a run with one attempt at each case. `changes` apply to the ``run`` line."""
     devices = [machine.chip]
     ran: list[build.Line] = []
     for case, outcome in outcomes.items():
@@ -69,7 +69,7 @@ def write(
     tail: bytes = b"",
     environment: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A run directory with these lines; with the environment of a machine, or that which is given."""
+    """Write a run directory with these lines, and with the environment of a machine or the given one."""
     folder.mkdir(parents=True)
     text = b"".join(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in written)
     (folder / journal.FILE_NAME).write_bytes(text + tail)
@@ -82,12 +82,12 @@ def write(
 
 
 def run(folder: Path, machine: Machine, outcomes: Mapping[str, Outcome] | None = None, **changes: Any) -> Path:
-    """A run directory of a machine on which these cases had these outcomes; others passed."""
+    """Write a run directory of a machine on which these cases had these outcomes; others passed."""
     return write(folder, lines(machine, {**PASSED, **(outcomes or {})}, **changes), machine)
 
 
 def fleet(folder: Path, number: int = 6, **red: str) -> Path:
-    """Runs on so many hosts, two kinds of device, two drivers. `red`: for a host's name the case that failed there."""
+    """Write runs on this many hosts, with two kinds of device and two drivers. `red`: the failed case, by host name."""
     for place in range(1, number + 1):
         machine = Machine(f"n{place}", "H100" if place % 2 else "A10", "570.1" if place <= number // 2 else "580.1")
         bad = red.get(machine.host)

@@ -1,4 +1,4 @@
-"""The page of a matrix in a browser: filters, folding, keyboard, phones, and texts that would do harm."""
+"""The page of a matrix in a browser: filters, folding, keyboard, phones, and hostile texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight machines with two runs each: a bad driver, a bad host, a flake, a gated case."""
+    """Return the page of eight machines with two runs each: a bad driver, a bad host, a flake, a gated case."""
     folder = tmp_path_factory.mktemp("matrix")
     for number in range(8):
         driver = "580.1" if number in (2, 3, 6) else "570.1"

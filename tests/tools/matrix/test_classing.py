@@ -1,4 +1,4 @@
-"""What red results have in common: tables of situations, and properties that hold for all of them."""
+"""Common causes of red results: tables of situations, and properties that hold for all of them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Observations = list[tuple[ResultPlace, Tally]]
 def at(
     host: str, device: str = "H100", driver: str = "570", torch: str = "2.13", uuid: str | None = None
 ) -> ResultPlace:
-    """A place. By default a host has one device of its own."""
+    """Return a place. By default a host has one device of its own."""
     return ResultPlace(
         host, (device,), driver, torch, (f"GPU-{host}",) if uuid is None else tuple(filter(None, [uuid]))
     )
 
 
 def hosts(number: int, said: Tally, first: int = 1, **changes: str) -> Observations:
-    """One observation on each of so many hosts."""
+    """Return one observation per host."""
     return [(at(f"n{first + place}", **changes), said) for place in range(number)]
 
 
@@ -64,7 +64,7 @@ def uuid(value: str) -> Cause:
 
 
 def on(night: int, said: Tally, *conditions: str, uuid: str = "GPU-n1") -> tuple[ResultPlace, Tally]:
-    """An observation on one machine in this night, with these options."""
+    """Return an observation on one machine in this night, with these options."""
     options = frozenset((Factor.OPTION, each) for each in conditions)
     return replace(at("n1", uuid=uuid), rank=night, run=f"r{night}", conditions=options), said
 
@@ -84,7 +84,7 @@ def option(value: str) -> Cause:
 SAME = (device("H100"), driver("570"), torch("2.13"))
 MIG = ResultPlace("n1", ("MIG",), "570", "2.13", ("MIG-1", "GPU-a"))
 
-#: Name, observations, class, causes, what cannot be told apart, how sure.
+#: Name, observations, class, causes, indistinguishable causes, certainty.
 SITUATIONS: list[tuple[str, Observations, CauseClass, Explanation, Explanation, Sure]] = [
     (
         "since a night",
@@ -383,11 +383,11 @@ def test_the_chance_that_bad_results_share_a_cause(everything: int, inside: int,
     assert hypergeometric(everything, inside, bad) == pytest.approx(chance)
 
 
-# ---- cases in the light of each other ----
+# ---- cases compared with each other ----
 
 
 def once_on(name: str, host_name: str = "n1") -> Classing:
-    """A case that was bad once, on this device, and good on others of the host and elsewhere."""
+    """Return a case that was bad once, on this device, and good on others of the host and elsewhere."""
     others = [(at(host_name, uuid=f"GPU-{host_name}-{n}"), GREEN) for n in range(3)]
     found = classify(tally([(at(host_name, uuid=name), RED), *others, *hosts(60, GREEN, 10)]))
     assert found is not None

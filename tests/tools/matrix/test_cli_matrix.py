@@ -1,4 +1,4 @@
-"""``harness matrix`` as its users meet it: in a process of its own."""
+"""``harness matrix`` as users run it: in its own process."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_the_class_of_a_failure(tmp_path: Path) -> None:
 
 
 def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
-    """Retries, rulings, reopened and repeated cases: the verdict is that of every other report."""
+    """Retries, rulings, reopened and repeated cases: the verdict equals that of every other report."""
     cases = [f"suites/a/test_a.py::case_{number}" for number in range(8)]
     written = [
         build.run(),
@@ -410,13 +410,13 @@ def test_an_unfinished_run_is_red(tmp_path: Path) -> None:
     assert (exit_status(made), made.runs[0].notes) == (EXIT_RED, ("it did not finish",))
 
 
-# ---- what changed on one machine ----
+# ---- changes on one machine ----
 
 FAULT = "record_stream_ignored; launch_kills_process:0.0005,seed=4"
 
 
 def chronicle(folder: Path, *nights: dict[str, Any], machine: Machine | None = None) -> Matrix:
-    """The matrix of runs on one machine, one a day. `nights`: for each the red cases, and facts of its ``run`` line."""
+    """Return the matrix of runs on one machine, one per day. `nights`: red cases and fields of ``run`` per night."""
     for number, night in enumerate(nights):
         facts = dict(night)
         red = dict.fromkeys(facts.pop("red", ()), Outcome.FAILED)
@@ -511,7 +511,7 @@ def test_facts_of_the_environment_file_are_causes(
 
 
 def test_what_differs_between_machines_is_no_cause_beside_the_machine(tmp_path: Path) -> None:
-    """Each kind of machine has its own hardware file and variables: only what changed on one machine explains more."""
+    """Each kind of machine has its own hardware file and variables: only changes on one machine are further causes."""
     for number in range(6):
         red = {ONE: Outcome.FAILED} if number < 3 else {}
         machine = Machine(f"n{number}", "H100" if number < 3 else "A10")
@@ -554,7 +554,7 @@ def test_a_finding_of_several_runs_is_listed_once(tmp_path: Path) -> None:
 
 
 def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) -> None:
-    """Lists that are not satisfied, too few cases and cases of no list have no line of their own."""
+    """Unsatisfied lists, too few cases and cases missing from a list have no line of their own."""
     written = runs.lines(Machine(), runs.PASSED, minimum_cases=9, profile="nightly")
     written[1:1] = [build.must_pass(ONE, "suites/a/test_a.py::other")]
     written.insert(-1, build.finish("suites/a/test_a.py::unknown"))
@@ -571,7 +571,7 @@ def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) ->
     assert run.notes == ("it ended with exit status 2, and no case and no finding says why: read the output of pytest",)
 
 
-# ---- much ----
+# ---- large journals ----
 
 
 def test_several_processes_read_the_same(tmp_path: Path) -> None:
@@ -581,7 +581,7 @@ def test_several_processes_read_the_same(tmp_path: Path) -> None:
 
 
 def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
-    """120 MB of outputs in a process that may use 60 MB more than it has."""
+    """The journal has 120 MB of output, and the process may use 60 MB more than it has."""
     written = [build.run(), build.collected(ONE)]
     path = runs.write(tmp_path / "r", written)
     line = json.dumps(build.finish(ONE, Outcome.FAILED, stdout="x" * 1_000_000), separators=(",", ":")).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""The page of a matrix: complete, inert, and the same for the same runs."""
+"""The page of a matrix: complete, inert, and identical for the same runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def render(*given_: Path) -> str:
 
 
 class Read(HTMLParser):
-    """The tags of a page with their attributes, its scripts and styles, and what it shows without scripts."""
+    """The tags of a page with their attributes, its scripts and styles, and its content without scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def test_the_page_lists_findings(tmp_path: Path) -> None:
 
 
 def hostile(folder: Path, text: str) -> str:
-    """The page of a matrix all of whose texts are this one."""
+    """Return the page of a matrix in which every text is `text`."""
     cases = {f"suites/{text}/test_a.py::{text}": Outcome.FAILED, f"{text}::gated": Outcome.GATED}
     machine = Machine(text or "n", text, text, text, text or "GPU-1")
     written = runs.lines(machine, cases, identity={text: text, "suite files": text})

@@ -1,4 +1,4 @@
-"""``configs/matrix.yaml`` and ``harness matrix plan``: what is refused, the product of the axes, and each format."""
+"""``configs/matrix.yaml`` and ``harness matrix plan``: refusals, the product of the axes, and each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs state about levels of conformance, in the matrix: a table over devices, and doubts about bad statements."""
+"""Statements of runs about conformance levels, in the matrix: a table over devices, and doubts about bad statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tools.matrix.test_page import Read, render
 
 
 def stating(folder: Path, machine: Machine, outcomes: dict[str, Outcome]) -> Path:
-    """A run directory with a kept statement about two levels."""
+    """Write a run directory with a stored statement about two levels."""
     path = runs.run(folder / machine.host, machine, outcomes)
     levels = []
     for name, ids in (("core", CASES[:2]), ("memory", CASES[2:])):

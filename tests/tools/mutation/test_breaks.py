@@ -1,4 +1,4 @@
-"""Breaks: what a catalogue must have, the ways to make one, and the harness's own catalogue."""
+"""Breaks: the requirements on a catalogue, the kinds of breaks, and the harness's own catalogue."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ print(json.dumps([before[0], after[0], before[1] == after[1]]))
 
 
 def test_a_replaced_kernel_takes_numbers_as_torch_does(tmp_path: Path) -> None:
-    """Values and types of products with numbers are those without the break: of all types, and without dimensions."""
+    """Values and types of products with numbers equal those without the break: for all types, and for scalars."""
     path = tmp_path / "breaks.py"
     path.write_text(BREAKS)
     done = subprocess.run([sys.executable, "-c", _NUMBERS, str(path)], capture_output=True, text=True, check=False)
@@ -188,7 +188,7 @@ def test_a_file_that_is_no_catalogue_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = Path("breaks.py")  # as it is typed
+    path = Path("breaks.py")  # as the user types it
     if text is not None:
         path.write_text(text)
     with pytest.raises(BreakError) as caught:

@@ -1,4 +1,4 @@
-"""A run of breaks over plain ledgers: what of a fault is caught, what is missed, and what could not be tried."""
+"""A run of breaks with plain ledgers: caught faults, missed ones, and those that could not be tried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASE = "suites/streams/test_pace.py::a"
 
 
 def ledger(outcome: Outcome | None, **changes: object) -> Ledger:
-    """Of a run of one case, which has not run if it has no outcome."""
+    """Return the ledger of a run of one case, which has not run if it has no outcome."""
     lines = [build.start(CASE), build.finish(CASE, outcome, **changes)] if outcome else []
     events = build.events(build.run(devices=["SOFT-0"]), build.collected(CASE), *lines)
     return Ledger.from_journal(JournalContents(Path("run/journal.ndjson"), tuple(events)))

@@ -1,4 +1,4 @@
-"""The table of breaks: who caught what, over plain values."""
+"""The table of breaks and the cases that caught them, with plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels, against servers and programs of this machine that speak the real protocols."""
+"""Channels, with servers and programs on this machine that use the real protocols."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Hook(BaseHTTPRequestHandler):
         self.wfile.write(b"invalid_payload" if self.status >= 400 else b"ok")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 @pytest.fixture
@@ -162,11 +162,11 @@ def test_an_address_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch, url: str
 
 
 class _Post(socketserver.StreamRequestHandler):
-    """A server of SMTP (RFC 5321), which takes letters and, after AUTH PLAIN, those of one user only."""
+    """A server of SMTP (RFC 5321). It accepts messages; with AUTH PLAIN, only those of one user."""
 
     letters: list[bytes]
     logins: list[bytes]
-    #: The certificate for STARTTLS (RFC 3207); "refused": the server offers it and says no.
+    #: The certificate for STARTTLS (RFC 3207); "refused": the server offers it but declines.
     certificate: str = ""
 
     def _encrypt(self) -> None:
@@ -261,7 +261,7 @@ def test_a_server_without_encryption_gets_no_letter(post: tuple[type[_Post], str
 
 
 def certificate(folder: Path) -> str:
-    """A new certificate for 127.0.0.1 with its key, signed by itself."""
+    """Create a self-signed certificate for 127.0.0.1 with its key."""
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=fake"
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "certificate.pem"]
     subprocess.run([*command.split(), *files], cwd=folder, check=True, capture_output=True)
@@ -304,7 +304,7 @@ def test_a_server_that_is_not_there(address: str) -> None:
 
 
 def program(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Path:
-    """A program of this name that keeps its arguments and its input. Returns the file that has them."""
+    """Create a program of this name that stores its arguments and its input. Return the file with them."""
     seen = folder / f"{name}.txt"
     script = folder / name
     script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{seen}\ncat >>{seen}\necho "no   way" >&2\nexit {status}\n')

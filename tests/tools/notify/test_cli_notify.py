@@ -1,4 +1,4 @@
-"""`harness notify` as its users meet it."""
+"""`harness notify` as users run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of rules: what it may say, and what is refused."""
+"""The file of rules: valid contents, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reported of a run: what is new, what came back, reminders; never the same red again."""
+"""Notifications about a run: new failures, returned ones, reminders; never the same failure again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def day(number: int) -> date:
 
 
 def past(last: int, since: int) -> Past:
-    """A group whose last run ended on the morning after its night."""
+    """Return a group whose last run ended on the morning after its night."""
     return Past(day(last), day(since), day(last + 1))
 
 
@@ -43,11 +43,11 @@ def past(last: int, since: int) -> Past:
     [
         (None, None, Why.NEW),
         (None, 19, Why.NEW),
-        (past(19, 19), 19, None),  # told in the night before
+        (past(19, 19), 19, None),  # reported in the night before
         (past(19, 13), 19, Why.REMINDER),  # the seventh night
         (past(19, 12), 19, None),  # the eighth
         (past(18, 12), 18, Why.REMINDER),  # the seventh night had no run
-        (past(17, 17), 19, None),  # gone for one run: it comes and goes
+        (past(17, 17), 19, None),  # gone for one run: it is intermittent
         (past(12, 10), 19, Why.AGAIN),
         (past(13, 10), 19, None),
     ],
@@ -66,9 +66,9 @@ def test_without_reminders_a_known_group_is_never_reported() -> None:
 @pytest.mark.parametrize(
     ("until", "why"),
     [
-        (20, Why.UNSILENCED),  # the last run ended on this day, and nobody was told
+        (20, Why.UNSILENCED),  # the last run ended on this day, and no one was notified
         (21, Why.UNSILENCED),
-        (19, None),  # the last run ended after it, and was told
+        (19, None),  # the last run ended after it, and was reported
     ],
 )
 def test_what_a_silence_has_covered_is_reported_after_its_end(until: int, why: Why | None) -> None:
@@ -80,7 +80,7 @@ def test_what_a_silence_has_covered_is_reported_after_its_end(until: int, why: W
 
 
 def reported(tmp_path: Path, outcomes: Sequence[Mapping[str, Outcome]], number: int, **changes: Any) -> Bulletin:
-    """What is reported of the run of a night on one machine."""
+    """Return the notification about a night's run on one machine."""
     made = [
         nights.night(tmp_path, place, bad, messages={case: f"wrong {case[-3:]}" for case in bad})
         for place, bad in enumerate(outcomes)
@@ -126,7 +126,7 @@ def test_a_silence_holds_on_its_last_day_and_not_after(tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_red_after_its_silence_is_reported_once(tmp_path: Path) -> None:
-    # The runs end at 18:00 of 9, 10, 11 and 12 October 2025.
+    # The runs end at 18:00 on 9, 10, 11 and 12 October 2025.
     changes = {"silences": [{"cases": CASES[0], "until": "2025-10-10", "reason": "known"}], "remind": 0}
     outcomes = [{}, RED, RED, RED]
     second, third = (reported(tmp_path / str(number), outcomes, number, **changes) for number in (2, 3))

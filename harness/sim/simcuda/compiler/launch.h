@@ -1,5 +1,5 @@
-// Follows the kernel that Inductor generated, whose headers are included before (binaries.py). It queues a call of the
-// kernel, with what the arguments are now.
+// This file follows the kernel that Inductor generated, whose headers are included before it (binaries.py). It queues a
+// call of the kernel with the current values of its arguments.
 
 extern "C" int simcudaLaunch(void* stream, const char* name, std::function<void()>* work);
 extern "C" int cudaGetLastError();
@@ -28,7 +28,7 @@ T number(PyObject* object) {
   }
 }
 
-// An argument as the kernel takes it.
+// One argument, converted to the type that the kernel takes.
 template <typename T>
 struct Argument {
   explicit Argument(PyObject* object) : value(number<T>(object)) {}
@@ -36,7 +36,8 @@ struct Argument {
   T value;
 };
 
-// An address; or a value, where a tensor on the host was given. The host may change that before the kernel runs.
+// A pointer argument. For a tensor on the host, a copy of its value, since the host may change it before the kernel
+// runs.
 template <typename T>
 struct Argument<T*> {
   explicit Argument(PyObject* object) {
@@ -53,7 +54,7 @@ struct Argument<T*> {
   std::remove_const_t<T> value{};
 };
 
-// The arguments of the call are the kernel's name, what the kernel takes, and the stream.
+// The arguments of the Python call are the kernel's name, the kernel's arguments, and the stream.
 template <typename... Types, std::size_t... Places>
 PyObject* launch(PyObject* call, void (*kernel)(Types...), std::index_sequence<Places...>) {
   static std::unordered_set<std::string>
@@ -69,7 +70,7 @@ PyObject* launch(PyObject* call, void (*kernel)(Types...), std::index_sequence<P
     kernel(std::get<Places>(arguments).get()...);
   };
   if (const int error = simcudaLaunch(stream, name, &work)) {
-    cudaGetLastError();  // kernels of CUDA are launched by the driver, which leaves the runtime's last error alone
+    cudaGetLastError();  // the driver launches kernels of CUDA, which does not set the runtime's last error
     throw std::runtime_error(std::string("CUDA error: ") + cudaGetErrorString(error));
   }
   Py_RETURN_NONE;

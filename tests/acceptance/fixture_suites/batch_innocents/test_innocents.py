@@ -1,4 +1,4 @@
-"""Two dozen cases after which a process has grown, and does not go on growing when they run again."""
+"""Two dozen cases after which a process has grown, but does not grow further when they run again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES: dict[int, bytearray] = {}
 
 @pytest.mark.parametrize("n", range(12))
 def test_cache_of_so_many_entries(n: int) -> None:
-    """What was used longest ago goes: each run makes an entry anew."""
+    """The cache evicts the oldest entry, so each run creates a new one."""
     CACHE.pop(n, None)
     CACHE[n] = bytearray(EACH)
     while len(CACHE) > MOST:

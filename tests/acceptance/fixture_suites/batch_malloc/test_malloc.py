@@ -1,4 +1,4 @@
-"""Two dozen cases, one of which leaks each time it runs, by less than one case is looked into for."""
+"""Two dozen cases, one of which leaks each time it runs, by less than the threshold for a single case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two dozen cases, one of which maps 3 MiB each time it runs and never lets go of them."""
+"""Two dozen cases, one of which maps 3 MiB each time it runs and never unmaps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case that keeps more each time it runs, if another has run before it and made what it keeps it in."""
+"""A case that keeps more memory each time it runs, if another case has created the list for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases that come out otherwise after other cases than alone."""
+"""Cases whose outcome differs between running after other cases and running alone."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Every case here would notice what the one before it left."""
+"""Fixtures through which each case would notice changed state of the previous case."""
 
 from __future__ import annotations
 

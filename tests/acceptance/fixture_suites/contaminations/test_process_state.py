@@ -1,4 +1,4 @@
-"""Cases that leave Python, its libraries and the process other than they found them."""
+"""Cases that change the state of Python, its libraries or the process."""
 
 from __future__ import annotations
 

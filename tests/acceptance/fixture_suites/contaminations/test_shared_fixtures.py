@@ -1,4 +1,4 @@
-"""Fixtures that several cases share and that do not put back what they changed: told with their name."""
+"""Shared fixtures that do not restore changed state: the report names the fixture."""
 
 from __future__ import annotations
 

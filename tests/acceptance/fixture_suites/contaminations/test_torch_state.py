@@ -1,4 +1,4 @@
-"""Cases that leave torch other than they found it. Each is reported with the new and the old value."""
+"""Cases that change the state of torch. Each report has the old and the new value."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def takes_memory(_: object) -> bool:
 
 
 def test_no_memory_for_the_report() -> None:
-    # pytest calls this while it makes the report. What happens to be free then would decide otherwise.
+    # pytest calls this while it builds the report. Otherwise the result would depend on the memory that is free then.
     __tracebackhide__ = takes_memory
     limit_memory(64 << 20)
     while True:
@@ -105,7 +105,7 @@ def write_everywhere(data: bytes) -> None:
         try:
             os.write(number, data)
         except OSError:
-            continue  # closed since it was listed, or not for writing
+            continue  # closed since the listing, or not writable
 
 
 def test_writes_garbage() -> None:
@@ -140,7 +140,7 @@ def test_leaves_an_alarm() -> None:
 
 
 def test_when_the_alarm_rings() -> None:
-    time.sleep(0.2)  # to be there when it rings, should this be the process that it rings in
+    time.sleep(0.2)  # to be running when the alarm rings, if it rings in this process
 
 
 def test_closes_stdout() -> None:

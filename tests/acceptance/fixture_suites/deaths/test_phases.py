@@ -1,4 +1,4 @@
-"""Cases whose fixtures die."""
+"""Cases whose fixtures crash."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ EXPECTED = {
     "test_interrupted_teardown": "error: raised KeyboardInterrupt",
     "test_after": "passed",
 }
-# pytest counts them as it does outcomes that it does not know.
+# pytest counts them in the same way as unknown outcomes.
 COUNTS = {"error": -2, "failed": 2}
 
 

@@ -1,4 +1,4 @@
-"""Cases that die of a signal, and their innocent neighbours."""
+"""Cases killed by a signal, and their innocent neighbours."""
 
 import ctypes
 import mmap

@@ -1,4 +1,4 @@
-"""A case whose exit callback ends the process with a status of its own."""
+"""A case whose atexit callback ends the process with its own status."""
 
 import atexit
 import os
@@ -8,7 +8,7 @@ EXPECTED = {
     "test_after": "passed",
     "test_registers": "crashed: exit status 3 at interpreter exit",
 }
-COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has passed by the time that its end is found bad
+COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has already passed when the bad end is found
 
 
 def test_before() -> None:

@@ -1,4 +1,4 @@
-"""A case whose exit callback never returns."""
+"""A case whose atexit callback never returns."""
 
 import atexit
 import threading
@@ -9,7 +9,7 @@ EXPECTED = {
     "test_hangs": "timeout: the process did not end within 0.5 s",
     "test_after": "passed",
 }
-COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has passed by the time that its end is found bad
+COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has already passed when the bad end is found
 
 
 @pytest.mark.timeout(0.5)

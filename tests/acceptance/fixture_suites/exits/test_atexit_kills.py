@@ -1,4 +1,4 @@
-"""A case whose exit callback kills the process."""
+"""A case whose atexit callback kills the process."""
 
 import atexit
 import os
@@ -10,7 +10,7 @@ EXPECTED = {
     "test_after": "passed",
     "test_last": "passed",
 }
-COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has passed by the time that its end is found bad
+COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has already passed when the bad end is found
 
 
 def test_before() -> None:

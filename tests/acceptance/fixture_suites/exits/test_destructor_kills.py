@@ -1,4 +1,4 @@
-"""A case that leaves an object in a global of its module whose destructor kills the process."""
+"""A case that leaves an object in a global of its module, whose destructor kills the process."""
 
 import os
 
@@ -7,12 +7,12 @@ EXPECTED = {
     "test_leaves": "crashed: SIGABRT at interpreter exit",
     "test_after": "passed",
 }
-COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has passed by the time that its end is found bad
+COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has already passed when the bad end is found
 
 
 class Bomb:
     def __init__(self) -> None:
-        # Kept by the object, since at its end the module's own names may be gone.
+        # The object holds these itself, since the module's globals may be gone when it is destroyed.
         self.kill, self.getpid = os.kill, os.getpid
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""A case whose finalizer ends the process with a status of its own, at the end of the interpreter."""
+"""A case whose finalizer ends the process with its own status, at the end of the interpreter."""
 
 import os
 import weakref
@@ -7,11 +7,11 @@ EXPECTED = {
     "test_before": "passed",
     "test_finalizes": "crashed: exit status 4 at interpreter exit",
 }
-COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has passed by the time that its end is found bad
+COUNTS = {"batch": {"passed": 1}, "case": {}}  # it has already passed when the bad end is found
 
 
 class Lives:
-    """Lives as long as the process."""
+    """Lives until the process ends."""
 
     kept: "Lives"
 

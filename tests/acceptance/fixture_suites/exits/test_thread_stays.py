@@ -1,4 +1,4 @@
-"""A case that leaves a thread which the end of the interpreter waits for."""
+"""A case that leaves a thread for which the interpreter waits at its end."""
 
 import threading
 

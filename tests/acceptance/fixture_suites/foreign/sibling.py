@@ -1,4 +1,4 @@
-"""What the test files of a foreign suite share by importing it from beside them."""
+"""A module that the test files of a foreign suite import from their own folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def note(name: str, text: str) -> None:
-    """Append a line to a file that the run's probe folder keeps."""
+    """Append a line to a file in the run's probe folder."""
     with (Path(os.environ["PROBE_DIR"]) / name).open("a") as file:
         file.write(f"{text}\n")

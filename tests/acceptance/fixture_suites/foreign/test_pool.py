@@ -1,4 +1,4 @@
-"""A file of unittest's kind that nobody wrote for the harness: it starts a pool of threads when it is imported."""
+"""A unittest file that was not written for the harness: it starts a thread pool when it is imported."""
 
 # ruff: noqa: PT009
 
@@ -25,11 +25,11 @@ EXPECTED = {
     "TestShared::test_skipped": "skipped: not here",
     "TestShared::test_subtests": "failed: AssertionError: 1 == 1",
 }
-COUNTS = {"passed": 1}  # a test with subtests passes or fails beside them
+COUNTS = {"passed": 1}  # a case with subtests passes or fails in addition to them
 
 POOL = ThreadPoolExecutor(2)
 SQUARE = POOL.submit(pow, 3, 2).result()
-#: As torch's own tests do when they are imported: what is not theirs is let through.
+#: torch's own tests do the same on import: they ignore unknown arguments.
 OPTIONS, REST = ArgumentParser(add_help=False).parse_known_args()
 
 
@@ -62,7 +62,7 @@ class TestShared(unittest.TestCase):
         threading.Event().wait()
 
     def test_pool(self) -> None:
-        """In a fork of the process that made the pool its threads are gone, and this waits for ever."""
+        """In a fork of the process that created the pool, the pool's threads are gone and this waits forever."""
         self.assertEqual(POOL.submit(pow, 2, 3).result(), 8)
 
     def test_shared(self) -> None:

@@ -1,4 +1,4 @@
-"""A file of the kind that torch tests itself with: classes made for each device, and a guard that runs them."""
+"""A file like torch's own tests: classes instantiated per device, and a main guard that runs them."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # ruff: noqa: PT009
@@ -36,7 +36,7 @@ class TestGradients(TestCase):
 class TestCaptured(TestCase):
     @parametrize("times", [1, 2])
     def test_captures(self, times: int) -> None:
-        """Passes where each backward pass is captured, and fails where it is not."""
+        """Pass if each backward pass is captured, and fail if not."""
         from torch._dynamo.utils import counters
 
         before = counters["compiled_autograd"]["captures"]

@@ -1,4 +1,4 @@
-"""Cases that no machine can run."""
+"""Cases whose requirements no machine meets."""
 
 import pytest
 

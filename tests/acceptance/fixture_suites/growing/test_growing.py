@@ -1,7 +1,7 @@
-"""What goes on growing over many repetitions, by far too little for a leak check after one; and what does not.
+"""Cases that grow over many repetitions, far below the leak check's threshold for one run; and cases that do not.
 
-``SHAPES`` says what a report is to call each, ``GROWS`` what it is to say of those that grow. Any of them together grow
-by less in a repetition than a batch's leak check minds (64 KiB).
+``SHAPES`` has the report's word for each case, ``GROWS`` its text for those that grow. In one repetition, all of them
+together grow by less than the threshold of a batch's leak check (64 KiB).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_heap() -> None:
 
 
 def test_objects() -> None:
-    # So many floats, in lists that are not so long that malloc would be asked for them.
+    # The lists are short enough for Python's own allocator, so they do not use malloc.
     OBJECTS.extend([float(number) for number in range(40)] for _ in range(12))
 
 

@@ -1,4 +1,4 @@
-"""Cases that never end: in Python, in C with the interpreter's lock given up, and with it held."""
+"""Cases that never end: in Python, in C with the GIL released, and in C with the GIL held."""
 
 import ctypes
 import threading

@@ -1,4 +1,4 @@
-"""Fixtures that hold what they made for as long as they are set up, and put back what they changed."""
+"""Fixtures that keep objects while they are set up, and restore the state that they change."""
 
 from __future__ import annotations
 

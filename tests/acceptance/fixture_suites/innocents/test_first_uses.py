@@ -1,4 +1,4 @@
-"""Cases that are the first to use something, which then stays: no leak, however much it is."""
+"""Cases that are the first to use something, which then stays: not a leak, regardless of its size."""
 
 from __future__ import annotations
 

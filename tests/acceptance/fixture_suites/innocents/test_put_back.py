@@ -1,4 +1,4 @@
-"""Cases that make much and change much, and are rid of it when they are over."""
+"""Cases that allocate and change much, and free and restore all of it before they end."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_warning_that_nobody_catches() -> None:
 
 
 def test_filter_of_warnings() -> None:
-    """pytest puts them back."""
+    """pytest restores the filters."""
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
 
@@ -199,7 +199,7 @@ def test_much_memory() -> None:
 
 
 def test_shared_memory_unlinked() -> None:
-    """The first of a process starts multiprocessing's resource tracker, which stays."""
+    """The first use in a process starts multiprocessing's resource tracker, which stays."""
     memory = shared_memory.SharedMemory(create=True, size=4096)
     buffer = memory.buf
     assert buffer is not None

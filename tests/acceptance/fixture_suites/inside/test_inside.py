@@ -1,4 +1,4 @@
-"""What a case finds in the process that it runs in."""
+"""The process as a case sees it."""
 
 import io
 import logging
@@ -50,7 +50,7 @@ def test_signals() -> None:
 
 
 def test_descriptors() -> None:
-    """One socket, to the supervisor; nothing of the journal, of other executors, or of the zygote's conversations."""
+    """The process has one socket, to the supervisor; none to the journal, to other executors or to the zygote."""
     found = {}
     for number in range(256):
         try:
@@ -71,7 +71,7 @@ def test_environment() -> None:
 
 
 def test_temporary_folder() -> None:
-    """Its own, so that what it leaves there goes with it. Inductor's folder there is a link to the run's."""
+    """The folder belongs to the case and is removed after it. It contains a link to the run's inductor folder."""
     folder = Path(tempfile.gettempdir())
     assert folder == Path(os.environ["TMPDIR"])
     others = [path for path in folder.iterdir() if not path.name.startswith("pytest-of-")]
@@ -110,7 +110,7 @@ def test_warnings(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_worker() -> None:
-    """The worker that it is run for, where there are several."""
+    """The variable names the worker for which the case runs, if there are several."""
     assert os.environ.get("PYTEST_XDIST_WORKER", "none") in ("none", "gw0", "gw1")
     assert ("PYTEST_XDIST_WORKER" in os.environ) == (os.environ["WORKERS"] == "2")
 

@@ -1,4 +1,4 @@
-"""Cases that say that what they run keeps memory, and how much: what else they leave is looked at as ever."""
+"""Cases that declare how much memory the code under test keeps: all other growth is checked as usual."""
 
 from __future__ import annotations
 

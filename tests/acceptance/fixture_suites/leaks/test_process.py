@@ -1,4 +1,4 @@
-"""Cases that leave memory beside tensors, threads, descriptors and files behind."""
+"""Cases that leak memory other than tensors, threads, descriptors and files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_temporary_folder() -> None:
 
 def test_between() -> None:
     assert not any([ARRAYS, BLOCKS, BUFFERS, MAPS])
-    # besides the harness's own link
+    # except the harness's own link
     assert [path for path in Path(tempfile.gettempdir()).iterdir() if not path.is_symlink()] == []
 
 

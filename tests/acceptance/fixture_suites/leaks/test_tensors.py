@@ -1,4 +1,4 @@
-"""Cases that leave tensors behind, each held in another way, and cases between them that must not be affected."""
+"""Cases that leak tensors, each held in a different way, and cases between them that must not be affected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXPECTED = {
     "test_that_fails_as_well": "failed: assert 1 == 2",
     "test_last": "passed",
 }
-#: A part of the notes on the case that names the origin.
+#: Part of the note that names the origin of a case's leak.
 NOTES = {
     "test_list": "tensors: 4 times: float32 tensor of shape 1000 on cpu, 3.9 KiB, held by: item of list of 7, global",
     "test_class_attribute": "class attribute 'KEPT' of ",
@@ -50,7 +50,7 @@ NOTES = {
     "test_cache_with_a_new_key_each_time": "cache of ",
     "test_suspended_generator": "a suspended ",
     "test_uncollectable": "item of gc.garbage",
-    "test_view_from_numpy": "held by: C, C++ or a running function",  # the collector does not track arrays
+    "test_view_from_numpy": "held by: C, C++ or a running function",  # the garbage collector does not track arrays
     "test_in_shared_memory": "also leaked: ",
     "test_in_the_teardown_of_a_fixture": "global 'TORN_DOWN' of module",
     "test_parameters[2]": "global 'LIST' of module",
@@ -114,7 +114,7 @@ def test_graph() -> None:
 
 
 def test_cycle_through_a_hook_of_the_graph() -> None:
-    """The collector does not see that the graph, which is C++, holds its hooks."""
+    """The garbage collector does not see that the graph, which is C++, holds its hooks."""
     loss = (torch.ones(3, requires_grad=True) * 2).sum()
     loss.register_hook(lambda grad: grad * loss)  # type: ignore[no-untyped-call]
 

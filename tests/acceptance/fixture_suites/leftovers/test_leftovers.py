@@ -1,4 +1,4 @@
-"""Cases that leave processes behind, and cases that only seem to."""
+"""Cases that leave processes running, and cases that only seem to."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_between() -> None:
 
 
 def test_daemon() -> None:
-    """Forks twice, leaves session, folder, descriptors and environment, and ignores what it can."""
+    """Fork twice, change session, folder, descriptors and environment, and ignore all signals that can be ignored."""
     reported, tells = os.pipe()
     if os.fork() == 0:
         os.setsid()

@@ -1,4 +1,4 @@
-"""A little of everything, for runs that are about something else: how cases are handed out, and options."""
+"""Various cases, for runs that test other things: distribution of cases, and options."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Cases with output, ids and exceptions that reports choke on."""
+"""Cases with output, ids and exceptions that break naive reports."""
 
 import ctypes
 import logging

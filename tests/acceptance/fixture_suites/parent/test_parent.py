@@ -1,4 +1,4 @@
-"""A case that kills the process its own was forked from."""
+"""A case that kills its process's parent, from which it was forked."""
 
 import os
 import signal

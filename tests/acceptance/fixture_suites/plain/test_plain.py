@@ -1,4 +1,4 @@
-"""Cases that ask nothing of the harness, so that they run without it as well."""
+"""Cases that use nothing of the harness, so that they run without it, too."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cases that leave what looks like a dead CUDA context. The torch they leave it in is a fake: there is no GPU here."""
+"""Cases that leave what looks like a dead CUDA context, in a fake torch: there is no GPU here."""
 
 import sys
 import types
@@ -27,7 +27,7 @@ def note_the_case(request: pytest.FixtureRequest) -> None:
 
 
 def leave_fake_torch(*, poisoned: bool) -> None:
-    """Put a fake torch in the place of the real one, its CUDA context in use and, it may be, dead."""
+    """Replace torch by a fake whose CUDA context is in use and, if `poisoned`, dead."""
 
     def synchronize(_: int) -> None:
         if poisoned:

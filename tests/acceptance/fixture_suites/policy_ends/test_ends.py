@@ -1,4 +1,4 @@
-"""A case that breaks the end of its process and is known to do so, among others."""
+"""A case that breaks the end of its process and has a waiver for it, and other cases."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Cases that do not do what their waivers in waivers.yaml say, or whose waivers cannot be left as they are."""
+"""Cases that differ from their waivers in waivers.yaml, or whose waivers are invalid."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Cases that go wrong in every way, each as its waiver in waivers.yaml says."""
+"""Cases with each kind of red outcome, as their waivers in waivers.yaml expect."""
 
 import os
 import signal

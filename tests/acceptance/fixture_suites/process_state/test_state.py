@@ -1,4 +1,4 @@
-"""What the kernel and Python keep for a process: changed by a case, of which the next case would suffer."""
+"""Cases that change process state of the kernel and of Python, which would affect the next case."""
 
 import ctypes
 import faulthandler
@@ -118,7 +118,7 @@ def test_traceback_limit() -> None:
 
 
 def prctl(option: int, argument: int, *others: int) -> None:
-    """Calls prctl(2). The numbers are those of <linux/prctl.h>."""
+    """Call prctl(2). The numbers are those of <linux/prctl.h>."""
     assert LIBC.prctl(option, ctypes.c_ulong(argument), *map(ctypes.c_ulong, (*others, 0, 0, 0)[:3])) == 0
 
 
@@ -143,7 +143,7 @@ def test_memory_errors() -> None:
 
 
 def test_execution_domain() -> None:
-    assert LIBC.personality(ctypes.c_ulong(0x40000)) == 0  # addresses are not random
+    assert LIBC.personality(ctypes.c_ulong(0x40000)) == 0  # ADDR_NO_RANDOMIZE
 
 
 def test_traps() -> None:

@@ -1,4 +1,4 @@
-"""Users and groups of a process. Only root can change them."""
+"""Cases that change the users and groups of a process, which only root can do."""
 
 import os
 

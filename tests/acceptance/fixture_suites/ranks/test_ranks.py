@@ -1,4 +1,4 @@
-"""Cases of several ranks, of which some break."""
+"""Cases of several ranks, some of which break."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def one_raises(rank: Any) -> None:
 
 
 def last_dies(rank: Any) -> None:
-    """The others find out, as ranks of a process group do."""
+    """The other ranks notice it, as ranks of a process group do."""
     if rank.number == 2:
         (rank.folder / "pid").write_text(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -197,7 +197,7 @@ def test_unsendable_result(ranks: Any) -> None:
 
 
 class Thread:
-    """A thread that runs beside the ranks: a fork would lose it."""
+    """A thread beside the ranks: a fork would lose it."""
 
     def __enter__(self) -> None:
         self.over = threading.Event()

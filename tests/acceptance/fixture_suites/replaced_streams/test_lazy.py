@@ -1,4 +1,4 @@
-"""Globals that are loaded when somebody looks at them, as dask's and flask's are, at the end of a process."""
+"""Globals that are loaded on first access, as dask's and flask's are, at the end of a process."""
 
 import sys
 import types

@@ -1,4 +1,4 @@
-"""What the process of a case needs to report it, replaced by the case."""
+"""Cases that replace objects which their process needs to report them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Leaks too small to be worth a second look after one case, and one that is always told."""
+"""Leaks below the threshold for a second run after one case, and one that is always reported."""
 
 from __future__ import annotations
 

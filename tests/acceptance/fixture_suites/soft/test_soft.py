@@ -1,4 +1,4 @@
-"""Cases on the software device: good ones, and those that harm it."""
+"""Cases on the software device: good ones, and those that break it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEN: list[float] = []
 
 @pytest.mark.requires(accelerator=True)
 def test_is_given_its_own_device(device: torch.device) -> None:
-    """It sees the one that was leased to it, and no GPU."""
+    """The case sees the device leased to it, and no GPU."""
     soft: Any = getattr(torch, "soft")  # noqa: B009
     assert device == torch.device("soft", 0)
     assert soft.device_count() == 1
@@ -48,7 +48,7 @@ def test_starts_from_its_seed(_: int, device: torch.device, case_seed: int) -> N
 
 
 def test_streams_and_their_threads(device: torch.device) -> None:
-    """The threads of the device are no leftovers of the first case that uses it, nor are its caches."""
+    """The device's threads and caches are not attributed to the first case that uses it."""
     for _ in range(3):
         stream = torch.Stream(device)
         with stream:
@@ -92,7 +92,7 @@ def test_fails(device: torch.device) -> None:
 
 
 def test_bad_index(device: torch.device) -> None:
-    """Nothing is waited for: the error comes after the case."""
+    """The case does not wait, so the error arrives after it."""
     torch.ones(4, device=device).index_select(0, torch.tensor([7]).to(device))
 
 

@@ -1,4 +1,4 @@
-"""Clocks that stand still or go back, as freezegun and others make them: by all names that modules have for them."""
+"""Clocks that stop or go backwards, as freezegun and others patch them, under all their names in modules."""
 
 import sys
 import time

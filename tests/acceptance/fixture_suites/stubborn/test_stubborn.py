@@ -16,7 +16,7 @@ EXPECTED = {
 def test_disarmed() -> None:
     faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # A stopped process runs no watchdog thread either, and takes no signal but the last one of the ladder.
+    # A stopped process runs no watchdog thread either, and only the ladder's last signal ends it.
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

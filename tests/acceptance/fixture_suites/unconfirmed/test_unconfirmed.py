@@ -1,4 +1,4 @@
-"""Cases that seem to leak and cannot be run again: that is noted on them, and they stay what they were."""
+"""Cases that seem to leak but cannot be run again: they get a note, and keep their outcome."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_leaves_the_second_time() -> None:
 
 
 def test_grows_the_second_time_only() -> None:
-    """A cache of two entries."""
+    """The case fills a cache of two entries."""
     if len(CACHE) < 2:
         CACHE.append(torch.zeros(10))
 

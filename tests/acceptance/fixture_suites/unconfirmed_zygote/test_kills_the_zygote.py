@@ -1,4 +1,4 @@
-"""Cases that kill the process their own was forked from, when they are run again on suspicion of a leak."""
+"""Cases that kill their parent process when they run again to confirm a leak."""
 
 from __future__ import annotations
 

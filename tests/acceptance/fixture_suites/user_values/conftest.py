@@ -1,4 +1,4 @@
-"""Puts odd values into reports, as plugins do by mistake."""
+"""A plugin that puts unusual values into reports, as plugins do by mistake."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Values that no journal can have, where a case or a plugin may put them. Each verdict is that of plain pytest."""
+"""Values that a journal cannot contain, set by a case or a plugin. Each verdict is that of plain pytest."""
 
 import warnings
 from typing import Any
@@ -33,7 +33,7 @@ EXPECTED = {
     "test_raises_without_text": "failed: <locals>.SilentError: <exception str() failed>",
     "test_interrupts_without_text": "failed: raised Silent: <a Silent that cannot be shown: it raised",
 }
-# pytest counts it among the failed, since the report is one of the call.
+# pytest counts it as failed, since it is a report of the call phase.
 COUNTS = {"error": -1, "failed": 1}
 
 

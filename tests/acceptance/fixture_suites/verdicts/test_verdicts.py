@@ -1,4 +1,4 @@
-"""One case for each thing that pytest itself can say, and gated ones between them."""
+"""One case per outcome that pytest itself has, with gated cases between them."""
 
 from collections.abc import Iterator
 
@@ -32,8 +32,8 @@ EXPECTED = {
     "test_warns": "passed",
 }
 COUNTS = {
-    "error": 1,  # of test_fails_twice, which fails and is an error
-    "xpassed": 1,  # test_expected_failure_passes, which for that does not count as passed, while
+    "error": 1,  # from test_fails_twice, which is both failed and an error
+    "xpassed": 1,  # from test_expected_failure_passes, which therefore does not count as passed
     "passed": 0,  # test_teardown_fails counts as passed and as an error
 }
 

@@ -1,4 +1,4 @@
-"""Says which process is which worker, for those who want to end one."""
+"""Records the process of each worker, for tests that kill one."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker's own process notes its number; zygotes and executors come from another one."""
+    """Record the worker's number in its own process; zygotes and executors have other processes."""
     reported = getattr(config, "workerinput", None)
     if reported is not None:
         (Path(os.environ["PROBE_DIR"]) / reported["workerid"]).write_text(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""Cases before, while and after which something outside them is killed."""
+"""Cases before, during and after which an outside process is killed."""
 
 import os
 import time
@@ -23,7 +23,7 @@ def test_before(number: int) -> None:
 
 
 def test_waits() -> None:
-    """Until it is told to go on."""
+    """The case waits until the test lets it continue."""
     folder = Path(os.environ["PROBE_DIR"])
     print("waiting", flush=True)
     (folder / f"waits-{os.getpid()}").touch()

@@ -1,4 +1,4 @@
-"""Mutants of living functions, and what a watch sees of them."""
+"""Mutants of live functions, and the observations of a watch."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_watch_sees_lines_and_arguments(module: ModuleType) -> None:
 
 
 def test_a_watch_passes_over_code_whose_constants_have_no_hash(module: ModuleType) -> None:
-    """Dynamo writes such code."""
+    """Dynamo generates such code."""
     file = Path(str(module.__file__))
 
     def unhashable(a: int) -> object:
@@ -175,7 +175,7 @@ def test_a_watch_passes_over_code_whose_constants_have_no_hash(module: ModuleTyp
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those within it."""
+    """Yield a code object and those nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -183,7 +183,7 @@ def codes_of(code: CodeType) -> Iterator[CodeType]:
 
 
 def test_a_watch_calls_no_generator() -> None:
-    """With `fullgraph=True`, torch's compiler refuses a generator, also one of the watch that runs beside a case."""
+    """With `fullgraph=True`, torch's compiler refuses a generator, including one of the watch that runs with a case."""
     called = (Watch._on_call, Watch._place, Watch._note_arguments, lines_of, value_text, chooser(("torch/random.py",)))
     for function in called:
         for code in codes_of(function.__code__):

@@ -1,4 +1,4 @@
-"""`harness mutate generate` as a whole, on a package of one function and its cases."""
+"""`harness mutate generate` as a whole, with a package of one function and its cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators of mutation, as tables: a line of code, and what becomes of it."""
+"""The mutation operators, as tables: a line of code, and its mutants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.tools.mutation.generated.walk import mutants_of
 
 
 def made(body: str) -> list[tuple[str, str]]:
-    """Return the operators and the changed bodies, each as it stands in a function that has `a` and `b`."""
+    """Return the operators and the changed bodies, each within a function that has `a` and `b`."""
     head = "def f(a, b=None):\n"
     source = (head + textwrap.indent(textwrap.dedent(body), "    ")).encode()
     mutants, _ = mutants_of("m.py", source)
@@ -42,7 +42,7 @@ LINES: list[tuple[str, str, list[str]]] = [
     ("arithmetic changed", "return a + 'text'", []),
     ("statement dropped", "a.x = b", ["pass"]),
     ("statement dropped", "raise ValueError(1)", ["pass"]),
-    ("statement dropped", "x = b", []),  # what follows would have no x
+    ("statement dropped", "x = b", []),  # the following code would have no x
     ("assignment dropped", "b = a", ["pass"]),
     ("assignment dropped", "x = a", []),
     ("nothing returned", "return a", ["return None"]),

@@ -1,4 +1,4 @@
-"""Which lines of public functions count, and which of them are reached."""
+"""The lines of public functions that count, and those that are reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases a mutant gets, over plain values."""
+"""The cases selected for a mutant, with plain values."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_callers_and_arguments_of_a_function() -> None:
         (("other",), 100.0, ["t[2]", "u", "t[1]"]),
         ((), 2.5, ["t[2]"]),
         ((), 4.0, ["t[2]", "u"]),
-        ((), 0.1, ["t[2]"]),  # one at least
-        (("t[1]",), 2.5, ["t[2]"]),  # a case that is beyond the limit by itself leaves the time to others
+        ((), 0.1, ["t[2]"]),  # at least one
+        (("t[1]",), 2.5, ["t[2]"]),  # a case that exceeds the limit by itself leaves the time to others
         (("t[1]",), 0.1, ["t[2]"]),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_recording_leaves_out_red_cases_and_half_written_lines(tmp_path: Path)
 
 
 def test_what_a_fork_of_a_case_ran_is_its_own(tmp_path: Path) -> None:
-    """The file of a fork may come first; a fork of a case that is not kept does not count."""
+    """A fork's file may come first; a fork of a case that is not kept does not count."""
     fork = {**record("a", 2, 3), "seconds": None}
     (tmp_path / "1.ndjson").write_text(f"{json.dumps(fork)}\n{json.dumps({**fork, 'case': 'b'})}\n")
     (tmp_path / "2.ndjson").write_text(f"{json.dumps(record('a', 1, 2))}\n{json.dumps(record('b', 1))}\n")

@@ -1,4 +1,4 @@
-"""Reasons of mutants: which mutants an entry is about, and what the project's own file names."""
+"""Reasons for mutants: the mutants that an entry covers, and the names in the project's own file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not version("torch").startswith("2.13"), reason="the file is written for torch 2.13")
 def test_the_functions_of_the_own_file_exist() -> None:
-    """A name that torch does not have is a reason for nothing."""
+    """An entry for a name that torch does not have has no effect."""
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.origin is not None

@@ -1,4 +1,4 @@
-"""The table by module and the survivors, over plain values."""
+"""The table by module and the survivors, with plain values."""
 
 from __future__ import annotations
 

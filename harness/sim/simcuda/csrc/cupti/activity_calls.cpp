@@ -45,7 +45,7 @@ CUPTI_EXPORT CUptiResult cuptiActivityEnableAllSyncRecords(uint8_t enabled) {
   set_unfinished_queries(enabled != 0);
   return CUPTI_SUCCESS;
 }
-// Of GPUs of the architecture Blackwell; the simulated one is a Hopper.
+// For GPUs of the Blackwell architecture; the simulated GPU is a Hopper.
 CUPTI_EXPORT CUptiResult cuptiActivityEnableHWTrace(uint8_t enabled) {
   return enabled != 0 ? CUPTI_ERROR_NOT_SUPPORTED : CUPTI_SUCCESS;
 }
@@ -75,7 +75,7 @@ CUPTI_EXPORT CUptiResult cuptiActivityFlushAll(uint32_t) {
   return CUPTI_SUCCESS;
 }
 CUPTI_EXPORT CUptiResult cuptiActivityFlush(CUcontext, uint32_t, uint32_t flag) { return cuptiActivityFlushAll(flag); }
-// A periodic flush returns full buffers only, and those are returned as soon as they are full.
+// A periodic flush returns full buffers only, and full buffers are already returned when they fill up.
 CUPTI_EXPORT CUptiResult cuptiActivityFlushPeriod(uint32_t) { return CUPTI_SUCCESS; }
 CUPTI_EXPORT CUptiResult cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid, CUpti_Activity** record) {
   return next(buffer, valid, record);
@@ -119,7 +119,7 @@ CUPTI_EXPORT CUptiResult cuptiGetGraphNodeId(CUgraphNode node, uint64_t* id) {
   return *id == 0 ? CUPTI_ERROR_INVALID_PARAMETER : CUPTI_SUCCESS;
 }
 
-// The program has what was recorded; from now on nothing is.
+// The program keeps what was recorded; from now on nothing is recorded.
 CUPTI_EXPORT CUptiResult cuptiFinalize() {
   disable_records();
   disable_callbacks();

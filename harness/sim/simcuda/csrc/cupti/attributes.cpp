@@ -11,7 +11,7 @@ namespace {
 struct Attribute {
   int number;
   std::size_t size;
-  std::uint64_t value;  // at first the default
+  std::uint64_t value;  // initially the default
 };
 
 std::mutex mutex;
@@ -39,7 +39,7 @@ Attribute* find(CUpti_ActivityAttribute number) {
 
 }  // namespace
 
-// Values are little-endian, as the machines are that torch's wheels with CUDA run on.
+// Values are little-endian, as are all machines that torch's wheels with CUDA run on.
 CUptiResult get_attribute(CUpti_ActivityAttribute number, std::size_t* size, void* value) {
   const Attribute* const attribute = find(number);
   if (attribute == nullptr || size == nullptr || value == nullptr) return CUPTI_ERROR_INVALID_PARAMETER;

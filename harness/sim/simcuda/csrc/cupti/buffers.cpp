@@ -16,7 +16,7 @@ namespace {
 
 struct Buffer {
   std::uint8_t* bytes = nullptr;
-  std::size_t size = 0, most = 0;  // most records, 0 for any number
+  std::size_t size = 0, most = 0;  // most: the maximum number of records, 0 for no limit
   std::size_t used = 0, count = 0;
 
   bool has_room(std::size_t needed) const { return used + needed <= size && (most == 0 || count < most); }
@@ -26,16 +26,16 @@ struct State {
   std::mutex mutex;
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;
-  Buffer current;             // no bytes: there is none
-  std::vector<Buffer> spare;  // threads may ask at the same time
-  std::vector<Buffer> full;   // to be given back
-  int giving = 0;             // threads that give one back now
+  Buffer current;             // `bytes` is null if there is none
+  std::vector<Buffer> spare;  // several threads may request buffers at the same time
+  std::vector<Buffer> full;   // to be returned to the program
+  int giving = 0;             // number of threads that are returning a buffer
   std::condition_variable given;
   std::atomic<std::size_t> dropped{0};
 };
 
 State& state() {
-  static State* const state = new State;  // work may be told of until the very end
+  static State* const state = new State;  // never destroyed: activities are reported until the process ends
   return *state;
 }
 
@@ -63,7 +63,7 @@ void give_back(State& state, Lock& lock) {
   }
 }
 
-// Makes `current` one that has room; false if the program has none.
+// Makes `current` a buffer with room for `needed` bytes. Returns false if the program provides none.
 bool find_room(State& state, Lock& lock, std::size_t needed, std::optional<Request>& asked) {
   while (!state.current.has_room(needed)) {
     retire(state);
@@ -82,7 +82,7 @@ bool find_room(State& state, Lock& lock, std::size_t needed, std::optional<Reque
       state.current = state.spare.back();
       state.spare.pop_back();
       if (!state.current.has_room(needed)) {
-        retire(state);  // too small for any record
+        retire(state);  // the buffer is smaller than the record
         return false;
       }
     }
@@ -90,7 +90,7 @@ bool find_room(State& state, Lock& lock, std::size_t needed, std::optional<Reque
   return true;
 }
 
-// By the kind that a record begins with; 0 if it is none of ours.
+// Returns the size by the kind at the beginning of the record; 0 for an unknown kind.
 std::size_t size_of(const CUpti_Activity& record) {
   switch (record.kind) {
     case CUPTI_ACTIVITY_KIND_RUNTIME:

@@ -1,8 +1,8 @@
-// The buffers of the program: they are asked for when there is a record, filled, and given back.
+// The program's buffers: they are requested when there is a record, filled, and returned.
 //
-// Records are written when they are complete, so no buffer has an incomplete one: a flush gives back all that there is,
-// forced or not. A full buffer is given back at once, in the thread that filled it. The program's functions are called
-// without a lock held: they may call CUPTI.
+// Records are written when they are complete, so no buffer contains an incomplete record: each flush, forced or not,
+// returns all records. The thread that fills a buffer returns it immediately. The program's functions are called
+// without a lock held, since they may call CUPTI.
 #pragma once
 
 #include <cupti.h>
@@ -16,18 +16,18 @@ namespace simcuda::cupti {
 void set_buffer_callbacks(CUpti_BuffersCallbackRequestFunc request, CUpti_BuffersCallbackCompleteFunc complete);
 bool has_buffer_callbacks();
 
-// From when to when the program was asked for a buffer.
+// The start and end of a request for a buffer.
 struct Request {
   std::uint64_t start, end;
 };
 
-// Nothing if the program was not asked. A record for which it has no buffer is dropped.
+// Returns nothing if no buffer was requested. A record for which the program provides no buffer is dropped.
 std::optional<Request> append(const void* record, std::size_t size);
-// Returns when the program has all records so far.
+// Returns once the program has all records so far.
 void flush();
-std::size_t take_dropped();  // how many records were dropped since it was last asked
+std::size_t take_dropped();  // number of records dropped since the last call
 
-// The record behind `*record`, or the first if that is null.
+// Sets `*record` to the record after `*record`, or to the first record if it is null.
 CUptiResult next(std::uint8_t* buffer, std::size_t valid, CUpti_Activity** record);
 
 }  // namespace simcuda::cupti

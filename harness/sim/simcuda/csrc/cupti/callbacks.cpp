@@ -32,7 +32,8 @@ bool on(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
   return id < most_ids && enabled_[domain][id].load(std::memory_order_relaxed);
 }
 
-// The simulated driver, which is loaded before. Within a call of CUDA nobody is told that it is asked.
+// Looks up a function of the simulated driver, which is already loaded. During a callback, calls of the driver are not
+// observed.
 template <typename Call>
 Call driver(const char* name) {
   return reinterpret_cast<Call>(dlsym(RTLD_DEFAULT, name));
@@ -49,7 +50,7 @@ CUcontext primary_context(int device) {
   static const auto release = driver<CUresult (*)(CUdevice)>("cuDevicePrimaryCtxRelease_v2");
   CUcontext context = nullptr;
   if (retain == nullptr || release == nullptr || retain(&context, device) != CUDA_SUCCESS) return nullptr;
-  release(device);  // the runtime keeps it
+  release(device);  // the runtime retains the primary context
   return context;
 }
 

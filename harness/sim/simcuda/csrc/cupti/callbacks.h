@@ -1,5 +1,5 @@
-// The program's function that is called back at calls of the runtime and of the driver, and when a context is made. Who
-// enables or disables some calls observe_what_is_enabled (observer.h).
+// The program's callback function, which is called at calls of the runtime and of the driver, and when a context is
+// created. After enabling or disabling a callback, call observe_what_is_enabled (observer.h).
 #pragma once
 
 #include <cupti.h>
@@ -12,7 +12,7 @@ CUptiResult subscribe(CUpti_SubscriberHandle* handle, CUpti_CallbackFunc callbac
 CUptiResult unsubscribe(CUpti_SubscriberHandle handle);
 bool is_subscriber(CUpti_SubscriberHandle handle);
 
-// CUPTI_ERROR_INVALID_PARAMETER for a domain or number that there is not. `id` null means all of the domain.
+// Returns CUPTI_ERROR_INVALID_PARAMETER for an unknown domain or number. A null `id` stands for the whole domain.
 CUptiResult enable_callback(CUpti_CallbackDomain domain, const CUpti_CallbackId* id, bool enabled);
 CUptiResult callback_enabled(CUpti_CallbackDomain domain, CUpti_CallbackId id, bool& enabled);
 void disable_callbacks();

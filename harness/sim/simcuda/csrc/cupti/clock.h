@@ -1,4 +1,4 @@
-// The clock of all records: that of the system, or one of the program.
+// The clock of all records: the system's, or one that the program provides.
 #pragma once
 
 #include <cupti.h>
@@ -7,7 +7,7 @@
 
 namespace simcuda::cupti {
 
-void set_clock(CUpti_TimestampCallbackFunc clock);  // null: that of the system
-std::uint64_t now();                                // nanoseconds, by the clock of the system
+void set_clock(CUpti_TimestampCallbackFunc clock);  // null restores the system's clock
+std::uint64_t now();                                // nanoseconds, by the current clock
 
 }  // namespace simcuda::cupti

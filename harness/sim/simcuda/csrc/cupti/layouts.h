@@ -1,4 +1,4 @@
-// The records as the newest clients of these headers read them: each layout begins with those before it.
+// The record layouts that the newest clients of these headers read. Each layout begins with the older ones.
 #pragma once
 
 #include <cupti.h>

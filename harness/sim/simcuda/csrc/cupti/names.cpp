@@ -21,7 +21,7 @@ Function runtime_function(const char* name) {
 #define CALLBACK(number, name, full) {#name, {number, #name}},
 #include "runtime_callbacks.def"
 #undef CALLBACK
-      // What operators launch is what a kernel's launch is on a GPU.
+      // On a GPU, operators launch kernels with this function.
       {"simcudaLaunch", {CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000, "cudaLaunchKernel"}},
   };
   return find(*functions, name);

@@ -1,11 +1,11 @@
-// What CUPTI asks of the runtime: nothing, as long as no record and no callback is enabled.
+// CUPTI's observer in the runtime: it observes nothing while no record and no callback is enabled.
 #pragma once
 
 #include <cupti.h>
 
 namespace simcuda::cupti {
 
-// To be called when what is enabled may have changed. Returns `result`.
+// Call this after enabling or disabling records or callbacks. Returns `result`.
 CUptiResult observe_what_is_enabled(CUptiResult result = CUPTI_SUCCESS);
 
 }  // namespace simcuda::cupti

@@ -36,10 +36,10 @@ constexpr CUpti_ActivityKind served[] = {
 };
 
 std::atomic<bool> kinds[CUPTI_ACTIVITY_KIND_COUNT];
-// The last call that had begun: numbers grow, so what came before a kind was enabled is known by its call.
+// The last call that has begun. Numbers grow, so a call that began before a kind was enabled is known by its number.
 std::atomic<std::uint32_t> last_call{0};
 std::atomic<std::uint32_t> enabled_after[CUPTI_ACTIVITY_KIND_COUNT];
-// Single functions. The kind of the interface itself sets all of them.
+// Single functions. Enabling or disabling the kind RUNTIME or DRIVER sets all of them.
 std::array<std::atomic<bool>, most_ids> runtime_calls, driver_calls;
 std::atomic<bool> event_times{false}, unfinished_queries{true};
 std::atomic<CUpti_ActivityThreadIdType> thread_ids_{CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT};
@@ -47,7 +47,7 @@ thread_local std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_K
 
 bool on(CUpti_ActivityKind kind) { return kinds[kind].load(std::memory_order_relaxed); }
 
-// Work of calls that began before the kind was enabled is not told, however late it runs.
+// Work of calls that began before the kind was enabled is not recorded, however late it runs.
 bool on(CUpti_ActivityKind kind, const SimcudaActivity& work) {
   return on(kind) && work.correlation > enabled_after[kind].load(std::memory_order_relaxed);
 }
@@ -65,7 +65,7 @@ bool on(const SimcudaActivity& call, const Function& function) {
 
 std::uint32_t thread_of(const SimcudaActivity& call) {
   if (thread_ids() == CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT) return call.thread;
-  return static_cast<std::uint32_t>(syscall(SYS_gettid));  // calls are told in their own threads
+  return static_cast<std::uint32_t>(syscall(SYS_gettid));  // a call is reported in its own thread
 }
 
 template <typename Record>
@@ -91,7 +91,8 @@ void add(const Record& record, const SimcudaActivity& activity) {
   append(&overhead, sizeof overhead);
 }
 
-// "The activity API record will be preceded by" one for each kind of external id that the thread has.
+// CUPTI: "The activity API record will be preceded by" an external correlation record for each kind of external id that
+// the thread has.
 void tell_call_begins(const SimcudaActivity& activity) {
   note_call(activity.correlation);
   if (!on(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) || !on(activity, function_of(activity))) return;
@@ -155,8 +156,9 @@ void tell_wait(const SimcudaActivity& activity) {
   add(record, activity);
 }
 
-// It is told once: when the device has come to it if its time is wanted, otherwise in the call. It is told to clients
-// of SYNCHRONIZATION, too: torch's profiler enables that kind alone, and learns from events what is waited for.
+// An event is recorded once: when the device reaches it if device times are enabled, otherwise at the call. Clients of
+// SYNCHRONIZATION get the record, too: torch's profiler enables only that kind, and learns from event records what is
+// waited for.
 void tell_event(const SimcudaActivity& activity) {
   const bool reached = activity.kind == SimcudaActivityKind::event_reached;
   if (!on(CUPTI_ACTIVITY_KIND_CUDA_EVENT, activity) && !on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, activity)) return;
@@ -190,8 +192,8 @@ Record work_record(const SimcudaActivity& activity, CUpti_ActivityKind kind) {
   return record;
 }
 
-// Work of an operator has the operator's name, which must not be mistaken for the operator itself. What this returns
-// lives for ever.
+// Returns the name of a kernel. Work of an operator has the operator's name, which must not be mistaken for the
+// operator itself. The returned string is never freed.
 const char* kernel_name(const char* name) {
   if (std::strstr(name, "::") == nullptr || std::strchr(name, '(') != nullptr) return name;
   static std::mutex mutex;
@@ -202,7 +204,7 @@ const char* kernel_name(const char* name) {
   return known.c_str();
 }
 
-// Of these CUPTI tells nothing: they are no kernels.
+// CUPTI does not report these: they are not kernels.
 bool is_kernel(const char* name) {
   for (const char* other : {"host function", "allocate", "free", "write value"}) {
     if (std::strcmp(name, other) == 0) return false;
@@ -253,8 +255,8 @@ Record copy_record(const SimcudaActivity& activity, CUpti_ActivityKind kind, std
   return record;
 }
 
-// A copy between devices has a layout of its own. It is told to clients of MEMCPY, too: torch's profiler enables that
-// kind alone, and shows such copies on GPUs.
+// A copy between devices has its own layout. Clients of MEMCPY get the record, too: torch's profiler enables only that
+// kind, and shows such copies on GPUs.
 void tell_copy(const SimcudaActivity& activity) {
   if (between_devices(activity)) {
     if (!on(CUPTI_ACTIVITY_KIND_MEMCPY, activity) && !on(CUPTI_ACTIVITY_KIND_MEMCPY2, activity)) return;

@@ -1,4 +1,5 @@
-// The driver's beginning, its devices, and their contexts. CUDA Driver API, "Initialization" to "Context Management".
+// The driver's initialisation, its devices, and their contexts. CUDA Driver API, "Initialization" to "Context
+// Management".
 
 #include <atomic>
 #include <cstdio>
@@ -20,10 +21,10 @@ struct Context {
 };
 Context contexts[machine::most_devices];
 
-// Contexts that cuCtxPushCurrent has covered, of this thread; the one on top is the runtime's current device.
+// This thread's contexts below the current one (cuCtxPushCurrent). The current context is the runtime's current device.
 thread_local std::vector<CUcontext> covered;
-thread_local bool none = false;          // cuCtxSetCurrent(0)
-thread_local CUcontext green = nullptr;  // the green context that was set, as long as its device is the current one
+thread_local bool none = false;          // cuCtxSetCurrent(0) was called
+thread_local CUcontext green = nullptr;  // the green context that was set, while its device is the current one
 
 bool valid(CUdevice device) { return device >= 0 && device < simcudaDeviceCount(); }
 
@@ -33,7 +34,7 @@ CUcontext current() {
   return green != nullptr && device_of_green(green) == device ? green : context_of(device);
 }
 
-// Of either kind of context.
+// Returns the device of a primary or a green context.
 int device_of_any(CUcontext context) {
   const int device = device_of(context);
   return device < 0 ? device_of_green(context) : device;
@@ -108,7 +109,7 @@ DRIVER_API CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
 }
 DRIVER_API CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
 
-// The numbers of attributes are the same in the runtime, which knows fewer of them.
+// Attributes have the same numbers in the runtime, which knows fewer of them.
 DRIVER_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   DRIVER_CALL({
     if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -179,7 +180,7 @@ DRIVER_API CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device
   });
 }
 
-// The runtime uses the context until the process ends, so that it is never the last user who lets go.
+// The runtime retains the context until the process ends, so this release is never the last one.
 DRIVER_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   DRIVER_CALL({
     if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -287,7 +288,7 @@ DRIVER_API CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
 DRIVER_API CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   FORWARD(cudaDeviceSetCacheConfig(static_cast<cudaFuncCache>(config)));
 }
-// The context of another device: its number is all that the runtime needs.
+// `peer` is the context of another device. The runtime only needs the device's number.
 DRIVER_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   DRIVER_CALL({
     const int device = device_of(peer);

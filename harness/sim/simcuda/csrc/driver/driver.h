@@ -1,9 +1,9 @@
-// How each function of the driver begins and ends.
+// The prologue and epilogue of each function of the driver.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-// The header gives old names to new functions by macros; here the names in the library matter.
+// cuda.h redefines functions as their versioned names by macros. This file needs the names as the library exports them.
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
@@ -17,8 +17,8 @@
 
 namespace simcuda::driver {
 
-// cuInit has been called, or the runtime has been used. Otherwise CUDA_ERROR_NOT_INITIALIZED; also in a child of a
-// process that has used CUDA.
+// Whether cuInit has been called, or the runtime has been used. Otherwise functions return CUDA_ERROR_NOT_INITIALIZED,
+// as they do in a child of a process that has used CUDA.
 bool ready();
 void set_ready();
 
@@ -29,7 +29,7 @@ inline CUresult result(cudaError_t error) {
   return static_cast<CUresult>(error);
 }
 
-// `name` is that of the function, under which observers are told of the call.
+// `name` is the name of the function in reports to observers.
 template <typename Body>
 CUresult call(const char* name, Body&& body) {
   SimcudaCall record;
@@ -40,15 +40,15 @@ CUresult call(const char* name, Body&& body) {
   return done;
 }
 
-// A function that is what one of the runtime is.
+// Defines a function as a call of the runtime.
 #define FORWARD(...) return ::simcuda::driver::call(__func__, [&] { return ::simcuda::driver::result(__VA_ARGS__); })
-// In DRIVER_CALL({ ... }) the body is the rest of the function, and returns a CUresult.
+// DRIVER_CALL({ ... }) takes the rest of the function as its body, which returns a CUresult.
 #define DRIVER_CALL(...) return ::simcuda::driver::call(__func__, [&]()->CUresult __VA_ARGS__)
 
 inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-// Contexts: each device has its primary one, and no other.
+// Contexts: each device has its primary context, and no other.
 CUcontext context_of(int device);
-int device_of(CUcontext context);  // -1 if it is none
+int device_of(CUcontext context);  // -1 if it is not a primary context
 
 }  // namespace simcuda::driver

@@ -1,5 +1,5 @@
-// Functions by their names and the version of CUDA that a program was written for. CUDA Driver API, "Driver Entry Point
-// Access".
+// Looks up functions by name and by the version of CUDA that a program was written for. CUDA Driver API, "Driver Entry
+// Point Access".
 //
 // cuda.h is not included: it declares the functions with their arguments, which do not matter in the table.
 
@@ -38,7 +38,7 @@ const Entry entries[] = {
 
 }  // namespace
 
-// Streams are told by their handles here: functions for the per-thread default stream are those for the other one.
+// Streams are identified by their handles here, so the per-thread default stream variants are the plain functions.
 DRIVER_API int cuGetProcAddress_v2(const char* symbol, void** function, int version, unsigned long long flags,
                                    int* status) {
   if (symbol == nullptr || function == nullptr || (flags & ~(legacy_stream | per_thread_stream)) != 0) {

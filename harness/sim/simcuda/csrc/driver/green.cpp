@@ -12,21 +12,21 @@ namespace simcuda::driver {
 
 namespace {
 
-// From compute capability 9.0 on multiprocessors are given out in steps of 8.
+// From compute capability 9.0 on, multiprocessors are partitioned in steps of 8.
 constexpr unsigned step = 8;
-// How many streams have a hardware queue of their own unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise.
+// The number of streams with a hardware queue of their own, unless CUDA_DEVICE_MAX_CONNECTIONS is set.
 constexpr unsigned queues = 8;
 
 struct Green {
   int device;
   unsigned multiprocessors;
 };
-// Without multiprocessors: a context of it has all of the device's.
+// A resource descriptor. With 0 multiprocessors, its context has all multiprocessors of the device.
 struct Description {
   unsigned multiprocessors = 0;
 };
 
-// Handles are addresses. Descriptions live as long as the process: nothing in the interface ends them.
+// Handles are addresses. Descriptors live until the process ends: the interface has no function that frees them.
 struct State {
   std::mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<Green>> contexts;
@@ -37,7 +37,7 @@ State& state() {
   return *state;
 }
 
-// Nothing if the handle is none.
+// Returns null if the handle is unknown.
 Green* find(const void* handle) {
   const std::lock_guard lock(state().mutex);
   const auto found = state().contexts.find(handle);
@@ -61,7 +61,7 @@ cudaError_t count_multiprocessors(int device, unsigned* to) {
   return error;
 }
 
-// How queues are shared changes only how fast work is, so a configuration is checked and then has no effect.
+// Sharing of queues only affects speed, so a configuration is checked and then has no effect.
 bool is_queue_configuration([[maybe_unused]] CUdevResourceType type) {
 #if CUDA_VERSION >= 13010
   return type == CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG;

@@ -1,12 +1,12 @@
-// Green contexts: parts of a device's multiprocessors. Here they are contexts like others, and no part of anything:
-// work in them is right and ordered, but as fast as elsewhere. CUDA Driver API, "Green Contexts".
+// Green contexts: partitions of a device's multiprocessors. Here they are ordinary contexts without a partition: work
+// in them is correct and ordered, but runs at the usual speed. CUDA Driver API, "Green Contexts".
 #pragma once
 
 #include <cuda.h>
 
 namespace simcuda::driver {
 
-// The device of a green context by its handle as a context; -1 if it is none.
+// Returns the device of a green context, given as a CUcontext; -1 if it is not a green context.
 int device_of_green(CUcontext context);
 
 }  // namespace simcuda::driver

@@ -117,7 +117,7 @@ DRIVER_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUde
       cudaMemcpyPeerAsync(pointer(to), device_of(to_context), pointer(from), device_of(from_context), bytes, stream));
 }
 
-// The sizes of elements are in the names.
+// The names contain the sizes of elements.
 #define FILLS(bits, Value)                                                                                             \
   DRIVER_API CUresult cuMemsetD##bits##_v2(CUdeviceptr to, Value value, size_t count) {                                \
     return fill(__func__, to, 0, value, bits / 8, count, 1, nullptr, true);                                            \
@@ -190,7 +190,7 @@ DRIVER_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUd
 
 namespace {
 
-// Unknown addresses have no attributes, except that they are in no mapping.
+// Returns CUDA_ERROR_INVALID_VALUE for an unknown address.
 CUresult attribute(void* value, CUpointer_attribute which, CUdeviceptr address) {
   SimcudaAllocation found;
   if (!simcudaFindAllocation(pointer(address), &found)) return CUDA_ERROR_INVALID_VALUE;
@@ -237,7 +237,7 @@ CUresult attribute(void* value, CUpointer_attribute which, CUdeviceptr address) 
   }
 }
 
-// What cuPointerGetAttributes gives where there is nothing to give: of each its own size.
+// Writes the values that cuPointerGetAttributes returns for an unknown address. Each attribute has its own size.
 void clear(void* value, CUpointer_attribute which) {
   switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -1,7 +1,8 @@
-// Code for GPUs, which nothing here can run: modules, libraries, functions, linking, launches, tensor maps. Callers get
-// CUDA_ERROR_NOT_SUPPORTED. They are there since libraries and programs look them up before they know.
+// Code for GPUs, which nothing here can run: modules, libraries, functions, linking, launches, tensor maps. The
+// functions return CUDA_ERROR_NOT_SUPPORTED. They exist because libraries and programs look them up before they use
+// them.
 //
-// cuda.h is not included: it declares the functions with their arguments, none of which is looked at.
+// cuda.h is not included: it declares the functions with their arguments, all of which are ignored here.
 
 #define UNSUPPORTED(name)                                              \
   extern "C" __attribute__((visibility("default"))) int name() {       \

@@ -1,4 +1,4 @@
-// Streams, events and graphs: the handles are the runtime's own. CUDA Driver API, "Stream Management", "Event
+// Streams, events and graphs. The handles are the runtime's own. CUDA Driver API, "Stream Management", "Event
 // Management", "Stream Memory Operations", "Graph Management".
 
 #include "driver.h"

@@ -1,4 +1,4 @@
-// What the simulated driver, libcuda, needs of the runtime beyond CUDA's own interface.
+// The interface between the simulated driver, libcuda, and the runtime, beyond CUDA's own.
 #pragma once
 
 #include <cuda.h>
@@ -8,24 +8,24 @@
 
 extern "C" {
 
-// Of the visible devices; and the calling thread's. Unlike the functions of the runtime they are no calls of the
-// program, of which profilers tell.
+// Return the number of visible devices, and the calling thread's current device. Unlike the runtime's functions, they
+// are not calls of the program, so profilers do not report them.
 int simcudaDeviceCount();
 int simcudaCurrentDevice();  // -1 if there is none
 
-// The allocation that an address is in.
+// The allocation that contains an address.
 struct SimcudaAllocation {
   void* base;
   std::size_t size;
   cudaMemoryType type;
   int device;
-  unsigned long long id;  // unlike that of any other allocation of the process
+  unsigned long long id;  // unique in the process
   int from_pool;          // made by cudaMallocAsync
   int mapped;             // made by cuMemMap
 };
 int simcudaFindAllocation(const void* address, SimcudaAllocation* allocation);  // 1, or 0 if there is none
 
-// Virtual memory. Signatures and errors are those of the functions of the driver with cu instead of simcuda.
+// Virtual memory. Signatures and errors are those of the driver's functions with the prefix cu.
 CUresult simcudaMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr wish,
                                   unsigned long long flags);
 CUresult simcudaMemAddressFree(CUdeviceptr address, size_t size);
@@ -46,12 +46,12 @@ CUresult simcudaMemExportToShareableHandle(void* shareable, CUmemGenericAllocati
 CUresult simcudaMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                              CUmemAllocationHandleType type);
 
-// In stream order: writes `size` bytes (4 or 8) of a value, or waits until the value there compares as the flags say
-// (CUstreamWaitValue_flags).
+// In stream order: writes a value of `size` bytes (4 or 8), or waits until the value at the address satisfies the
+// condition in the flags (CUstreamWaitValue_flags).
 CUresult simcudaStreamWriteValue(cudaStream_t stream, void* address, unsigned long long value, unsigned size);
 CUresult simcudaStreamWaitValue(cudaStream_t stream, const void* address, unsigned long long value, unsigned size,
                                 unsigned flags);
-// Fills `count` elements of 2 or 4 bytes.
+// Fills elements of `element` bytes, 2 or 4.
 CUresult simcudaFill(void* address, size_t pitch, unsigned value, unsigned element, size_t width, size_t height,
                      cudaStream_t stream, int synchronous);
 }

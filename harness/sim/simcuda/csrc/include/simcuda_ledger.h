@@ -1,8 +1,8 @@
-// What each process uses of the simulated devices, where NVML in any process of the same user can read it.
+// Each process's use of the simulated devices, which NVML can read in any process of the same user.
 //
-// A process that uses a device has a file of one page, /dev/shm/simcuda-UID/PID-START, mapped while it lives. START is
-// the process's start time in /proc, so that a reader knows a file that a killed process left behind, and removes it.
-// SIMCUDA_LEDGER names another folder.
+// A process that uses a device has a file of one page, /dev/shm/simcuda-UID/PID-START, which is mapped until the
+// process ends. START is the process's start time in /proc: a reader recognises a file that a killed process left
+// behind by it, and removes the file. SIMCUDA_LEDGER names another folder.
 #pragma once
 
 #include <unistd.h>
@@ -20,16 +20,16 @@ namespace simcuda {
 
 struct LedgerDevice {
   std::atomic<std::uint64_t> used;     // bytes of device memory
-  std::atomic<std::uint64_t> busy;     // nanoseconds in which work ran, up to the last time that none did
-  std::atomic<std::int64_t> since;     // steady clock; since when work has been running, if any is
+  std::atomic<std::uint64_t> busy;     // nanoseconds in which work ran, up to the last time when none ran
+  std::atomic<std::int64_t> since;     // steady clock: the time since which work has been running, if any is
   std::atomic<std::uint32_t> running;  // pieces of work that run now
   std::atomic<std::uint32_t> context;  // whether the process has a context on the device
 };
 
 struct LedgerPage {
-  static constexpr std::uint64_t magic_value = 0x3130756463206d69;  // the layout's version is in it
+  static constexpr std::uint64_t magic_value = 0x3130756463206d69;  // contains the layout's version
   std::uint64_t magic;
-  LedgerDevice devices[machine::most_devices];  // by the index that counts all devices of the machine
+  LedgerDevice devices[machine::most_devices];  // by the index among all devices of the machine
 };
 static_assert(sizeof(LedgerPage) <= 4096 && std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -38,11 +38,11 @@ inline std::string ledger_folder() {
   return "/dev/shm/simcuda-" + std::to_string(getuid());
 }
 
-// The start time of a process, in clock ticks since the boot; empty if there is no such process.
+// Returns the start time of a process, in clock ticks since the boot; empty if there is no such process.
 inline std::string process_start(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // The second field is the name in parentheses, and may hold spaces and parentheses itself.
+  // The second field is the name in parentheses, which may itself contain spaces and parentheses.
   auto place = text.rfind(')');
   for (int field = 2; field < 22 && place != std::string::npos; ++field) place = text.find(' ', place + 1);
   if (place == std::string::npos) return {};

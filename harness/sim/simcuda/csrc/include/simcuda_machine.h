@@ -1,5 +1,4 @@
-// The machine that is simulated: how many devices it has, and what each is called. CUDA, the driver and NVML must
-// agree.
+// The simulated machine: the number of devices, and their names. CUDA, the driver and NVML must agree on them.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +12,8 @@
 
 namespace simcuda::machine {
 
-// SIMCUDA_DEVICE_COUNT   how many devices the machine has, 0 to 64; 2 when not set
-// SIMCUDA_DEVICE_MEMORY  bytes of each, or with the suffix KiB, MiB, GiB; 2 GiB when not set
+// SIMCUDA_DEVICE_COUNT   number of devices, 0 to 64; 2 if not set
+// SIMCUDA_DEVICE_MEMORY  bytes per device, or with the suffix KiB, MiB, GiB; 2 GiB if not set
 constexpr int default_count = 2;
 constexpr int most_devices = 64;
 constexpr std::size_t default_memory = std::size_t{2} << 30;
@@ -23,7 +22,7 @@ constexpr const char* name = "Simulated H100 (no GPU)";
 constexpr int compute_major = 9, compute_minor = 0;
 constexpr const char* driver_version = "580.00";
 
-// Nothing if the text is not valid.
+// Returns nothing if the text is not valid.
 inline std::optional<int> parse_count(const char* text) {
   if (text == nullptr) return default_count;
   const auto count = amounts::number(amounts::trimmed(text));
@@ -36,7 +35,7 @@ inline std::optional<std::size_t> parse_memory(const char* text) {
   return amounts::memory(text);
 }
 
-// `index` counts all devices of the machine; masks do not change it.
+// `index` counts all devices of the machine; CUDA_VISIBLE_DEVICES does not change it.
 inline std::string uuid(int index) {
   char text[48];
   std::snprintf(text, sizeof text, "GPU-51ed0000-0000-4000-8000-%012d", index);
@@ -45,7 +44,7 @@ inline std::string uuid(int index) {
 
 inline void uuid_bytes(int index, unsigned char (&bytes)[16]) {
   const std::string text = uuid(index);
-  std::size_t place = 4;  // behind "GPU-"
+  std::size_t place = 4;  // after "GPU-"
   for (unsigned char& byte : bytes) {
     if (text[place] == '-') ++place;
     byte = static_cast<unsigned char>(std::stoi(text.substr(place, 2), nullptr, 16));

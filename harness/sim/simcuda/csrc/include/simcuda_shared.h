@@ -1,5 +1,4 @@
-// Work of several streams at once, on devices of one or several processes: what the simulated NCCL needs of the
-// runtime.
+// Work that spans several streams, on devices of one or several processes. The simulated NCCL uses it.
 #pragma once
 
 #include <driver_types.h>
@@ -8,11 +7,11 @@
 
 extern "C" {
 
-// Hands work to a stream as simcudaLaunch does, in two halves. `begin` is called when the stream has come to it. `work`
-// comes after the function that `begin` is given was called, by whichever thread, once. Until then the stream waits,
-// and takes no thread meanwhile. In a capture both are one node, and both may run more than once.
+// Queues work on a stream as simcudaLaunch does, in two parts. `begin` is called when the stream reaches the work, and
+// gets a function. `work` runs after any thread has called that function, once. Until then the stream waits, without
+// occupying a thread. In a capture both parts are one node, and both may run more than once.
 int simcudaLaunchShared(cudaStream_t stream, const char* name, std::function<void(std::function<void()>)>* begin,
                         std::function<void()>* work);
 
-void simcudaCountThread();  // of another library of the simulation, which has started it for good
+void simcudaCountThread();  // counts a thread that another library of the simulation has started and keeps
 }

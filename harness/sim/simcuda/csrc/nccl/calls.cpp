@@ -1,4 +1,4 @@
-// The interface: collectives, messages, and operators of reductions.
+// The interface: collectives, point-to-point messages, and reduction operators.
 
 #include <cstring>
 #include <memory>
@@ -28,7 +28,8 @@ ncclResult_t ask(const char* name, ncclComm_t handle, Call asked, cudaStream_t s
         asked.kind != Kind::send && ((asked.kind != Kind::reduce && asked.kind != Kind::gather) || here);
     check(asked.count == 0 || !reads || asked.from != nullptr, prefix + "sendbuff argument is NULL");
     check(asked.count == 0 || !writes || asked.to != nullptr, prefix + "recvbuff argument is NULL");
-    // Without elements there is nothing to do, and no rank waits for another. src/enqueue.cc: messages are sent.
+    // A collective without elements does nothing and does not synchronise the ranks, but messages are sent
+    // (src/enqueue.cc).
     if (asked.count == 0 && !is_message(asked.kind)) return;
     enqueue(communicator, std::move(asked), stream);
   });

@@ -11,7 +11,7 @@ namespace simcuda::nccl {
 
 namespace {
 
-constexpr std::uint64_t magic_value = 0x31716c636e6d6973;  // the layout's version is in it
+constexpr std::uint64_t magic_value = 0x31716c636e6d6973;  // contains the layout's version
 
 std::string text_of(const char* format, int a, int b, int c = 0) {
   char text[200];
@@ -92,7 +92,7 @@ bool Clique::await(const std::atomic<bool>& given_up) {
 std::vector<std::vector<std::int64_t>> Clique::exchange(int rank, const std::vector<int>& among,
                                                         const std::int64_t (&numbers)[4],
                                                         const std::atomic<bool>& given_up) {
-  // Numbers are kept until the next exchange but one, and so until all have read them.
+  // The numbers stay until the next exchange but one. By then all ranks have read them.
   const std::uint64_t turn = member(rank).exchanged;
   std::copy(numbers, numbers + 4, member(rank).given[turn % 2]);
   member(rank).exchanged = turn + 1;

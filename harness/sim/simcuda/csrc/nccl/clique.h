@@ -1,4 +1,4 @@
-// The memory that the ranks of one communicator share: who they are, and how far each has come.
+// The memory that the ranks of one communicator share: its members, and the progress of each.
 #pragma once
 
 #include <nccl.h>
@@ -15,34 +15,33 @@
 namespace simcuda::nccl {
 
 constexpr int most_ranks = 64;
-constexpr std::size_t most_collectives = 4096;  // that a rank is ahead of another, at most
-constexpr std::size_t most_messages = 1024;     // that wait between two ranks
+constexpr std::size_t most_collectives = 4096;  // the most collectives that a rank can be ahead of another
+constexpr std::size_t most_messages = 1024;     // the most messages that can be pending between two ranks
 
-// What a rank says before its data, which follow it: all ranks must say the same of a collective, and both of a
-// message.
+// The header of a rank's data. It must be the same on all ranks of a collective, and on both sides of a message.
 struct Announcement {
   int kind;
   ncclDataType_t type;
   int reduction;
   int root;
   std::uint64_t count;
-  std::uint64_t bytes;  // of the data
+  std::uint64_t bytes;  // size of the data
   std::uint64_t unused[4];
 };
 static_assert(sizeof(Announcement) == 64);
 
 struct Member {
-  std::atomic<std::uint32_t> joined;  // 0 nobody, 1 somebody is about to, 2 joined
+  std::atomic<std::uint32_t> joined;  // 0 nobody, 1 joining, 2 joined
   SharedFile post;
-  int device;  // among all of the machine
-  // Numbers of collectives: those that the rank has come to, and those whose data it has read.
+  int device;  // index among all devices of the machine
+  // Counts of collectives: those that the rank has reached, and those whose data it has read.
   std::atomic<std::uint64_t> reached, done;
-  // Of exchanges of the host, such as for a split: how many, and what was given in the last two.
+  // Exchanges of the host, such as for a split: their count, and the numbers of the last two.
   std::atomic<std::uint64_t> exchanged;
   std::int64_t given[2][4];
 };
 
-// Messages from one rank to another, numbered: those that were sent, asked for, and read.
+// Counts of messages from one rank to another: sent, requested by the receiver, and read.
 struct Channel {
   std::atomic<std::uint64_t> sent, asked, read;
   std::atomic<std::uint64_t> announced[most_messages];  // offsets in the sender's post
@@ -51,41 +50,43 @@ struct Channel {
 struct CliquePage {
   std::uint64_t magic;
   std::atomic<std::uint32_t> ranks;   // 0 until the first one joins
-  std::atomic<std::uint32_t> joined;  // how many have
-  Bell bell;                          // for those who wait until all have joined, and for exchanges
+  std::atomic<std::uint32_t> joined;  // number of ranks that have joined
+  Bell bell;                          // for ranks that wait for others to join, and for exchanges
   Member members[most_ranks];
   std::atomic<std::uint64_t> announced[most_ranks][most_collectives];  // offsets in the rank's post
-  Channel channels[most_ranks][most_ranks];                            // from, to
+  Channel channels[most_ranks][most_ranks];                            // by sender and receiver
 };
 
-// What a call of the program is refused with, or what broke later. The text is for ncclGetLastError.
+// The error of a call, or a later failure of the communicator. ncclGetLastError returns the text.
 struct Failure {
   ncclResult_t code;
   std::string text;
 };
 
-// The shared memory as one rank has it.
+// One rank's view of the shared memory.
 class Clique {
  public:
-  // A new one, which others find by the file as long as this process keeps it. Throws Failure.
+  // Creates the shared memory. Other processes can open the file until `withdraw` or the end of this process. Throws
+  // Failure.
   static SharedFile offer();
   static void withdraw(const SharedFile& file);
 
-  // Opens it. Throws Failure.
+  // Opens the shared memory. Throws Failure.
   explicit Clique(const SharedFile& file);
   ~Clique();
   Clique(const Clique&) = delete;
   Clique& operator=(const Clique&) = delete;
 
-  // The rank is there. Throws Failure if somebody else is it, or if the ranks do not agree how many they are.
+  // Joins as `rank`. Throws Failure if the rank is taken, or if the ranks disagree about the number of ranks.
   void join(int rank, int ranks, int device);
-  // Returns when all are there, or false when `given_up` is set. Throws Failure if two have the same device.
+  // Waits until all ranks have joined; returns false if `given_up` is set. Throws Failure if two ranks have the same
+  // device.
   bool await(const std::atomic<bool>& given_up);
-  // Gives four numbers, and returns those that these members have given; empty if `given_up` was set meanwhile. Calls
-  // are made by all of them, in the same order.
+  // Publishes four numbers, and returns those of all ranks in `among`; empty if `given_up` was set meanwhile. All of
+  // these ranks must call it, in the same order.
   std::vector<std::vector<std::int64_t>> exchange(int rank, const std::vector<int>& among,
                                                   const std::int64_t (&numbers)[4], const std::atomic<bool>& given_up);
-  void wake();  // those who wait, to look at `given_up`
+  void wake();  // makes waiting ranks check `given_up`
 
   int ranks() const { return static_cast<int>(page_->ranks.load()); }
   Member& member(int rank) { return page_->members[rank]; }

@@ -28,7 +28,7 @@ std::mutex& text_mutex() {
 }
 char text[1024];
 
-// NCCL_DEBUG=WARN, INFO or TRACE, as NCCL writes it.
+// Whether NCCL_DEBUG is WARN, INFO or TRACE, as NCCL spells them.
 bool warns() {
   const char* const level = std::getenv("NCCL_DEBUG");
   return level != nullptr &&
@@ -81,9 +81,9 @@ void Communicator::start(const SharedFile& file, int rank, int ranks) {
   }
 }
 
-// The rank that comes first in the new communicator offers the memory; the others learn from it where it is.
+// The first rank of the new communicator creates the shared memory, and passes its file to the others.
 void Communicator::derive(Communicator& parent, const std::vector<int>& among, std::int64_t color, std::int64_t key) {
-  // One that was aborted can still be shrunk.
+  // An aborted communicator can still be shrunk.
   const std::atomic<bool>& given_up = parent.aborted_ ? aborted_ : parent.aborted_;
   try {
     const auto colors = parent.clique().exchange(parent.rank(), among, {color, key, 0, 0}, given_up);

@@ -1,8 +1,8 @@
-// A communicator as one rank has it, and the work that it does together with the other ranks.
+// One rank's communicator, and its work together with the other ranks.
 //
-// Each call becomes one piece of work of its stream (simcudaLaunchShared). When the stream comes to it, the rank copies
-// its data to its post and says so; when all ranks of a collective, or both of a message, have come, the stream goes on
-// and reads what the others have posted. No thread waits meanwhile.
+// Each call becomes one piece of work of its stream (simcudaLaunchShared). When the stream reaches it, the rank copies
+// its data to its post and announces it. When all ranks of a collective, or both ranks of a message, have arrived, the
+// stream continues and reads the data that the others have posted. No thread waits meanwhile.
 #pragma once
 
 #include <nccl.h>
@@ -39,7 +39,7 @@ enum class Kind : int {
 inline bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::receive; }
 const char* name_of(Kind kind);
 
-// One call of the program. `root`: the other rank, of a message.
+// One call of the program. For a message, `root` is the other rank.
 struct Call {
   Kind kind;
   const void* from;
@@ -49,20 +49,21 @@ struct Call {
   int root = 0;
   ncclRedOp_t op = ncclSum;
   Reduction reduction{};
-  std::vector<char> early{};  // what it reads instead of `from` (a fault)
+  std::vector<char> early{};  // the input that a fault uses instead of `from`
 };
 
 struct Launch;
 
-// A launch whose turn has come in its stream.
+// A launch that its stream has reached.
 struct Run {
-  std::vector<std::uint64_t> numbers;  // of each call
-  std::function<void()> finish;        // has the stream go on
-  std::atomic<bool> arrived{false};    // the others have come, too
-  bool broken = false;                 // they will not; for the thread that looks
+  std::vector<std::uint64_t> numbers;  // one number per call
+  std::function<void()> finish;        // lets the stream continue
+  std::atomic<bool> arrived{false};    // whether the other ranks have arrived
+  bool broken = false;                 // whether they never will; only the watching thread uses it
 };
 
-// Calls that are made at once: those of a group for one communicator, or one alone. Graphs run it again and again.
+// Calls that are launched together: those of a group for one communicator, or a single one. Graphs run a launch
+// repeatedly.
 struct Launch {
   std::shared_ptr<class Communicator> communicator;
   std::vector<Call> calls;
@@ -83,39 +84,39 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static void remove(const Communicator& communicator);
   ncclComm_t handle() { return reinterpret_cast<ncclComm_t>(this); }
 
-  // Joins the others and waits for them. What it throws becomes the communicator's failure as well.
+  // Joins the other ranks and waits for them. An exception also becomes the communicator's failure.
   void start(const SharedFile& file, int rank, int ranks);
-  // The first half of `start`, for a communicator that gets its ranks from another one: throws Failure.
+  // Joins a communicator whose ranks are taken from `parent`: call it before `start`. Throws Failure.
   void derive(Communicator& parent, const std::vector<int>& among, std::int64_t color, std::int64_t key);
 
-  int device() const { return device_; }  // among the visible ones
+  int device() const { return device_; }  // index among the visible devices
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   const Settings& settings() const { return settings_; }
   Clique& clique() { return *clique_; }
 
-  ncclResult_t state();  // ncclInProgress until it is ready, and what it has failed with
+  ncclResult_t state();  // ncclInProgress until it is ready; the error after a failure
   void check_ready();    // throws Failure
   bool aborted() const { return aborted_; }
   void fail(const Failure& failure);
-  void abort();  // streams go on; what was asked for is not done
+  void abort();  // streams continue without the pending operations
   bool finalized() const { return finalized_; }
-  void finalize();  // nothing more may be asked for
+  void finalize();  // further operations are refused
   void suspend(bool suspended) { suspended_ = suspended; }
   bool suspended() const { return suspended_; }
-  void close();  // gives back what it has of CUDA
-  void drain();  // waits until all that was asked for is done
+  void close();  // frees its CUDA resources
+  void drain();  // waits for all pending operations
 
-  // Hands calls to a stream. Throws Failure.
+  // Launches calls on a stream. Throws Failure.
   void launch(std::vector<Call> calls, cudaStream_t stream);
-  // What comes next on `stream` comes after what was launched on other streams. Throws Failure.
+  // Makes later work on `stream` wait for launches on other streams. Throws Failure.
   void order(cudaStream_t stream);
 
   int add_operation(const Reduction& reduction, ncclDataType_t type);
   void remove_operation(int op);                        // throws Failure
   Reduction reduction_of(int op, ncclDataType_t type);  // throws Failure
 
-  // For the thread that looks whether others have come: true if the stream is to go on.
+  // Returns whether the stream can continue. The watching thread calls it.
   bool arrived(const Launch& launch, Run& run);
   void reclaim();
 
@@ -123,7 +124,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   friend struct Pending;
   struct Staged {
     std::uint64_t offset, bytes, number;
-    int to;  // the rank that reads it; -1 for all
+    int to;  // the rank that reads the data; -1 for all
   };
 
   void begin(const std::shared_ptr<Launch>& launch, std::function<void()> finish);
@@ -154,9 +155,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::map<int, std::pair<Reduction, ncclDataType_t>> operations_;
   int next_operation_ = ncclNumOps;
   int pending_ = 0;                   // launches that are queued or run
-  std::vector<char> last_broadcast_;  // for a fault
+  std::vector<char> last_broadcast_;  // used by a fault
 
-  // The stream of the last launch, and what marks its end; those of the capture of the last launch that was captured.
+  // The stream of the last launch and the event after it, for eager launches and for captured ones.
   struct Last {
     cudaStream_t stream = nullptr;
     cudaEvent_t event = nullptr;

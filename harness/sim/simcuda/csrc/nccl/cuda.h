@@ -1,4 +1,4 @@
-// What the simulated NCCL asks of the simulated CUDA.
+// The simulated NCCL's use of the simulated CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace simcuda::nccl {
 
-// A device is made the current one as long as this lives.
+// Makes a device the current one while the object lives.
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -19,11 +19,11 @@ class OnDevice {
   int before_ = -1;
 };
 
-int current_device();                                // of this thread, among the visible ones; -1 if there is none
-int machine_number(int device);                      // among all of the machine
+int current_device();                                // index among the visible devices; -1 if there is none
+int machine_number(int device);                      // index among all devices of the machine
 void check_cuda(cudaError_t error);                  // throws Failure{ncclUnhandledCudaError}
-unsigned long long capture_of(cudaStream_t stream);  // a number; 0 if the stream is in no capture. Throws Failure.
-// Whether all bytes may be read and written by the device; otherwise it fails, as after an illegal access.
+unsigned long long capture_of(cudaStream_t stream);  // the id plus 1; 0 without a capture. Throws Failure.
+// Returns whether the device may access all of these bytes. If not, sets cudaErrorIllegalAddress on the device.
 bool accessible(int device, const void* address, std::size_t bytes);
 
 }  // namespace simcuda::nccl

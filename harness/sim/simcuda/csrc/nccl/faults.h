@@ -1,4 +1,4 @@
-// Faults on demand. The interposer has the list of what is injected, and counts; without it nothing is.
+// Injected faults. The interposer has the list of injected faults, and counts. Without the interposer there are none.
 #pragma once
 
 namespace simcuda::nccl {
@@ -9,6 +9,6 @@ enum class Fault : int {
 #undef FAULT
 };
 
-bool strikes(Fault fault);  // whether it happens now
+bool strikes(Fault fault);  // whether the fault happens now
 
 }  // namespace simcuda::nccl

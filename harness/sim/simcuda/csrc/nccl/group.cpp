@@ -29,7 +29,8 @@ struct Group {
 
 thread_local Group group;
 
-// Of one launch: the ranks' shared memory has room for more, and none may be ahead of another by all of it.
+// The most collectives in one launch. A launch must not fill the ranks' shared memory, since ranks progress
+// independently.
 constexpr std::size_t most_at_once = most_collectives / 4;
 
 void launch_parts(Communicator& communicator, std::vector<Call> calls, cudaStream_t stream) {
@@ -52,7 +53,7 @@ void launch_parts(Communicator& communicator, std::vector<Call> calls, cudaStrea
   if (!part.empty()) communicator.launch(std::move(part), stream);
 }
 
-// What is fused waits for all its streams, and they for it.
+// A fused launch waits for all its streams, and they wait for it.
 void launch(Asked asked) {
   Communicator& communicator = *asked.communicator;
   const OnDevice current(communicator.device());
@@ -69,7 +70,7 @@ void launch(Asked asked) {
   for (std::size_t i = 1; i < asked.streams.size(); ++i) communicator.order(asked.streams[i]);
 }
 
-// All at once, since each may wait for another. Throws the first failure.
+// Runs the jobs concurrently, since each may wait for another. Throws the first failure.
 void run(std::vector<std::function<void()>> jobs) {
   if (jobs.size() == 1) return jobs.front()();
   std::vector<std::exception_ptr> failures(jobs.size());
@@ -126,7 +127,7 @@ ncclResult_t start(const std::shared_ptr<Communicator>& communicator, std::funct
     quiet_thread([communicator, job = std::move(job)] {
       try {
         job();
-      } catch (const Failure&) {  // the communicator has it
+      } catch (const Failure&) {  // the communicator has recorded the failure
       }
     }).detach();
     group.in_progress = grouping();

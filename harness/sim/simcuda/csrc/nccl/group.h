@@ -1,4 +1,4 @@
-// Groups of calls (NCCL's "Group Calls"), and how each function of the interface begins and ends.
+// Groups of calls (NCCL's "Group Calls"), and the prologue and epilogue of each function of the interface.
 #pragma once
 
 #include <nccl.h>
@@ -14,9 +14,9 @@
 namespace simcuda::nccl {
 
 bool grouping();                         // whether the thread is in a group
-void note_failure(ncclResult_t result);  // of a call: the end of the group returns it, too
+void note_failure(ncclResult_t result);  // the end of the group returns the failure, too
 
-// The body throws Failure. What it returns, if anything, is returned.
+// Runs the body and returns its result, ncclSuccess if it returns nothing, or the code of the Failure that it throws.
 template <typename Body>
 ncclResult_t call(Body&& body) noexcept {
   try {
@@ -40,10 +40,10 @@ inline void check(bool condition, const std::string& text, ncclResult_t otherwis
   if (!condition) throw Failure{otherwise, text};
 }
 
-// Now, or at the end of the group.
+// Launches the call now, or at the end of the group.
 void enqueue(const std::shared_ptr<Communicator>& communicator, Call call, cudaStream_t stream);
-// Makes a communicator ready. Several of a group are made at once. One that does not block is made by a thread of its
-// own, and ncclInProgress is returned.
+// Makes a communicator ready. The communicators of a group are made ready concurrently. A non-blocking communicator is
+// made ready by its own thread, and the function returns ncclInProgress.
 ncclResult_t start(const std::shared_ptr<Communicator>& communicator, std::function<void()> job);
 
 }  // namespace simcuda::nccl

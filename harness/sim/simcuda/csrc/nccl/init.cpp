@@ -1,4 +1,4 @@
-// The interface: how communicators are made, asked, and ended.
+// The interface: creating, querying and destroying communicators.
 
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ using namespace simcuda::nccl;
 
 namespace {
 
-// What an ncclUniqueId holds.
+// The contents of an ncclUniqueId.
 struct Id {
   char text[32];
   SharedFile file;
@@ -38,7 +38,7 @@ std::set<int>& offers() {
   return *offers;
 }
 
-constexpr unsigned config_magic = 0xcafebeef;  // NCCL_API_MAGIC, which older headers do not name
+constexpr unsigned config_magic = 0xcafebeef;  // NCCL_API_MAGIC, which older headers do not define
 
 Settings settings_of(const ncclConfig_t* config, const Settings& otherwise = {}) {
   Settings settings = otherwise;
@@ -147,7 +147,7 @@ NCCL_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* communicator, int ranks, n
   return call([&] { return join(communicator, ranks, id, rank, nullptr); });
 }
 
-// More ids would spread the work of the start over more processes: one is enough here.
+// Further ids would spread the start-up over more processes. One is enough here.
 NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* communicator, int ranks, int rank, int count,
                                                   ncclUniqueId* ids, ncclConfig_t* config) {
   return call([&] {

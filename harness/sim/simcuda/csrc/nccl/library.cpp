@@ -1,4 +1,4 @@
-// The library itself: its version and errors, memory and its registration, and what is not simulated.
+// The library: its version and errors, memory and its registration, and unsupported functions.
 
 #include <cuda_runtime_api.h>
 
@@ -23,7 +23,7 @@ namespace {
 #define SIMNCCL_VERSION_TEXT(a, b, c) SIMNCCL_TEXT(a, b, c)
 constexpr const char* version_text = SIMNCCL_VERSION_TEXT(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
 
-// Memory that the program has registered. Nothing is faster for it here.
+// Memory that the program has registered. Registration does not make anything faster here.
 struct Registered {
   const void* address;
   std::size_t size;
@@ -51,7 +51,7 @@ void leave(ncclComm_t handle, void* entry) {
   delete found;
 }
 
-// With NCCL_DEBUG, NCCL says its version when the first communicator is made; this library says it when it is loaded.
+// With NCCL_DEBUG, NCCL prints its version with the first communicator. This library prints it when it is loaded.
 const bool told = [] {
   if (const char* const level = std::getenv("NCCL_DEBUG"); level != nullptr && std::strcmp(level, "VERSION") == 0) {
     std::puts(version_text);

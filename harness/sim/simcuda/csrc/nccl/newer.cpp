@@ -1,4 +1,4 @@
-// Functions of the interface that torch may ask for and that some headers of NCCL do not have.
+// Functions that torch may look up, and that some versions of NCCL's header lack.
 
 #include "newer.h"
 
@@ -8,14 +8,14 @@ using namespace simcuda::nccl;
 
 #define NCCL_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Its memory is that of the host: there is nothing to give back, and nothing to count.
+// The communicator's memory is in the host, so there is nothing to free or to count.
 NCCL_EXPORT int ncclCommSuspend(void* communicator, int) { return suspend(communicator, true); }
 NCCL_EXPORT int ncclCommResume(void* communicator) { return suspend(communicator, false); }
 NCCL_EXPORT int ncclCommMemStats(void* communicator, int which, std::uint64_t* value) {
   return statistic(communicator, which, value);
 }
 
-// For kernels of a GPU, and messages of one side.
+// For kernels on a GPU, and one-sided communication.
 NCCL_EXPORT int ncclDevCommCreate(void*, const void*, void*) { return refuse("ncclDevCommCreate"); }
 NCCL_EXPORT int ncclDevCommDestroy(void*, const void*) { return refuse("ncclDevCommDestroy"); }
 NCCL_EXPORT int ncclGetPeerDevicePointer(void*, std::size_t, int, void**) { return refuse("ncclGetPeerDevicePointer"); }

@@ -1,4 +1,4 @@
-// The types of numbers that NCCL has and C++ lacks: each is rounded to nearest, ties to even, from float.
+// NCCL's number types that C++ lacks. Conversion from float rounds to nearest, ties to even.
 #pragma once
 
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace simcuda::nccl {
 
-// IEEE-like numbers of `Bits` bits, of which `Mantissa` are the mantissa's. `Finite`: without infinities, as E4M3 of
-// "FP8 Formats for Deep Learning", and like all conversions to 8 bits in CUDA, saturating.
+// IEEE-like numbers with the given sizes of exponent and mantissa. `Finite`: no infinities, as E4M3 in "FP8 Formats for
+// Deep Learning". `Saturating`: overflow becomes the largest number, as in CUDA's conversions to 8 bits.
 template <typename Bits, int Exponent, int Mantissa, bool Finite, bool Saturating>
 class Small {
  public:
@@ -34,9 +34,9 @@ class Small {
     int exponent = 0;
     std::frexp(value, &exponent);  // in [0.5, 1)
     const int place = std::max(exponent - 1, 1 - bias);
-    // A whole number of units in the last place, in the current mode, which is to nearest.
+    // The value in units in the last place, rounded in the current mode, which is to nearest.
     const auto units = static_cast<unsigned>(std::nearbyint(std::ldexp(std::fabs(value), Mantissa - place)));
-    // A carry goes into the exponent, and a subnormal number that becomes a normal one has the right bits as well.
+    // A carry goes into the exponent, which also turns a subnormal number into a normal one.
     const unsigned bits = (static_cast<unsigned>(place + bias - 1) << Mantissa) + units;
     return static_cast<Bits>(sign | (bits > largest ? beyond : bits));
   }

@@ -16,8 +16,8 @@ namespace simcuda::nccl {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t span = std::size_t{16} << 30;  // addresses only
-constexpr std::size_t large = std::size_t{4} << 20;  // memory of larger blocks goes back to the system
+constexpr std::size_t span = std::size_t{16} << 30;  // address space only
+constexpr std::size_t large = std::size_t{4} << 20;  // memory of larger blocks is returned to the system
 
 constexpr std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 

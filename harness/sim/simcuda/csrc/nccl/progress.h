@@ -1,4 +1,4 @@
-// The one thread of a process that looks whether other ranks have come. It sleeps until one of them rings.
+// The thread of each process that checks whether other ranks have arrived. It sleeps until one of them rings.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace simcuda::nccl {
 
-// Work whose stream goes on when other ranks have come.
+// Work whose stream continues when other ranks have arrived.
 class Waiting {
  public:
   Waiting() = default;
@@ -15,18 +15,18 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  // Asked by the thread each time that a rank has rung, until it is true.
+  // The thread calls it each time a rank rings, until it returns true.
   virtual bool arrived() = 0;
-  // Called once, by the thread, which then forgets the work.
+  // The thread calls it once, and then drops the work.
   virtual void go_on() = 0;
 };
 
-void start_watching();  // once, at a known time and not at the first collective that has to wait
+void start_watching();  // once, at a known time instead of at the first collective that has to wait
 
 void watch(std::shared_ptr<Waiting> waiting);
-void look_again();  // something has changed in this process
+void look_again();  // call it after a change in this process
 
-// Starts a thread that takes no signal of the program.
+// Starts a thread that blocks all signals.
 std::thread quiet_thread(std::function<void()> body);
 
 }  // namespace simcuda::nccl

@@ -1,4 +1,4 @@
-// What a rank makes of what all have posted.
+// The result of a call, computed from the data that all ranks have posted.
 
 #include <cstring>
 #include <vector>
@@ -34,7 +34,7 @@ void Communicator::read(const Call& call, std::uint64_t number) {
   const std::size_t bytes = output_elements(call, rank_, ranks_) * element;
   if (bytes == 0 || !accessible(device_, call.to, bytes)) return;
   auto* const to = static_cast<char*>(call.to);
-  // The data of a rank, from the one of equal parts on.
+  // A rank's data, from the equal part with index `place` on.
   const auto data = [&](int rank, int place = 0) {
     return reinterpret_cast<const char*>(&announcement(call, rank, number) + 1) +
            static_cast<std::size_t>(place) * part;

@@ -17,7 +17,7 @@ struct Tag {
   using type = Type;
 };
 
-// Calls the body with the type's C++ type.
+// Calls the body with the corresponding C++ type.
 template <typename Body>
 void with_type(ncclDataType_t type, Body&& body) {
   switch (type) {
@@ -50,8 +50,8 @@ void with_type(ncclDataType_t type, Body&& body) {
   }
 }
 
-// What is added and multiplied: whole numbers without a sign, so that they go round; small floating-point ones as
-// float.
+// The type for sums and products: unsigned for integers, so that they wrap around, and float for small floating-point
+// types.
 template <typename Type>
 auto wide(Type value) {
   if constexpr (std::is_integral_v<Type>) {
@@ -76,7 +76,7 @@ Type combined(Reduction::Kind kind, Type a, Type b) {
   const bool maximum = kind == Reduction::Kind::maximum;
   if constexpr (std::is_integral_v<Type>) {
     return maximum ? std::max(a, b) : std::min(a, b);
-  } else {  // a number wins over a NaN
+  } else {  // a NaN loses against a number
     return static_cast<Type>(maximum ? std::fmax(wide(a), wide(b)) : std::fmin(wide(a), wide(b)));
   }
 }

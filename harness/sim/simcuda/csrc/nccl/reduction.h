@@ -1,4 +1,4 @@
-// Reductions of arrays in each of NCCL's types, with NCCL's arithmetic: every step is rounded to the type.
+// Reductions of arrays in each of NCCL's types, with NCCL's arithmetic: each step is rounded to the type.
 #pragma once
 
 #include <nccl.h>
@@ -8,17 +8,17 @@
 
 namespace simcuda::nccl {
 
-std::size_t size_of(ncclDataType_t type);  // 0 if it is none
+std::size_t size_of(ncclDataType_t type);  // 0 for an unknown type
 const char* name_of(ncclDataType_t type);
 
-// What an ncclRedOp_t stands for. NCCL's hostToDevRedOp (src/enqueue.cc): an average of floating-point numbers is a sum
-// of inputs that are multiplied by 1/ranks, rounded to the type, one of whole numbers a sum that is divided.
+// The meaning of an ncclRedOp_t. As in NCCL's hostToDevRedOp (src/enqueue.cc), an average of floating-point numbers is
+// a sum of inputs that are multiplied by 1/ranks, rounded to the type. An average of integers is a sum that is divided.
 struct Reduction {
   enum class Kind { sum, product, maximum, minimum } kind = Kind::sum;
-  bool multiplied = false;                // the inputs, by the scalar
-  bool divided = false;                   // the result, by the number of ranks
+  bool multiplied = false;                // inputs are multiplied by the scalar
+  bool divided = false;                   // the result is divided by the number of ranks
   std::array<unsigned char, 8> scalar{};  // in the type
-  const void* scalar_address = nullptr;   // where it is read when the collective begins, if it is in device memory
+  const void* scalar_address = nullptr;   // read when the collective begins, if the scalar is in device memory
 };
 
 Reduction built_in(ncclRedOp_t op, ncclDataType_t type, int ranks);

@@ -1,4 +1,4 @@
-// What a communicator does when the turn of a launch has come in its stream, and when the others have come.
+// A communicator's work when its stream reaches a launch, and when the other ranks have arrived.
 
 #include <algorithm>
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace simcuda::nccl {
 
-// A launch that is queued or runs. Not of a graph, which may run at any time.
+// A launch that is queued or running. Launches of graphs are not counted, since graphs may run at any time.
 struct Pending {
   explicit Pending(std::shared_ptr<Communicator> whose) : communicator(std::move(whose)) {
     const std::lock_guard lock(communicator->mutex_);
@@ -33,7 +33,7 @@ struct Pending {
 
 namespace {
 
-// Under which profilers see it; NCCL's kernels have such names.
+// The name in profiles, in the form of NCCL's kernel names.
 const char* kernel_name(Kind kind) {
   constexpr const char* names[] = {
       "ncclDevKernel_AllReduce(simulated)",     "ncclDevKernel_Reduce(simulated)",
@@ -104,7 +104,7 @@ void Communicator::launch(std::vector<Call> calls, cudaStream_t stream) {
   last.any = true;
 }
 
-// NCCL does the same with the stream of its own that each communicator has (src/misc/strongstream.cc).
+// NCCL does the same with an internal stream per communicator (src/misc/strongstream.cc).
 void Communicator::order(cudaStream_t stream) {
   const unsigned long long capture = capture_of(stream);
   const Last& last = capture != 0 ? captured_ : eager_;
@@ -165,7 +165,7 @@ std::uint64_t Communicator::next_number(const Call& call) {
   return numbers[static_cast<std::size_t>(call.root)]++;
 }
 
-// The input in the post, behind what is said of it. 0 if it cannot be there.
+// Puts the announcement and the input in the post. Returns the offset, or 0 if there is no room.
 std::uint64_t Communicator::stage(const Call& call) {
   const std::size_t elements = input_elements(call), bytes = elements * size_of(call.type);
   Post& own = clique_->post(rank_);
@@ -225,7 +225,8 @@ const Announcement& Communicator::announcement(const Call& call, int rank, std::
   return *reinterpret_cast<const Announcement*>(clique_->post(rank).at(offset));
 }
 
-// What others say differs from what this rank says: NCCL would hang, or mix up memory.
+// Describes how the other ranks' calls differ from this rank's. With such a difference, NCCL would hang or corrupt
+// memory.
 std::string Communicator::difference(const Call& call, std::uint64_t number) {
   const auto describe = [](int rank, Kind kind, ncclDataType_t type, std::uint64_t count, int root) {
     std::string text = "rank " + std::to_string(rank) + " calls " + name_of(kind) + " of " + std::to_string(count) +

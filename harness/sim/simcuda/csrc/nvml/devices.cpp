@@ -1,4 +1,4 @@
-// Handles, and what a device is: its name, place and capabilities.
+// Handles, and the static properties of a device: its name, location and capabilities.
 
 #include <cstdio>
 #include <cstring>
@@ -17,7 +17,7 @@ struct Pci {
 };
 static_assert(sizeof(Pci) == 68);
 
-// The fields that all versions have; later ones have more behind them.
+// The fields common to all versions; later versions append more.
 struct Fabric {
   unsigned version;
   unsigned char cluster[16];
@@ -71,7 +71,7 @@ NVML_API Status nvmlDeviceGetHandleByUUID(const char* uuid, Device* device) {
   return not_found;
 }
 
-// "domain:bus:device.function", with any number of digits; the domain and the function may be left out.
+// The format is "domain:bus:device.function", with any number of digits. The domain and the function are optional.
 NVML_API Status nvmlDeviceGetHandleByPciBusId_v2(const char* id, Device* device) {
   if (const Status status = ready()) return status;
   if (id == nullptr || device == nullptr) return invalid_argument;
@@ -97,7 +97,7 @@ NVML_API Status nvmlDeviceGetName(Device device, char* to, unsigned length) {
   return text(device, machine::name, to, length);
 }
 
-// Answered for a lost device too, as NVIDIA's library does.
+// Works for a lost device, too, as NVIDIA's library does.
 NVML_API Status nvmlDeviceGetUUID(Device device, char* to, unsigned length) {
   if (const Status status = check(device); status != success && status != gpu_is_lost) return status;
   const std::string uuid = machine::uuid(device->index);
@@ -160,7 +160,7 @@ NVML_API Status nvmlDeviceGetEccMode(Device device, unsigned* current, unsigned*
 }
 NVML_API Status nvmlDeviceGetDefaultEccMode(Device device, unsigned* mode) { return give(device, mode, enabled); }
 
-// Devices reach each other's memory, over no NVLink; the host's atomics are not between devices.
+// Devices have peer access, without NVLink and without native atomics.
 NVML_API Status nvmlDeviceGetP2PStatus(Device device, Device peer, unsigned way, unsigned* answer) {
   if (const Status status = check(peer)) return status;
   if (way >= p2p_most || device == peer) return invalid_argument;
@@ -169,10 +169,10 @@ NVML_API Status nvmlDeviceGetP2PStatus(Device device, Device peer, unsigned way,
 
 NVML_API Status nvmlDeviceGetTopologyCommonAncestor(Device device, Device peer, unsigned* level) {
   if (const Status status = check(peer)) return status;
-  return give(device, level, device == peer ? 0U : 30U);  // internal, or the same CPU
+  return give(device, level, device == peer ? 0U : 30U);  // internal, or the same NUMA node
 }
 
-// It is no error that there is no fabric: the state tells it, and torch accepts no other answer.
+// The lack of a fabric is reported in the state, not as an error: torch accepts no other answer.
 NVML_API Status nvmlDeviceGetGpuFabricInfoV(Device device, Fabric* fabric) {
   if (const Status status = check(device)) return status;
   if (fabric == nullptr) return invalid_argument;

@@ -1,4 +1,4 @@
-// Events: the Xids that the file of states has, from the creation of a set on.
+// Events: the Xids that appear in the state file after a set is created.
 
 #include <chrono>
 #include <thread>
@@ -17,13 +17,13 @@ struct Event {
 };
 struct EventSet {
   bool watched[machine::most_devices] = {};
-  std::size_t told = 0;  // of the Xids
+  std::size_t told = 0;  // number of Xids already handled
 };
 
 constexpr unsigned long long xid_events = 8;
 constexpr std::chrono::milliseconds interval{10};
 
-// Whether there was an event that nobody has heard of.
+// Returns whether there is an event that was not reported yet.
 bool next(EventSet& set, Event& event) {
   const auto all = xids();
   while (set.told < all.size()) {
@@ -60,7 +60,7 @@ NVML_API Status nvmlDeviceRegisterEvents(Device device, unsigned long long types
   return success;
 }
 
-// The file tells nobody that it has changed, so it is read again and again.
+// The state file does not notify of changes, so this polls it.
 NVML_API Status nvmlEventSetWait_v2(EventSet* set, Event* event, unsigned milliseconds) {
   if (const Status status = ready()) return status;
   if (set == nullptr || event == nullptr) return invalid_argument;

@@ -1,4 +1,4 @@
-// The library itself: its beginning and end, its errors and versions.
+// The library: initialisation and shutdown, errors and versions.
 
 #include <cuda.h>
 

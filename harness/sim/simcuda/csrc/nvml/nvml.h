@@ -1,5 +1,5 @@
-// The parts of NVML's public interface that are answered here. The wheels bring no nvml.h; names, layouts and numbers
-// are those of the NVML API Reference, as nvidia-ml-py has them.
+// The parts of NVML's public interface that the simulation implements. The wheels contain no nvml.h. Names, layouts and
+// numbers come from the NVML API Reference, as in nvidia-ml-py.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +32,17 @@ using Device = const Entry*;
 constexpr unsigned long long not_available = ~0ULL;
 constexpr unsigned no_instance = ~0U;
 
-// The version of a structure, as its first field has it: the size, and the number in the upper byte.
+// The version field of a structure: the size, and the version number in the upper byte.
 constexpr unsigned version_of(std::size_t size, unsigned number) { return static_cast<unsigned>(size) | number << 24; }
 
-// Each function begins with one of these.
+// Each function begins with one of these checks.
 Status ready();               // the library is initialised
-Status check(Device device);  // so, and the handle is one of its own and the device is not lost
+Status check(Device device);  // the library is initialised, the handle is valid, and the device is not lost
 Device device_at(int index);
 int device_count();
 std::size_t device_memory();
 
-// The answer of a function: `value`, once the device and the caller's pointer are checked.
+// Stores `value` as a function's answer, after checking the device and the caller's pointer.
 template <typename Value>
 Status give(Device device, Value* to, Value value) {
   if (const Status status = check(device)) return status;

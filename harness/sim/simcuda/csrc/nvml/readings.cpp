@@ -1,4 +1,4 @@
-// What changes while a device works: memory, processes, load, clocks, power, heat and errors.
+// Values that change while a device works: memory, processes, load, clocks, power, temperature and errors.
 
 #include <algorithm>
 
@@ -23,14 +23,14 @@ struct Process {
   unsigned gpu_instance, compute_instance;
 };
 struct Utilization {
-  unsigned gpu, memory;  // per cent of the time
+  unsigned gpu, memory;  // percentages of the time
 };
 struct Temperature {
   unsigned version, sensor;
   int degrees;
 };
 
-// An H100 as its data sheet has it, and what nvidia-smi shows of one at rest.
+// The data sheet's values of an H100, and what nvidia-smi shows of an idle one.
 constexpr unsigned clock_graphics = 0, clock_sm = 1, clock_memory = 2, clock_video = 3;
 constexpr unsigned rest_mhz = 1095, most_mhz = 1980, memory_mhz = 2619, video_mhz = 1545;
 constexpr unsigned rest_milliwatts = 72'000, most_milliwatts = 650'000, limit_milliwatts = 700'000;
@@ -38,7 +38,7 @@ constexpr int rest_degrees = 32, rise_degrees = 28;
 
 Memory memory_of(Device device) {
   const unsigned long long total = device_memory();
-  // The limit is each process's own, so that several of them can have more than the device.
+  // The memory limit applies to each process, so several processes together can exceed the device's memory.
   const unsigned long long used = std::min<unsigned long long>(usage(device->index).used, total);
   return {total, total - used, used};
 }
@@ -92,7 +92,7 @@ NVML_API Status nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned*
   return nvmlDeviceGetComputeRunningProcesses_v3(device, count, processes);
 }
 
-// The first version's structure ends after the memory.
+// The first version's structure ends after the used memory.
 NVML_API Status nvmlDeviceGetComputeRunningProcesses(Device device, unsigned* count, void* processes) {
   struct Process1 {
     unsigned pid;
@@ -180,7 +180,7 @@ NVML_API Status nvmlDeviceGetTemperatureV(Device device, Temperature* answer) {
 }
 NVML_API Status nvmlDeviceGetTemperatureThreshold(Device device, unsigned threshold, unsigned* answer) {
   if (const Status status = check(device)) return status;
-  static constexpr unsigned degrees_of[] = {92, 89, 95, 87};  // shutdown, slowdown, most of the memory, of the GPU
+  static constexpr unsigned degrees_of[] = {92, 89, 95, 87};  // shutdown, slowdown, maxima of the memory and of the GPU
   return threshold < std::size(degrees_of) ? give(device, answer, degrees_of[threshold]) : not_supported;
 }
 

@@ -1,13 +1,14 @@
-// What a test wants the simulated devices to suffer: the file that SIMCUDA_NVML_STATE names, read at every call.
+// Conditions that a test sets for the simulated devices, in the file that SIMCUDA_NVML_STATE names. Each call reads the
+// file.
 //
-// A line is "<index> <word> <number>"; of several lines with the same word the last counts. Words:
+// A line is "<index> <word> <number>". The last line with the same index and word counts. Words:
 //   ecc_corrected ecc_uncorrected ecc_aggregate   ECC counts: volatile, volatile, uncorrected since manufacture
 //   rows_correctable rows_uncorrectable rows_pending rows_failed   remapped rows
 //   throttle      the mask of reasons for slow clocks
 //   temperature   in degrees Celsius
 //   replays       the counter of PCIe replays
-//   lost          with 1, the GPU is lost
-//   xid           this Xid happens to it; such lines add up
+//   lost          1 if the GPU is lost
+//   xid           an Xid of the device; such lines add up
 #pragma once
 
 #include <vector>

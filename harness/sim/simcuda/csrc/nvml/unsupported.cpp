@@ -1,5 +1,4 @@
-// The functions of NVML that a simulated device does not support. A caller asks with arguments of all kinds, none of
-// which is looked at.
+// The functions of NVML that a simulated device does not support. They ignore their arguments.
 
 #include "nvml.h"
 

@@ -25,7 +25,7 @@ std::int64_t now() {
       .count();
 }
 
-// Copies the page of one device out of a file; false if the file is no page, or not yet.
+// Copies one device's entry from a file. Returns false if the file is not a page of the ledger, or not complete yet.
 struct Copied {
   std::uint64_t magic, used, busy;
   std::int64_t since;
@@ -61,7 +61,7 @@ Usage usage(int device) {
     unsigned pid = 0;
     if (dash == std::string::npos || std::from_chars(name.data(), name.data() + dash, pid).ec != std::errc()) continue;
     if (process_start(name.substr(0, dash)) != name.substr(dash + 1)) {
-      unlink(file.path().c_str());  // of a process that was killed
+      unlink(file.path().c_str());  // the file of a killed process
       continue;
     }
     Copied page;
@@ -84,12 +84,12 @@ unsigned utilization(int device) {
   const std::int64_t time = now();
   const std::lock_guard lock(mutex);
   auto& known = samples[device];
-  // The latest sample that is older than the window stays, so that there is always one to compare with.
+  // Keeps the latest sample older than the window, so that there is always one to compare with.
   while (known.size() > 1 && known[1].time < time - window) known.pop_front();
   unsigned share = read.running ? 100 : 0;
   if (!known.empty() && known.front().time <= time - least) {
     const double passed = static_cast<double>(time - known.front().time);
-    // Processes that ended take what they did with them.
+    // When a process ends, its busy time disappears from the sum.
     const double worked = static_cast<double>(read.busy) - static_cast<double>(known.front().busy);
     share = static_cast<unsigned>(std::clamp(100 * worked / passed, 0.0, 100.0));
   }

@@ -1,4 +1,4 @@
-// How the processes of this user use the devices, read from their pages of the ledger.
+// The use of the devices by this user's processes, from their pages of the ledger.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct ProcessUsage {
 };
 
 struct Usage {
-  std::uint64_t used = 0;               // bytes, by all processes
+  std::uint64_t used = 0;               // bytes, of all processes
   std::uint64_t busy = 0;               // nanoseconds in which work ran, until now
   bool running = false;                 // whether work runs now
   std::vector<ProcessUsage> processes;  // those with a context
@@ -20,8 +20,8 @@ struct Usage {
 
 Usage usage(int device);
 
-// Per cent of about the last half of a second in which work ran. It remembers what it read before; the first reading of
-// all tells whether work runs at this moment.
+// Returns the percentage of around the last half second in which work ran. It keeps earlier readings; the first reading
+// is 100 if work is running now, otherwise 0.
 unsigned utilization(int device);
 
 }  // namespace simcuda::nvml

@@ -19,7 +19,7 @@ namespace {
 using operators::Recipe;
 using operators::Shape;
 
-// Has `check` called at the launch, with tensors of the device "meta", before shapes are asked for.
+// Makes the recipe call `check` at the launch with "meta" tensors, before shapes are computed.
 template <typename Check>
 void guard(Recipe& recipe, Check check) {
   recipe.shape = [check, shape = std::move(recipe.shape)](const c10::OperatorHandle& op, Stack* stack) {
@@ -46,8 +46,8 @@ void check_product(Arguments arguments) {
   }
 }
 
-// The CPU's kernel on float32: CUDA's kernels compute in it, and round once. The CPU's own products of halves take a
-// hundred times as long where the processor has no arithmetic for them; those of bfloat16 are as on CUDA.
+// Runs the CPU's kernel on float32: CUDA's kernels compute in float32 and round once. The CPU's own matrix products of
+// halves take a hundred times as long if the processor has no arithmetic for them; those of bfloat16 round as on CUDA.
 template <bool bfloat>
 void in_float(const c10::OperatorHandle& op, Stack* stack) {
   const Stack given = *stack;
@@ -70,7 +70,7 @@ void in_float(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
-// The CPU's kernels for images take bytes, CUDA's do not.
+// The CPU's kernels for images accept bytes; CUDA's do not.
 void check_no_bytes(Arguments arguments) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor(arguments[0]).scalar_type() != at::kByte,
                               "\"upsample2d_out_frame\" not implemented for 'Byte'");
@@ -86,14 +86,14 @@ void check_assertion(Arguments arguments) {
   TORCH_CHECK(tensor(arguments[0]).numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
 }
 
-// Arguments: the table, indices, the largest norm, its kind. The CPU writes to memory before the table.
+// Arguments: table, indices, maximum norm, type of norm. The CPU writes before the table for a negative index.
 void renorm(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor indices = tensor((*stack)[1]);
   TORCH_CHECK_INDEX(indices.numel() == 0 || indices.min().item<std::int64_t>() >= 0, "index out of range in self");
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-// Arguments: input, dimension, whether half becomes float, and maybe the output. The CPU has no such conversion.
+// Arguments: input, dimension, whether half becomes float, and optionally the output. The CPU lacks this conversion.
 void softmax(const c10::OperatorHandle& op, Stack* stack) {
   if ((*stack)[2].toBool()) {
     (*stack)[0] = tensor((*stack)[0]).to(at::kFloat);
@@ -102,7 +102,7 @@ void softmax(const c10::OperatorHandle& op, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-// Arguments: the result's gradient, the result, dimension, the input's type, and maybe the output.
+// Arguments: the result's gradient, the result, dimension, the input's type, and optionally the output.
 template <at::Tensor (*function)(const at::Tensor&, const at::Tensor&, std::int64_t, at::ScalarType)>
 void softmax_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
@@ -124,7 +124,7 @@ operators::Recipe checked(const std::string& name, operators::Recipe recipe) {
       "addmm.out", "addmm_",     "baddbmm", "baddbmm.out",       "baddbmm_",
       "addmv",     "addmv.out",  "addmv_",  "_addmm_activation", "_addmm_activation.out",
       "addbmm",    "addbmm.out", "addbmm_"};
-  // For types of 16 bits, the CPU has no kernels of these, or some that round in between.
+  // For 16-bit types, the CPU either lacks kernels of these operators or rounds intermediate results.
   static const std::set<std::string> float_inside = {"grid_sampler_2d",
                                                      "grid_sampler_2d_backward",
                                                      "grid_sampler_3d",

@@ -1,4 +1,4 @@
-// What is different on CUDA in operators that the CPU has too.
+// CUDA's differences in operators that the CPU has, too.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace simcuda {
 
-// The recipe with what is different on CUDA: checks at the launch, and bodies.
+// Returns the recipe with CUDA's differences: checks at the launch, and bodies.
 operators::Recipe checked(const std::string& name, operators::Recipe recipe);
 
 }  // namespace simcuda

@@ -1,5 +1,5 @@
-// Attention as the fused kernels of CUDA compute it: flash, memory-efficient and cuDNN's. The scores are computed in
-// float and whole; a backward computes them again.
+// CUDA's fused attention: flash, memory-efficient and cuDNN's. All scores are computed at once, in float. A backward
+// pass recomputes them.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -26,7 +26,7 @@ namespace {
 
 enum class Causal { no, from_top_left, from_bottom_right };
 
-// How one launch masks and scales. Sizes of windows below zero are none.
+// The masks and the scale of one launch. A negative window size means no window.
 struct Mode {
   double scale;
   Causal causal = Causal::no;
@@ -35,12 +35,12 @@ struct Mode {
   std::uint64_t seed = 0;
 };
 
-// One batch of sequences of equal lengths, all as [batch, heads, length, size], in float.
+// One batch of sequences of equal length: each tensor is a float [batch, heads, length, size].
 struct Batch {
   at::Tensor query, key, value, bias;
 };
 
-// The order of [batch, length, heads, size], and back.
+// Converts between [batch, heads, length, size] and [batch, length, heads, size].
 at::Tensor swapped(const at::Tensor& tensor) { return tensor.transpose(1, 2); }
 
 at::Tensor repeated(const at::Tensor& tensor, std::int64_t heads) {
@@ -71,7 +71,7 @@ at::Tensor allowed(const Mode& mode, std::int64_t queries, std::int64_t keys) {
 
 struct Scores {
   at::Tensor probabilities, logsumexp;
-  at::Tensor kept;  // what dropout multiplies with; undefined without it
+  at::Tensor kept;  // the factors of dropout; undefined without dropout
 };
 
 Scores scores(const Batch& batch, const Mode& mode) {
@@ -85,7 +85,7 @@ Scores scores(const Batch& batch, const Mode& mode) {
   }
   Scores result;
   result.logsumexp = raw.logsumexp({-1});
-  result.probabilities = raw.sub(result.logsumexp.unsqueeze(-1)).exp_().nan_to_num(0.0);  // of rows without any key
+  result.probabilities = raw.sub(result.logsumexp.unsqueeze(-1)).exp_().nan_to_num(0.0);  // 0 for rows without keys
   if (mode.dropout > 0) {
     result.kept = at::empty_like(result.probabilities)
                       .bernoulli_(1 - mode.dropout, operators::cpu_generator(mode.seed, 0))
@@ -130,7 +130,7 @@ double scale_of(const c10::IValue& given, const at::Tensor& query) {
 }
 std::int64_t window(const c10::IValue& given) { return given.isNone() ? -1 : given.toInt(); }
 
-// The seed of a launch's dropout, which its backward needs.
+// Draws the seed of a launch's dropout, which the backward pass needs.
 std::uint64_t seed_from(const c10::IValue& generator) {
   const at::Tensor drawn = at::empty({1}, at::TensorOptions().dtype(at::kLong)).random_(generator.toGenerator());
   return static_cast<std::uint64_t>(drawn.data_ptr<std::int64_t>()[0]);
@@ -148,7 +148,7 @@ at::Tensor words(std::uint64_t first, at::IntArrayRef sizes, at::ScalarType dtyp
   return result;
 }
 
-// Sequences of different lengths, one behind another: where they begin and end.
+// The cumulative ends of packed sequences of different lengths.
 struct Spans {
   std::vector<std::int64_t> query, key;
 };
@@ -158,7 +158,7 @@ std::vector<std::int64_t> ends(const at::Tensor& cumulative) {
   return {whole.data_ptr<std::int64_t>(), whole.data_ptr<std::int64_t>() + whole.numel()};
 }
 
-// Sequence `i` of [total, heads, size], as a batch of one.
+// Returns sequence `i` of [total, heads, size] as a batch of one.
 at::Tensor sequence(const at::Tensor& packed, const std::vector<std::int64_t>& ends, std::size_t i) {
   return swapped(packed.slice(0, ends[i], ends[i + 1]).unsqueeze(0));
 }
@@ -172,8 +172,8 @@ void place(const at::Tensor& packed, const std::vector<std::int64_t>& ends, std:
   packed.slice(0, ends[i], ends[i + 1]).copy_(swapped(result).squeeze(0));
 }
 
-// Arguments: query, key, value, cumulative lengths of queries and of keys, the largest of both, dropout, causal, debug,
-// scale, window to the left and to the right, ..., and the generator where there is dropout.
+// Arguments: query, key, value, cumulative lengths of queries and of keys, their maxima, dropout, causal, debug, scale,
+// window to the left and to the right, ..., and the generator if there is dropout.
 void flash_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const std::size_t arguments = op.schema().arguments().size();
@@ -199,7 +199,7 @@ void flash_forward(const c10::OperatorHandle& op, Stack* stack) {
                  words(0, {}, at::kUInt64), at::empty({0}, query.options())});
 }
 
-// Arguments: the result's gradient, query, key, value, result, logsumexp, cumulative lengths of both, largest of both,
+// Arguments: the result's gradient, query, key, value, result, logsumexp, cumulative lengths of both, their maxima,
 // dropout, causal, the generator's state, unused, scale, windows.
 void flash_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
@@ -229,7 +229,7 @@ void flash_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
 
 Causal causal_of(const c10::IValue& mask) { return static_cast<Causal>(mask.toInt()); }
 
-// Its rows of sums are padded to multiples of 32.
+// The memory-efficient kernel pads the rows of logsumexp to multiples of 32.
 at::Tensor padded(const at::Tensor& logsumexp, bool wanted) {
   const std::int64_t rows = logsumexp.size(-1);
   at::DimVector sizes(logsumexp.sizes());
@@ -241,8 +241,8 @@ at::Tensor padded(const at::Tensor& logsumexp, bool wanted) {
   return result;
 }
 
-// Arguments: query, key, value, bias, cumulative lengths of both, largest of both, dropout, kind of mask, whether sums
-// are wanted, scale, ...
+// Arguments: query, key, value, bias, cumulative lengths of both, their maxima, dropout, type of mask, whether to
+// compute logsumexp, scale, ...
 void efficient_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const std::size_t arguments = op.schema().arguments().size();
@@ -276,8 +276,8 @@ void efficient_forward(const c10::OperatorHandle& op, Stack* stack) {
                  words(mode.seed, {}, at::kLong), words(0, {}, at::kLong), longest_query, longest_key});
 }
 
-// Arguments: the result's gradient, query, key, value, bias, result, cumulative lengths of both, largest of both,
-// logsumexp, dropout, seed, offset, kind of mask, whether the bias's gradient is wanted, scale, ...
+// Arguments: the result's gradient, query, key, value, bias, result, cumulative lengths of both, their maxima,
+// logsumexp, dropout, seed, offset, type of mask, whether the bias needs a gradient, scale, ...
 void efficient_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor query = tensor(a[1]), bias = tensor(a[4]);
@@ -303,8 +303,8 @@ void efficient_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
                  bias.defined() && a[15].toBool() ? result.bias.sum_to_size(bias.sizes()).to(dtype) : at::Tensor()});
 }
 
-// Arguments: query, key, value as [batch, heads, length, size], bias, cumulative lengths of both, largest of both,
-// whether sums are wanted, dropout, causal, debug, scale.
+// Arguments: query, key, value as [batch, heads, length, size], bias, cumulative lengths of both, their maxima, whether
+// to compute logsumexp, dropout, causal, debug, scale.
 void cudnn_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const std::size_t arguments = op.schema().arguments().size();
@@ -322,7 +322,7 @@ void cudnn_forward_shape(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const at::Tensor query = tensor(a[0]), value = tensor(a[2]);
   TORCH_CHECK_NOT_IMPLEMENTED(!tensor(a[4]).defined(),
                               "the simulated CUDA has cuDNN's attention for sequences of equal lengths only");
-  // The order of the result in memory is that of [batch, length, heads, size].
+  // The result's memory has the order [batch, length, heads, size].
   const at::Tensor output =
       query.new_empty({query.size(0), query.size(2), query.size(1), value.size(3)}).transpose(1, 2);
   const auto options = query.options();
@@ -334,7 +334,7 @@ void cudnn_forward_shape(const c10::OperatorHandle& /*op*/, Stack* stack) {
 }
 
 // Arguments: the result's gradient, query, key, value, result, logsumexp, seed, offset, bias, cumulative lengths of
-// both, largest of both, dropout, causal, scale.
+// both, their maxima, dropout, causal, scale.
 void cudnn_attention_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor query = tensor(a[1]);

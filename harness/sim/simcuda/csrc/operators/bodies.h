@@ -1,4 +1,4 @@
-// What bodies share: they take their arguments from the stack, and leave their results there.
+// Helpers of bodies, which take their arguments from the stack and leave their results there.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -24,7 +24,7 @@ inline std::optional<at::Tensor> optional(const c10::IValue& value) {
   const at::Tensor given = tensor(value);
   return given.defined() ? std::optional(given) : std::nullopt;
 }
-// In the type in which CUDA's kernels add up: float32, or float64 as it is.
+// Converts to the type in which CUDA's kernels accumulate: float64 for float64, otherwise float32.
 inline at::Tensor wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
@@ -32,7 +32,7 @@ inline double number(const c10::IValue& value, double otherwise) {
   return value.isNone() ? otherwise : value.toDouble();
 }
 
-// Lets a body use autograd on the CPU, which is left out everywhere else in a stream's thread.
+// Lets a body use autograd on the CPU. Autograd's keys are excluded otherwise in a stream's thread.
 class Taping {
  public:
   Taping()

@@ -1,4 +1,4 @@
-// Convolutions: above the choice of a library for them, and those of cuDNN that programs call by name.
+// Convolutions: those for which torch chooses a library, and those of cuDNN that programs call by name.
 #include <ATen/TensorOperators.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/affine_grid_generator.h>
@@ -29,18 +29,18 @@ at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const st
   return at::convolution(input, weight, bias, stride, padding, dilation, false, none, groups);
 }
 
-// Arguments: input, weight, kernel's size, bias, stride, padding, dilation, and the output if it is given.
+// Arguments: input, weight, kernel's size, bias, stride, padding, dilation, and optionally the output.
 at::Tensor depthwise(Arguments a) {
   return convolved(tensor(a[0]), tensor(a[1]), optional(a[3]), a[4].toIntVector(), a[5].toIntVector(),
                    a[6].toIntVector(), tensor(a[0]).size(1));
 }
 
-// The result of a convolution by cuDNN. Torch may have chosen another library, which lays it out in another way.
+// Lays out a result as cuDNN does. The convolution may have run in a library that lays it out differently.
 at::Tensor by_cudnn(Arguments a, const at::Tensor& result) {
   return result.contiguous(cudnn_conv_suggest_memory_format(tensor(a[0]), tensor(a[1])));
 }
 
-// Arguments: input, weight, padding, stride, dilation, groups, three choices, and the output if it is given.
+// Arguments: input, weight, padding, stride, dilation, groups, three flags, and optionally the output.
 at::Tensor cudnn(Arguments a) {
   return by_cudnn(a, convolved(tensor(a[0]), tensor(a[1]), std::nullopt, a[3].toIntVector(), a[2].toIntVector(),
                                a[4].toIntVector(), a[5].toInt()));
@@ -58,7 +58,7 @@ at::Tensor with_relu(Arguments a) {
       .relu_();
 }
 
-// Arguments: input, weight, what is added, its factor, bias, stride, padding, dilation, groups.
+// Arguments: input, weight, summand, its factor, bias, stride, padding, dilation, groups.
 at::Tensor with_sum_and_relu(Arguments a) {
   const at::Scalar factor = a[3].isNone() ? at::Scalar(1.0) : a[3].toScalar();
   return by_cudnn(a, convolved(tensor(a[0]), tensor(a[1]), optional(a[4]), a[5].toIntVector(), a[6].toIntVector(),
@@ -70,7 +70,7 @@ at::Tensor with_sum_and_relu(Arguments a) {
 constexpr std::int64_t bilinear = 0, zeros = 0;
 at::Tensor sampled(Arguments a) { return at::grid_sampler_2d(tensor(a[0]), tensor(a[1]), bilinear, zeros, true); }
 
-// Arguments: theta or its grid's gradient, and the four sizes.
+// Arguments: theta or the grid's gradient, and the four sizes.
 std::vector<std::int64_t> four(Arguments a) { return {a[1].toInt(), a[2].toInt(), a[3].toInt(), a[4].toInt()}; }
 at::Tensor grid(Arguments a) { return at::affine_grid_generator(tensor(a[0]), four(a), true); }
 at::Tensor grid_backward(Arguments a) { return at::affine_grid_generator_backward(tensor(a[0]), four(a), true); }
@@ -84,7 +84,7 @@ void sampled_backward(const c10::OperatorHandle& /*op*/, c10::DispatchKeySet /*k
   stack->emplace_back(places);
 }
 
-// A kernel of CUDA's key that calls one function on CUDA's tensors, and one that copies its result into an output.
+// CUDA kernels that call one function on CUDA tensors; call_into also copies the result into an output.
 template <at::Tensor (*function)(Arguments)>
 void call(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
@@ -109,7 +109,7 @@ void add_convolution(Registrar& registrar, const std::string& name) {
   registrar.boxed(name + ".out", torch::CppFunction::makeFromBoxedFunction<&call_into<function>>(), How::own);
 }
 
-// A launch of `convolution` or its backward, whose results have the layout of cuDNN's or that of torch's own kernels.
+// Launches `convolution` or its backward. The results have the layout of cuDNN or of torch's own kernels.
 class Convolution final : public c10::OperatorKernel {
  public:
   explicit Convolution(bool backward)
@@ -117,7 +117,7 @@ class Convolution final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     switch (chosen(Arguments(*stack).slice(stack->size() - op.schema().arguments().size()))) {
-      case ConvBackend::Empty:  // torch makes it of other operators
+      case ConvBackend::Empty:  // torch builds it from other operators
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
         return;
       case ConvBackend::Cudnn:
@@ -130,8 +130,9 @@ class Convolution final : public c10::OperatorKernel {
   }
 
  private:
-  // Torch's own choice, after torch's own checks. Arguments: input, weight, bias, stride, padding, dilation, whether it
-  // is transposed, output's padding, groups. The backward has the result's gradient in front, and sizes for the bias.
+  // Returns the backend that torch chooses, after torch's checks. Arguments: input, weight, bias, stride, padding,
+  // dilation, whether it is transposed, output padding, groups. The backward has the result's gradient in front, and
+  // the sizes of the bias in place of the bias.
   ConvBackend chosen(Arguments a) const {
     std::optional<std::vector<c10::SymInt>> sizes;
     if (backward_) {
@@ -155,7 +156,7 @@ class Convolution final : public c10::OperatorKernel {
                                           ? cudnn_conv_suggest_memory_format(tensor(tensors[0]), tensor(tensors[1]))
                                           : at::MemoryFormat::Contiguous;
       if (backward) {
-        stack->erase(stack->begin() + 3);  // the sizes of the bias tell no more than the weight does
+        stack->erase(stack->begin() + 3);  // the sizes of the bias follow from the weight
       }
       const operators::Results results =
           backward ? operators::rules::convolution_backward(*stack) : operators::rules::convolution(*stack);

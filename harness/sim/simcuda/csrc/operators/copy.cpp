@@ -1,5 +1,5 @@
-// Copies. torch's own code does what CUDA does with copies of memory, pinned memory and temporaries; what is left are
-// those that its kernels do: on the device, with a change of type or layout on the way.
+// Copies. torch's own code handles plain memory copies, pinned memory and temporaries. This file replaces its kernels:
+// copies on the device that change the type or the layout.
 #include "copy.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -20,7 +20,7 @@ bool plain(const at::Tensor& tensor) {
   return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor._is_zerotensor();
 }
 
-// Whether the copy is one of memory as it is.
+// Whether the copy is a plain copy of memory.
 bool bytes_alone(const at::Tensor& self, const at::Tensor& source) {
   if (self.scalar_type() != source.scalar_type() || self.is_conj() != source.is_conj() ||
       self.is_neg() != source.is_neg() || self.sizes() != source.sizes()) {
@@ -34,7 +34,7 @@ bool bytes_alone(const at::Tensor& self, const at::Tensor& source) {
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.device() != source.device() && (self.is_conj() != source.is_conj() || self.is_neg() != source.is_neg())) {
-    // torch would run a kernel of its own on the target, behind a copy of memory.
+    // After a plain copy, torch would run a kernel of its own on the target.
     at::Tensor to = self, from = source;
     if (to.is_conj()) {
       to = to.conj();
@@ -51,7 +51,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return at::native::copy_(self, source, non_blocking);
   }
   if (self.device() != source.device() && !at::cuda::get_p2p_access(source.device().index(), self.device().index())) {
-    return at::native::copy_(self, source, non_blocking);  // by temporaries, whose copies come back here
+    return at::native::copy_(self, source, non_blocking);  // by temporaries, whose copies call this function again
   }
   const at::Tensor from = source.expand(self.sizes());
   at::assert_no_internal_overlap(self);
@@ -59,7 +59,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (self.numel() == 0) {
     return self;
   }
-  // On the source's current stream, behind what the target's has been given, which goes on behind the copy.
+  // The copy runs on the source's current stream, after the work on the target's stream. Later work there waits for the
+  // copy.
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(source.device().index());
   const c10::cuda::CUDAStream target = c10::cuda::getCurrentCUDAStream(self.device().index());
   const auto follow = [](const c10::cuda::CUDAStream& later, const c10::cuda::CUDAStream& earlier) {

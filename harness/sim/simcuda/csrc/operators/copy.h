@@ -4,7 +4,7 @@
 
 namespace simcuda {
 
-// Of `aten::copy_` with a tensor of CUDA on either side.
+// Implements `aten::copy_` with a CUDA tensor on either side.
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);
 
 }  // namespace simcuda

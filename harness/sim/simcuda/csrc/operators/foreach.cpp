@@ -1,5 +1,5 @@
-// Operators on lists of tensors (`_foreach_add_` and the like). Where CUDA has one kernel for all tensors of the lists,
-// they are one launch here; elsewhere they are an operator for each tensor, as on CUDA.
+// Operators on lists of tensors (`_foreach_add_` etc.). Where CUDA has one kernel for all tensors of the lists, they
+// are one launch here. Otherwise they call one operator per tensor, as on CUDA.
 #include <ATen/native/ForeachUtils.h>
 
 #include <algorithm>
@@ -23,12 +23,12 @@ namespace {
 using operators::Launch;
 using operators::Recipe;
 
-// The composite kernel, on tensors of any device: what it calls comes back through the dispatcher.
+// Runs the composite kernel, on tensors of any device: its operators go through the dispatcher.
 void each_alone(const c10::OperatorHandle& op, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-// Each result has the layout of a tensor of the first list, which one operator has a number in front of.
+// Each result has the layout of a tensor in the first list. In one operator a number precedes that list.
 void like_first(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const c10::IValue& list = stack->front().isTensorList() ? stack->front() : (*stack)[1];
   c10::List<at::Tensor> results;
@@ -43,7 +43,7 @@ void each_alone_unobserved(const c10::OperatorHandle& op, Stack* stack) {
   each_alone(op, stack);
 }
 
-// `operation`: without "_foreach_" and without an overload.
+// `operation` has no "_foreach_" and no overload.
 Recipe together(const std::string& operation) {
   Recipe recipe;
   recipe.kernel = "multi_tensor_apply_kernel";
@@ -56,11 +56,11 @@ Recipe together(const std::string& operation) {
   return recipe;
 }
 
-// The lists of tensors among the arguments, and the numbers that types are promoted with.
+// The lists of tensors in the arguments, and the numbers that take part in type promotion.
 struct Lists {
   std::vector<std::vector<at::Tensor>> tensors;
   std::vector<at::Scalar> numbers;
-  at::Tensor other;  // one tensor for all
+  at::Tensor other;  // a single tensor for all
 
   Lists(const c10::FunctionSchema& schema, Arguments arguments) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -81,7 +81,7 @@ struct Lists {
     }
   }
 
-  // Whether they are lists at all: of one length, and not empty. The composite kernel refuses others.
+  // Whether the lists are valid: equally long, and not empty. The composite kernel refuses others.
   bool match() const {
     for (const std::vector<at::Tensor>& list : tensors) {
       if (list.empty() || list.size() != tensors.front().size()) {
@@ -92,10 +92,10 @@ struct Lists {
   }
 };
 
-// When one kernel serves all tensors. The conditions are those of torch's files native/cuda/Foreach*.cu.
+// Decides whether one kernel serves all tensors. The conditions are those of torch's native/cuda/Foreach*.cu.
 class Route {
  public:
-  // `operation`: without "_foreach_", an overload, and the "_" of one in place.
+  // `operation` has no "_foreach_", no overload, and no "_" of an in-place operator.
   explicit Route(const std::string& operation)
       : norm_(among(operation, {"norm", "powsum"})),
         copy_(operation == "copy"),
@@ -116,7 +116,7 @@ class Route {
       return false;
     }
     const std::vector<at::TensorList> all(lists.tensors.begin(), lists.tensors.end());
-    if (copy_) {  // from one type to another, but only one in each list
+    if (copy_) {  // types may differ between the lists, but not within one
       return std::all_of(all.begin(), all.end(), &of_one_type) &&
              at::native::_check_tensors_share_device_and_dtype(all, /*skip_cross_list_dtype_check=*/true) &&
              at::native::_check_tensors_share_sizes_and_strides(all);
@@ -143,10 +143,10 @@ class Route {
   }
 
   const bool norm_, copy_;
-  const bool integers_, bools_, complex_;  // for which types there is a kernel; floating ones always have one
+  const bool integers_, bools_, complex_;  // types that have a kernel; floating-point types always have one
 };
 
-// The kernel of one such operator.
+// The kernel of an operator on lists.
 class Foreach final : public c10::OperatorKernel {
  public:
   explicit Foreach(const std::string& operation)
@@ -160,7 +160,7 @@ class Foreach final : public c10::OperatorKernel {
       return;
     }
     launch_(op, keys, stack);
-    // autograd leaves the counters of lists to the kernels
+    // autograd leaves the version counters of lists to the kernels
     const c10::AliasInfo* written = schema.arguments().front().alias_info();
     if (written != nullptr && written->isWrite()) {
       for (const at::Tensor& tensor : lists.tensors.front()) {
@@ -174,7 +174,7 @@ class Foreach final : public c10::OperatorKernel {
   Launch launch_;
 };
 
-// The kernel of one whose numbers are in a tensor of the host: CUDA reads them at the launch.
+// The kernel of an operator whose numbers are in a host tensor, which CUDA reads at the launch.
 class NumbersOnHost final : public c10::OperatorKernel {
  public:
   explicit NumbersOnHost(c10::OperatorHandle plain) : plain_(std::move(plain)) {}
@@ -187,7 +187,7 @@ class NumbersOnHost final : public c10::OperatorKernel {
   }
 
  private:
-  const c10::OperatorHandle plain_;  // the same operator, for a list of numbers
+  const c10::OperatorHandle plain_;  // the same operator's overload for a list of numbers
 };
 
 torch::CppFunction kernel(const std::string& base, const std::string& overload) {
@@ -206,7 +206,7 @@ void add_foreach(Registrar& registrar, const std::set<std::string>& names) {
   for (const std::string& name : names) {
     const std::size_t dot = name.find('.');
     const std::string base = name.substr(0, dot);
-    if (name.rfind(prefix, 0) == 0 && base != "_foreach_mm") {  // products stay an operator for each tensor
+    if (name.rfind(prefix, 0) == 0 && base != "_foreach_mm") {  // matrix products are one operator per tensor
       registrar.boxed(name, kernel(base.substr(prefix.size()), dot == std::string::npos ? "" : name.substr(dot + 1)),
                       How::own);
     }

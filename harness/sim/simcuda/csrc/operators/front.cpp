@@ -20,7 +20,7 @@
 namespace operators {
 namespace {
 
-// How far one launch moves a generator: `calc_execution_policy` in ATen/native/cuda/DistributionTemplates.h.
+// Returns how far a launch advances a generator: `calc_execution_policy` in ATen/native/cuda/DistributionTemplates.h.
 std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
   constexpr std::int64_t threads = 256, per_thread = 4, per_call = 4;
   int processors = 0, resident = 0;
@@ -36,8 +36,8 @@ std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
 }  // namespace
 
 void Stream::launch(const char* name, std::function<void()> work) const {
-  const c10::cuda::CUDAGuard guard(stream_.device());  // the default stream's handle does not tell the device
-  // What the runtime prints of an error is a line, without the stack of torch's.
+  const c10::cuda::CUDAGuard guard(stream_.device());  // the default stream's handle does not identify the device
+  // The runtime prints an error as one line, without torch's stack.
   std::function<void()> brief = [work = std::move(work)] {
     try {
       work();
@@ -49,7 +49,7 @@ void Stream::launch(const char* name, std::function<void()> work) const {
   if (status != cudaSuccess) {
     C10_CUDA_CHECK(status);
   }
-  C10_CUDA_KERNEL_LAUNCH_CHECK();  // as behind torch's launches: it raises an error that an earlier call left, too
+  C10_CUDA_KERNEL_LAUNCH_CHECK();  // as after torch's launches: this also raises an error that an earlier call left
 }
 
 void Stream::synchronize() const {
@@ -87,7 +87,8 @@ void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef 
   }
 }
 
-// torch's generator gives plain numbers, or in a capture the places in device memory where a replay finds them.
+// torch's generator returns plain numbers; in a capture, it returns the device addresses from which a replay reads
+// them.
 std::function<at::Generator()> draw(const std::optional<at::Generator>& generator, const Stream& stream,
                                     std::int64_t elements) {
   const c10::cuda::CUDAGuard guard(c10::Device(kDevice, stream.device()));

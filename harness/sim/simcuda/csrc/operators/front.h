@@ -1,4 +1,5 @@
-// What `operators` is compiled with for the simulated CUDA: torch's own streams, allocator and generators.
+// The interface that `operators` is compiled against for the simulated CUDA: torch's own streams, allocator and
+// generators.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,19 +20,19 @@ namespace operators {
 constexpr const char* kFront = "simulated CUDA";
 constexpr c10::DeviceType kDevice = c10::DeviceType::CUDA;
 constexpr c10::DispatchKey kKey = c10::DispatchKey::CUDA;
-// CUDA's operators launch no kernel without elements.
+// CUDA's operators launch no kernel if there are no elements.
 constexpr bool kSkipsEmpty = true;
 
-// A stream of the device. All methods throw torch's errors.
+// A stream of the device. All methods throw torch's exceptions.
 class Stream {
  public:
   explicit Stream(c10::cuda::CUDAStream stream) : stream_(stream) {}
 
-  // What the work throws becomes a device-side assertion. `name` must live for ever.
+  // An exception of the work becomes a device-side assertion. `name` must never be freed.
   void launch(const char* name, std::function<void()> work) const;
   void synchronize() const;
   bool capturing() const;
-  // Spoils the capture that the stream is in, and throws.
+  // Invalidates the stream's capture, and throws.
   [[noreturn]] void refuse(const std::string& why) const;
 
   c10::DeviceIndex device() const { return stream_.device_index(); }
@@ -40,17 +41,17 @@ class Stream {
   c10::cuda::CUDAStream stream_;
 };
 
-// The one on which a device's work is launched now.
+// Returns the device's current stream.
 Stream current_stream(c10::DeviceIndex device);
 
-// Memory allocated at the call, contents whatever its stream leaves there.
+// Allocates memory at the call. Its contents are undefined until work of the stream writes them.
 at::Tensor make_strided(c10::DeviceIndex device, at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
 
-// Gives the tensor these sizes and strides, and its storage the bytes for them when it has too few.
+// Sets the tensor's sizes and strides, and grows its storage if it is too small.
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 
-// What a piece of random work calls in the stream's thread to have its own CPU generator, seeded from seed and place.
-// `draw` itself is called at launch: it takes the numbers that CUDA's kernels take for that many elements.
+// Takes, at the launch, as many random numbers as CUDA's kernels take for that many elements. The work calls the
+// returned function in the stream's thread, and gets its own CPU generator, seeded with seed and offset.
 std::function<at::Generator()> draw(const std::optional<at::Generator>& generator, const Stream& stream,
                                     std::int64_t elements);
 

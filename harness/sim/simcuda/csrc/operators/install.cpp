@@ -1,4 +1,4 @@
-// Puts all operators in the place of torch's kernels for CUDA.
+// Replaces torch's CUDA kernels by the simulation's operators.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -22,7 +22,7 @@ namespace {
 using operators::Recipe;
 using operators::Stack;
 
-// The composite kernel of an operator, on CUDA's tensors: what it calls comes back through the dispatcher.
+// Runs the composite kernel on CUDA tensors: its operators go through the dispatcher.
 void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
@@ -49,7 +49,7 @@ c10::OperatorHandle find(const std::string& name) {
                                                         dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
 }
 
-// The operators of namespace aten that this torch has a kernel of its own for.
+// Returns the aten operators for which this torch has a CUDA kernel.
 std::set<std::string> registered() {
   std::set<std::string> names;
   for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
@@ -63,7 +63,7 @@ std::set<std::string> registered() {
 void add_rest(Registrar& registrar, const std::string& name) {
   const c10::OperatorHandle op = find(name);
   if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
-    return;  // in no class: the list of operators tells
+    return;  // the list of operators reports it as "unknown"
   }
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
     registrar.boxed(name, torch::CppFunction::makeFromBoxedFunction<&decompose>(), How::composite);
@@ -119,7 +119,7 @@ std::string& listed() {
 
 void install() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  const Silence silence;  // torch warns at the first kernel that takes the place of another; here all of them do
+  const Silence silence;  // torch warns when a kernel replaces another for the first time, and here all of them do
   const std::set<std::string> names = registered();
   Registrar registrar(*library);
   add_all(registrar, names);
@@ -142,7 +142,7 @@ void install() {
 
 extern "C" {
 
-// Called once, in a process that has imported torch. Returns 0, or 1 with a line on stderr.
+// Call it once, in a process that has imported torch. Returns 0, or 1 after printing a line to stderr.
 __attribute__((visibility("default"))) int simcuda_install_operators() {
   try {
     simcuda::install();
@@ -153,7 +153,7 @@ __attribute__((visibility("default"))) int simcuda_install_operators() {
   }
 }
 
-// A line for each operator: its name, how it is served, and the reason if there is one, with tabs between. "unknown"
-// are those that this torch has a kernel for and that are in no class here.
+// One line per operator: its name, how it is served, and the reason if there is one, separated by tabs. "unknown" are
+// operators for which this torch has a kernel and the simulation has none.
 __attribute__((visibility("default"))) const char* simcuda_list_operators() { return simcuda::listed().c_str(); }
 }

@@ -1,5 +1,5 @@
-// Nested tensors. Most of their operators are made of dense ones by torch; those that have kernels of their own for
-// CUDA are made of dense ones here, too, in the way that torch does it for other devices.
+// Nested tensors. torch builds most of their operators from dense ones. Those that have their own CUDA kernels are
+// built from dense ones here, too, as torch does for other devices.
 #include <ATen/DimVector.h>
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -21,13 +21,13 @@ void as_elsewhere(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, S
   op.redispatchBoxed(c10::DispatchKeySet(key), stack);
 }
 
-// Queries, keys and values of all heads, from a nested tensor: padded with zeros.
+// Returns queries, keys and values of all heads from a nested tensor, padded with zeros.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> heads(const at::Tensor& joined, const at::Tensor& bias,
                                                      std::int64_t count) {
   return at::_transform_bias_rescale_qkv(joined.to_padded_tensor(0), bias, count);
 }
 
-// Over the last dimensions, which all parts share. The parts lie one behind the other.
+// Normalises over the last dimensions, which all parts share. The parts are contiguous in the buffer.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& input, at::IntArrayRef shape,
                                                           const std::optional<at::Tensor>& weight,
                                                           const std::optional<at::Tensor>& bias, double epsilon) {

@@ -1,4 +1,4 @@
-// Normalisations that CUDA alone has: cuDNN's batch norm, the pieces of a synchronised one, and a fused RMS norm.
+// Normalisations that only CUDA has: cuDNN's batch norm, the parts of synchronised batch norm, and fused RMS norm.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_batch_norm.h>
@@ -27,7 +27,7 @@ void cudnn_norm(const c10::OperatorHandle& /*op*/, Stack* stack) {
                  at::empty({0}, input.options().dtype(at::kByte))});
 }
 
-// The same with the four outputs given as well.
+// The same, with the four outputs as further arguments.
 void cudnn_out(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   Stack inner(a.begin(), a.begin() + 8);
@@ -58,7 +58,7 @@ std::vector<std::int64_t> all_but_channels(const at::Tensor& input) {
   return dims;
 }
 
-// One value for each channel, as it meets the input.
+// Returns one value per channel, shaped to broadcast with the input.
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(input.dim()), 1);
   sizes[1] = values.numel();
@@ -95,8 +95,8 @@ void apply_out(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {a[6]});
 }
 
-// Arguments: input, means and inverse deviations of each process, running mean and variance, momentum, epsilon, and how
-// many values each process has.
+// Arguments: input, means and inverse deviations per process, running mean and variance, momentum, epsilon, and the
+// number of values per process.
 void gather(Stack* stack, const at::Tensor& counts) {
   const Stack a = *stack;
   const at::Tensor means = wide(tensor(a[1])), epsilon = at::empty({}, means.options()).fill_(a[6].toDouble());
@@ -121,7 +121,7 @@ void gather_equal(const c10::OperatorHandle& /*op*/, Stack* stack) {
   gather(stack, at::empty({means.size(0)}, means.options()).fill_(static_cast<double>(stack->at(7).toInt())));
 }
 
-// Arguments: the result's gradient, input, mean, inverse deviation, weight, and which results are wanted.
+// Arguments: the result's gradient, input, mean, inverse deviation, weight, and which results to compute.
 void reduce_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor grad = wide(tensor(a[0])), input = wide(tensor(a[1])), weight = tensor(a[4]);
@@ -150,7 +150,7 @@ void apply_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {result.to(input.scalar_type())});
 }
 
-// Arguments: the result's gradient, input, normalised sizes, inverse root, weight, and which results are wanted.
+// Arguments: the result's gradient, input, normalised sizes, inverse root, weight, and which results to compute.
 void rms_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor input = tensor(a[1]), weight = tensor(a[4]);

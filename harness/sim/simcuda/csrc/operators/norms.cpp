@@ -34,7 +34,8 @@ void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
-// The shapes of the CPU, with statistics in the type in which CUDA adds up. `channels`: of each channel, always.
+// Returns the CPU's shape function with statistics in CUDA's accumulation type. With `channels`, there is always one
+// statistic per channel.
 operators::Shape with_wide_statistics(operators::Shape shape, bool channels) {
   return [shape = std::move(shape), channels](const c10::OperatorHandle& op, Stack* stack) {
     const at::Tensor input = tensor((*stack)[stack->size() - op.schema().arguments().size()]);

@@ -1,5 +1,5 @@
-// What is different on CUDA in batch norm and layer norm, beside the arithmetic in float32 (amended.cpp): statistics of
-// inputs of 16 bits are in float32, too, and batch norm has some where it evaluates.
+// CUDA's differences in batch norm and layer norm, beyond the arithmetic in float32 (amended.cpp): statistics of 16-bit
+// inputs are float32, too, and batch norm returns statistics in evaluation mode.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace simcuda {
 
-// Changes the recipe of a batch norm or a layer norm, and no other.
+// Changes the recipe of a batch norm or a layer norm; leaves others unchanged.
 void amend_norm(const std::string& name, operators::Recipe& recipe);
 
 }  // namespace simcuda

@@ -1,4 +1,4 @@
-// Single operators that CUDA alone has.
+// Single operators that only CUDA has.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
@@ -16,7 +16,7 @@
 namespace simcuda {
 namespace {
 
-// Arguments: input, the probability to keep a value, the generator. The mask is of bytes.
+// Arguments: input, the probability of keeping a value, the generator. The mask is a byte tensor.
 void dropout(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor input = tensor(a[0]);
@@ -35,7 +35,7 @@ void masked_scale(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {input * tensor(a[1]).to(input.scalar_type()) * a[2].toDouble()});
 }
 
-// Arguments: mask, probability, seed, offset. Which values are below the probability is what its callers look at.
+// Arguments: mask, probability, seed, offset. Callers compare the mask's values with the probability.
 void dropout_mask(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::Tensor mask = tensor(a[0]);
@@ -47,14 +47,14 @@ void dropout_mask(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {mask});
 }
 
-// torch's own kernels for this loss are served; cuDNN's would give the same numbers.
+// torch's own kernels for this loss are supported; cuDNN's would compute the same numbers.
 void never(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   torch::jit::drop(*stack, op.schema().arguments().size());
   stack->emplace_back(false);
 }
 
-// Arguments: dropout, training, seed, type, layout, device. cuDNN keeps a generator's state there; here nobody reads
-// it.
+// Arguments: dropout, training, seed, type, layout, device. cuDNN stores a generator's state there; nothing reads it
+// here.
 void dropout_state(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const c10::IValue device = (*stack)[stack->size() - count + 5];
@@ -64,7 +64,7 @@ void dropout_state(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, 
   stack->emplace_back(at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(place)));
 }
 
-// Computed on the host, since no argument tells the device's kernel anything.
+// The indices are computed on the host, since they do not depend on values on the device.
 template <at::Tensor (*function)(std::int64_t, std::int64_t, std::int64_t, at::TensorOptions)>
 void indices(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
@@ -82,9 +82,9 @@ at::Tensor lower(std::int64_t rows, std::int64_t columns, std::int64_t offset, a
   return at::tril_indices(rows, columns, offset, options);
 }
 
-// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag.
-// The CPU's kernel tells the bag of each index only where its own backward needs it, takes indices and offsets of one
-// type alone, and tells no size for the end of the last bag.
+// Arguments: weight, indices, offsets, ..., and as the eighth whether the last offset is the end of the last bag. The
+// CPU's kernel differs from CUDA's: it returns the bag of each index only if its own backward needs them, requires one
+// type for indices and offsets, and returns no size for the last offset if that is an end.
 void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   for (std::size_t i : {1, 2}) {
@@ -107,7 +107,7 @@ void embedding_bag(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
-// Arguments: weight, indices, offsets, ..., and at the eighth place whether the last offset is the end of the last bag.
+// Arguments: as for embedding_bag.
 void check_bags(Arguments a) {
   const std::int64_t table = tensor(a[0]).dim(), indices = tensor(a[1]).dim(), offsets = tensor(a[2]).dim();
   TORCH_CHECK(indices == 1 || indices == 2, "input has to be a 1D or 2D Tensor, but got Tensor of dimension ", indices);
@@ -116,7 +116,7 @@ void check_bags(Arguments a) {
   TORCH_CHECK(!a[7].toBool() || tensor(a[2]).size(0) >= 1, "include_last_offset: numBags should be at least 1");
 }
 
-// One kernel for all devices: it calls that of dense gradients, or that of sparse ones, through the dispatcher.
+// torch has one kernel for all devices. It calls the kernel for dense or for sparse gradients through the dispatcher.
 void embedding_bag_backward(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
@@ -130,7 +130,7 @@ void add_others(Registrar& registrar) {
   operators::Recipe bags;
   bags.shape = [](const c10::OperatorHandle& op, Stack* stack) {
     check_bags(*stack);
-    // CUDA's kernel first gives indices and offsets one type, which its other results have as well.
+    // CUDA's kernel first converts indices and offsets to a common type, which its other results have, too.
     if (tensor((*stack)[1]).scalar_type() != tensor((*stack)[2]).scalar_type()) {
       for (std::size_t i : {1, 2}) {
         (*stack)[i] = tensor((*stack)[i]).to(at::kLong);

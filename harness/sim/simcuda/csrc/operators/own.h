@@ -1,4 +1,4 @@
-// Operators of CUDA alone, for which the CPU has no kernel.
+// Operators that only CUDA has: the CPU has no kernel for them.
 #pragma once
 
 #include <set>
@@ -10,11 +10,11 @@ namespace simcuda {
 
 void add_attention(Registrar& registrar);
 void add_convolutions(Registrar& registrar);
-void add_foreach(Registrar& registrar, const std::set<std::string>& names);  // of the operators that torch has for CUDA
-void add_nested(Registrar& registrar);                                       // also for the key of nested tensors
+void add_foreach(Registrar& registrar, const std::set<std::string>& names);  // names: operators that torch has for CUDA
+void add_nested(Registrar& registrar);                                       // also for nested tensors' key
 void add_normalisations(Registrar& registrar);
 void add_recurrent(Registrar& registrar);
-void add_recurrent_layers();  // for other keys too, and so by libraries of its own
+void add_recurrent_layers();  // for other keys, too, so it has its own libraries
 void add_products(Registrar& registrar);
 void add_random_numbers(Registrar& registrar);
 void add_others(Registrar& registrar);

@@ -1,4 +1,4 @@
-// Products of matrices with a type of their own for the result.
+// Matrix products with an explicit result type.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
@@ -23,7 +23,7 @@ at::Tensor bmm(Arguments a) {
   const at::ScalarType dtype = a[2].toScalarType();
   return at::bmm(tensor(a[0]).to(dtype), tensor(a[1]).to(dtype));
 }
-// Arguments: what is added, both factors, the result's type, beta, alpha.
+// Arguments: summand, both factors, the result's type, beta, alpha.
 at::Tensor addmm(Arguments a) {
   const at::ScalarType dtype = a[3].toScalarType();
   return at::addmm(tensor(a[0]).to(dtype), tensor(a[1]).to(dtype), tensor(a[2]).to(dtype), a[4].toScalar(),

@@ -1,9 +1,9 @@
-// Random numbers that are a GPU's: for a seed and an offset, those that torch's kernels for CUDA draw.
+// Random numbers equal to a GPU's: those that torch's CUDA kernels draw for a seed and an offset.
 //
-// Each thread of such a kernel has a sequence of its own of Philox4x32-10, and takes four numbers from it at a time.
-// Which thread makes which element is in ATen/native/cuda/DistributionTemplates.h; what becomes of the numbers is in
-// cuRAND's headers. Products and sums are fused, as they are in CUDA's code. The last bits of float32 normals differ,
-// since a GPU has instructions of its own for sine and cosine.
+// Each thread of such a kernel has its own sequence of Philox4x32-10, and takes four numbers from it at a time.
+// ATen/native/cuda/DistributionTemplates.h assigns elements to threads; cuRAND's headers convert the numbers. Products
+// and sums are fused, as in CUDA's code. The last bits of float32 normals differ, since a GPU has its own instructions
+// for sine and cosine.
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/OpMathType.h>
@@ -38,7 +38,7 @@ using Generator = std::optional<at::Generator>;
 // The numbers that a thread takes at a time.
 using Numbers = std::array<std::uint32_t, 4>;
 
-// As cuRAND has them: float32 and float64 in (0, 1], of which float64 takes two numbers.
+// cuRAND's uniform numbers, in (0, 1]. A float64 takes two numbers.
 constexpr float kStep = 2.3283064e-10f, kCircleStep = kStep * 6.2831855f;
 constexpr double kFineStep = 1.1102230246251565e-16;
 
@@ -48,7 +48,7 @@ double unit(std::uint32_t x, std::uint32_t y) {
   return std::fma(static_cast<double>(z), kFineStep, kFineStep / 2);
 }
 
-// How many elements come from a thread's four numbers, and the element at one of these places.
+// The number of elements made from a thread's four numbers, and the element at one of these positions.
 struct Words {
   using Value = std::uint32_t;
   static constexpr int kElements = 4;
@@ -73,7 +73,7 @@ struct Uniform<double> {
   static constexpr int kElements = 2;
   static Value at(const Numbers& numbers, int place) { return unit(numbers[2 * place], numbers[2 * place + 1]); }
 };
-// Box and Muller's: of two numbers, one tells the distance and one the angle.
+// Box-Muller: the first of two numbers gives the distance, the second the angle.
 template <typename Number>
 struct Normal {
   using Value = float;
@@ -97,7 +97,7 @@ struct Normal<double> {
   }
 };
 
-// The threads of a launch for that many elements, and how far it moves the generator.
+// The number of threads of a launch for that many elements, and the generator's advance.
 struct Layout {
   Layout(std::int64_t elements, int per_thread, c10::DeviceIndex device) {
     constexpr std::int64_t block = 256, per_call = 4;
@@ -111,13 +111,13 @@ struct Layout {
   std::uint64_t numbers = 0;
 };
 
-// Where the elements are, in the order in which a kernel counts them: that of memory, if it is dense.
+// The addresses of the elements in the kernel's order, which is the order of memory for a dense tensor.
 struct Places {
   explicit Places(TensorIteratorBase& iterator)
       : data(static_cast<char*>(iterator.data_ptr(0))), sizes(iterator.shape()), strides(iterator.strides(0)) {}
   char* of(std::int64_t element) const {
     if (sizes.size() == 1) {
-      return data + element * strides[0];  // most tensors; a division takes longer than a number
+      return data + element * strides[0];  // most tensors; divisions take longer than drawing a number
     }
     char* place = data;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -130,7 +130,7 @@ struct Places {
   c10::DimVector sizes, strides;  // strides in bytes
 };
 
-// Launches work that gives each element what `change` makes of its number.
+// Launches work that sets each element to `change` of its random number.
 template <typename Element, typename Drawn, typename Change>
 void fill(TensorIteratorBase& iterator, const Generator& generator, const char* name, Change change) {
   const c10::Device device = iterator.device(0);
@@ -147,7 +147,7 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
   operators::enqueue(
       operators::current_stream(device.index()), name,
       [state, elements, threads = layout.threads, places = Places(iterator), change] {
-        // In a capture, a replay finds both in device memory.
+        // For a captured launch, a replay reads both from device memory.
         const auto seed = state.captured_ ? static_cast<std::uint64_t>(*state.seed_.ptr) : state.seed_.val;
         const auto offset = state.captured_ ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_
                                             : state.offset_.val;
@@ -167,7 +167,7 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
       });
 }
 
-// What torch's templates call, behind their checks.
+// The kernels that torch's templates call after their checks.
 template <typename>
 struct UniformKernel {
   void operator()(TensorIteratorBase& iterator, double from_given, double to_given, const Generator& generator) {
@@ -237,7 +237,7 @@ struct RandomRangeKernel {
                    AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16,
                    AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
   }
-  // All of int64.
+  // For the whole range of int64.
   void operator()(TensorIteratorBase& iterator, const Generator& generator) {
     AT_DISPATCH_ALL_TYPES_AND(at::kBFloat16, iterator.dtype(), "random_full_64_bits_range_kernel_cuda", [&] {
       constexpr bool served = std::is_same_v<scalar_t, std::int64_t> || std::is_floating_point_v<scalar_t> ||

@@ -1,5 +1,5 @@
-// Recurrent layers: cuDNN's, and the fused cells of torch. A backward of a whole layer runs the forward again on the
-// CPU, with autograd.
+// Recurrent layers: cuDNN's, and torch's fused cells. The backward of a whole layer runs the forward again on the CPU,
+// with autograd.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -23,9 +23,9 @@
 namespace simcuda {
 namespace {
 
-enum class Cell { relu = 0, tanh = 1, lstm = 2, gru = 3 };  // as cuDNN numbers them
+enum class Cell { relu = 0, tanh = 1, lstm = 2, gru = 3 };  // cuDNN's numbers
 
-// What both directions of a launch take; `first` is where the arguments from `mode` on begin.
+// The arguments that forward and backward share, from `mode` on; `first` is the position of `mode`.
 struct Layers {
   Cell cell;
   std::int64_t count;
@@ -33,7 +33,7 @@ struct Layers {
   double dropout;
   bool training, both_ways;
   std::vector<std::int64_t> batch_sizes;
-  std::size_t weights_each;  // of one layer and direction
+  std::size_t weights_each;  // per layer and direction
 
   Layers(Arguments a, std::size_t first, std::size_t weights_each)
       : cell(static_cast<Cell>(a[first].toInt())),
@@ -53,7 +53,7 @@ struct States {
   at::Tensor output, hidden, cells;
 };
 
-// One layer, both ways.
+// Runs one layer, in one or both directions.
 States layer(const Layers& layers, const at::Tensor& input, at::TensorList weights, const at::Tensor& hidden,
              const at::Tensor& cells) {
   const bool biases = layers.weights_each >= 4;
@@ -118,9 +118,9 @@ States run(const Layers& layers, at::Tensor input, const std::vector<at::Tensor>
   return {input, at::cat(all_hidden), all_cells.empty() ? at::Tensor() : at::cat(all_cells)};
 }
 
-constexpr std::int64_t seed_bytes = 8;  // of the space that a forward reserves for its backward
+constexpr std::int64_t seed_bytes = 8;  // of the space that a forward pass reserves for its backward pass
 
-// Arguments: input, weights, weights of each layer, their buffer, hidden states, cells, and those of Layers.
+// Arguments: input, weights, number of weights per layer, their buffer, hidden states, cells, and those of Layers.
 void layers_forward(const c10::OperatorHandle& op, Stack* stack) {
   const Stack a = *stack;
   const Layers layers(a, 6, static_cast<std::size_t>(a[2].toInt()));
@@ -157,8 +157,8 @@ bool drops(const Stack& stack, std::size_t arguments) {
   return Layers(Arguments(stack).slice(stack.size() - arguments), 6, 1).drops();
 }
 
-// Arguments: input, weights, weights of each layer, their buffer, hidden states, cells, output, gradients of output,
-// hidden states and cells, those of Layers from the eleventh on, the reserve, and which results are wanted.
+// Arguments: input, weights, number of weights per layer, their buffer, hidden states, cells, output, gradients of
+// output, hidden states and cells, those of Layers from the eleventh on, the reserve, and which results to compute.
 void layers_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const Layers layers(a, 10, static_cast<std::size_t>(a[2].toInt()));
@@ -219,7 +219,7 @@ void backward_shape(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {like(a[0], 0), like(a[4], 1), like(a[5], 2), of_weights});
 }
 
-// Puts all weights into one buffer, of which they are views from then on.
+// Moves all weights into one buffer and makes them views of it.
 void flatten(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   const std::vector<at::Tensor> weights = (*stack)[stack->size() - count].toTensorVector();
@@ -254,7 +254,7 @@ void lstm_cell(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {(out * cells.tanh()).to(dtype), cells.to(dtype), at::cat({in, forget, cell, out}, 1).to(dtype)});
 }
 
-// Arguments: gradients of hidden state and cells, cells before and after, the gates, whether there are biases.
+// Arguments: gradients of hidden state and cells, cells before and after the step, the gates, whether there are biases.
 void lstm_cell_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::ScalarType dtype = tensor(a[4]).scalar_type();
@@ -286,7 +286,7 @@ void gru_cell(const c10::OperatorHandle& /*op*/, Stack* stack) {
                  at::cat({reset, update, fresh, hidden, of_hidden[2]}, 1).to(dtype)});
 }
 
-// Arguments: the hidden state's gradient, what the forward kept, whether there are biases.
+// Arguments: the hidden state's gradient, the forward's workspace, whether there are biases.
 void gru_cell_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Stack a = *stack;
   const at::ScalarType dtype = tensor(a[0]).scalar_type();

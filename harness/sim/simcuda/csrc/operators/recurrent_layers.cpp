@@ -1,5 +1,5 @@
-// The choice of cuDNN for a recurrent layer. torch makes it above the dispatcher, and asks cuDNN itself how weights lie
-// in memory, so that the layers are served as a whole. Elsewhere torch's own code runs.
+// The choice of cuDNN for a recurrent layer. torch makes the choice above the dispatcher, and asks cuDNN for the memory
+// layout of weights, so this file replaces the whole layer. If cuDNN is not chosen, torch's own code runs.
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_cudnn_rnn.h>
@@ -21,8 +21,8 @@ std::int64_t mode_of(const std::string& name) {
   return name == "aten::rnn_relu" ? 0 : name == "aten::rnn_tanh" ? 1 : name == "aten::lstm" ? lstm : 3;
 }
 
-// Arguments: input, states, parameters, whether there are biases, layers, dropout, training, both ways, and whether the
-// batch comes first; or with the sizes of batches behind the input, and no last one.
+// Arguments: input, states, parameters, whether there are biases, layers, dropout, training, bidirectional,
+// batch_first. For packed input, the batch sizes follow the input, and batch_first is missing.
 void layers(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const std::size_t count = op.schema().arguments().size();
   Stack a(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
@@ -31,7 +31,7 @@ void layers(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   const bool packed = op.schema().overload_name() == "data";
   const std::vector<at::Tensor> parameters = a[packed ? 3 : 2].toTensorVector();
   if (!at::cudnn_is_acceptable(input) || parameters.empty()) {
-    // In the place of this kernel a CPU has the composite one.
+    // The CPU has the composite kernel under this key.
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradCPU), stack);
     return;
   }
@@ -61,7 +61,8 @@ void layers(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   }
 }
 
-// Under autocast: all tensors in its type. torch's own kernel asks cuDNN for the places of weights here too.
+// Under autocast, casts all tensors to its type. torch's own kernel would ask cuDNN for the layout of weights here,
+// too.
 void cast(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::Autocast);
   const at::ScalarType dtype = at::autocast::get_autocast_dtype(c10::kCUDA);
@@ -85,7 +86,7 @@ void cast(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* st
 void add_recurrent_layers() {
   using c10::DispatchKey;
   for (const DispatchKey key : {DispatchKey::AutogradCUDA, DispatchKey::CUDA}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for ever
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // never freed
     for (const char* name : {"lstm", "gru", "rnn_tanh", "rnn_relu"}) {
       for (const char* overload : {".input", ".data"}) {
         library->impl((std::string(name) + overload).c_str(), torch::CppFunction::makeFromBoxedFunction<&layers>());

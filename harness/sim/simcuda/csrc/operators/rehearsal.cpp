@@ -20,10 +20,10 @@
 namespace simcuda {
 namespace {
 
-constexpr std::size_t most_bytes = 1 << 16;  // of all storages of a launch: trying it must not cost much
-constexpr std::size_t most_kinds = 1 << 16;  // that are remembered
+constexpr std::size_t most_bytes = 1 << 16;  // of all storages of a launch: the rehearsal must be cheap
+constexpr std::size_t most_kinds = 1 << 16;  // the most kinds that are remembered
 
-// The kind of a launch: what its checks can depend on, as one number.
+// The kind of a launch: a hash of everything that its checks can depend on.
 class Kind {
  public:
   explicit Kind(const c10::OperatorHandle& op) { add(std::hash<c10::OperatorHandle>()(op)); }
@@ -43,7 +43,7 @@ class Kind {
     } else if (value.isInt()) {
       add(static_cast<std::size_t>(value.toInt()));
     } else if (value.isBool()) {
-      add(std::size_t{5});  // some operators refuse it where they take 0 and 1
+      add(std::size_t{5});  // some operators that accept 0 and 1 refuse booleans
       add(std::size_t{value.toBool() ? 2u : 1u});
     } else if (value.isDouble()) {
       add(value.toDouble());
@@ -70,7 +70,7 @@ class Kind {
   std::size_t number() const { return number_; }
   std::size_t bytes() const { return bytes_; }
   bool has_empty() const { return empty_; }
-  // Whether elements are picked by a mask: how many they are depends on its values.
+  // Whether a mask selects elements: their number depends on its values.
   bool has_mask() const { return mask_; }
 
  private:
@@ -78,7 +78,8 @@ class Kind {
     return tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
   }
   void add(std::size_t part) { number_ = c10::hash_combine(number_, part); }
-  // Numbers that change at each step of a program must not make a new kind each time: sign and size in rough steps.
+  // Numbers that change at each step of a program must not make a new kind each time, so this adds the sign and a
+  // coarse magnitude.
   void add(double value) {
     int exponent = 0;
     const double fraction = std::frexp(value, &exponent);
@@ -135,7 +136,8 @@ Kinds& kinds() {
   return *all;
 }
 
-// Stand-ins for the tensors of a launch. Those that share a storage keep sharing one, so that overlaps are found.
+// Stand-ins for the tensors of a launch. Tensors that share a storage get stand-ins that share one, so overlaps are
+// detected.
 class Props {
  public:
   Props(bool indices, bool in_float) : indices_(indices), in_float_(in_float) {}
@@ -221,12 +223,12 @@ void rehearse(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argument
   try {
     operators::call_on_host(op, &stack);
   } catch (const c10::LinAlgError&) {
-    // About the values, which are not those of the launch: LAPACK finds no eigenvalues of 64 by 64 ones, for example.
+    // The values of the launch differ. LAPACK fails to find the eigenvalues of 64 by 64 ones, for example.
   }
   kinds().add(kind.number());
 }
 
-// Arguments: the tensor that is indexed, and indices. The CPU's kernel would not see where they are.
+// Arguments: the indexed tensor, and the indices. The CPU's kernel cannot check the devices of indices.
 void rehearse_indexing(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   const at::Device place = arguments[0].toTensor().device();
   for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorVector()) {

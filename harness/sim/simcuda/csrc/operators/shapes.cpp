@@ -1,4 +1,4 @@
-// Shapes of operators that run later than their launch on CUDA, and for which torch has no rule or another one.
+// Shapes of operators that CUDA launches, for which torch has no meta kernel or one with other results.
 #include <ATen/native/LossMulti.h>
 
 #include <cstdint>
@@ -16,12 +16,12 @@ using operators::Rule;
 namespace rules = operators::rules;
 
 Results like_first_and_mask(Arguments a) { return {rules::like(tensor(a[0])), rules::like(tensor(a[0]), at::kBool)}; }
-// Of input, scale and zero point, which stand behind the result's gradient.
+// Returns the shapes of input, scale and zero point, which follow the result's gradient.
 Results like_three_behind(Arguments a) {
   return {rules::like(tensor(a[1])), rules::like(tensor(a[2])), rules::like(tensor(a[3]))};
 }
 
-// Output and indices of windows over volumes. Torch's rule without data knows no layout for a single volume.
+// Max pooling over volumes. torch's meta kernel ignores the memory format of an unbatched volume.
 void windows_over_volumes(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor batch = tensor(stack->front()).dim() == 4 ? tensor(stack->front()).unsqueeze(0) : at::Tensor();
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
@@ -32,7 +32,8 @@ void windows_over_volumes(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
-// A loss for each sample, or one for all. Torch's rules without data take a sample alone for a batch of one.
+// Returns the shape of a loss per sample, or of one for all. torch's meta kernels treat an unbatched sample as a batch
+// of one.
 Results margin_loss(Arguments a) {
   const at::Tensor input = tensor(a[0]), target = tensor(a[1]);
   std::int64_t samples = 0, classes = 0;

@@ -1,4 +1,4 @@
-// A scope in which torch's warnings of this thread go nowhere.
+// A scope that discards torch's warnings of this thread.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -1,5 +1,5 @@
-// Sparse tensors. Most of their operators are made of dense ones by torch; those that have kernels of their own are
-// done at once, by the CPU, except for sums.
+// Sparse tensors. torch builds most of their operators from dense ones. Those that have their own kernels run
+// synchronously on the CPU, except for sums.
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -47,14 +47,14 @@ constexpr const char* compressed[] = {"add.out",
                                       "sparse_sampled_addmm.out",
                                       "triangular_solve.X"};
 
-// Gives the target these entries, and the sizes of a tensor that has such entries.
+// Gives the target these entries, and the sizes of `like`.
 void put(const at::Tensor& target, const at::Tensor& like, const at::Tensor& indices, const at::Tensor& values) {
   at::SparseTensorImpl* impl = at::sparse::get_sparse_impl(target);
   impl->raw_resize_(like.sparse_dim(), like.dense_dim(), like.sizes());
   impl->set_indices_and_values_unsafe(indices, values.to(target.scalar_type()));
 }
 
-// Gives the target what the result on the CPU has.
+// Copies a result on the CPU to the target.
 void assign(const at::Tensor& target, const at::Tensor& result) {
   const at::Tensor moved = result.to(target.device());
   if (target.is_sparse()) {
@@ -113,8 +113,8 @@ void by_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   }
 }
 
-// Arguments: self, other, other's factor, output. CUDA puts the entries of both behind each other, of all types; the
-// CPU merges them.
+// Arguments: self, other, other's factor, output. CUDA concatenates the entries of both, after type promotion; the CPU
+// merges them.
 void sum(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const Stack a(stack->end() - 4, stack->end());
   const at::Tensor self = tensor(a[0]), other = tensor(a[1]);
@@ -157,7 +157,7 @@ void sum(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
 }
 
 torch::Library& library(c10::DispatchKey key) {
-  return *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for ever
+  return *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // never freed
 }
 
 template <std::size_t count>

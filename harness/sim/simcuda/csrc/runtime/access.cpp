@@ -15,8 +15,8 @@ namespace simcuda {
 
 namespace {
 
-// Read in a handler of signals, so without a lock. A machine has one arena per device, and torch reserves one range per
-// stream and size; what finds no room is not watched.
+// A signal handler reads the ranges, so without a lock. The machine has one arena per device, and torch reserves one
+// range per stream and size. A range that does not fit into the array is not watched.
 struct Range {
   std::atomic<char*> base{nullptr};
   std::atomic<std::size_t> size{0};
@@ -30,7 +30,7 @@ thread_local Device* working = nullptr;
 thread_local bool of_the_program = false;
 struct sigaction before;
 
-// The access is repeated when this returns, and finds zeros: the work comes to its end, and its device has failed.
+// After a return, the access is repeated and reads zeros: the work completes, and its device has failed.
 bool served(const siginfo_t& info) {
   if (working == nullptr && of_the_program) return false;
   char* const address = static_cast<char*>(info.si_addr);
@@ -39,7 +39,7 @@ bool served(const siginfo_t& info) {
     char* const base = ranges[i].base.load(std::memory_order_acquire);
     const std::size_t size = ranges[i].size.load(std::memory_order_acquire);
     if (base == nullptr || address < base || address >= base + size) continue;
-    // Both kinds of ranges begin and end at a multiple of 2 MiB.
+    // Arenas and reserved ranges begin and end at a multiple of 2 MiB.
     char* const page = address - reinterpret_cast<std::uintptr_t>(address) % huge_page_size;
     if (mprotect(page, huge_page_size, PROT_READ | PROT_WRITE) != 0) return false;
     Device* const device = working != nullptr ? working : ranges[i].owner.load(std::memory_order_acquire);
@@ -50,7 +50,7 @@ bool served(const siginfo_t& info) {
 }
 
 void on_fault(int, siginfo_t* info, void*) {
-  // Of another making: the access is repeated, and finds the handler that was there before.
+  // For any other fault, restores the previous handler, which the repeated access then reaches.
   if (!served(*info)) sigaction(SIGSEGV, &before, nullptr);
 }
 

@@ -1,4 +1,4 @@
-// Addresses of a device that have no memory: work that touches them fails its device, as on CUDA.
+// Addresses of a device without memory: work that accesses them makes the device fail, as on CUDA.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@ namespace simcuda {
 
 class Device;
 
-// Work that touches a page of the range that may not be accessed fails its device with cudaErrorIllegalAddress; threads
-// that torch's operators start fail the `owner` of the range. Another access ends the process, as it does without this.
-// `unwatch_accesses` comes before the range is given back.
+// If work accesses an inaccessible page of the range, its device fails with cudaErrorIllegalAddress. If a thread that
+// torch's operators have started accesses it, the `owner` of the range fails. Any other access ends the process, as it
+// does without this. Call `unwatch_accesses` before the range is unmapped.
 void watch_accesses(char* base, std::size_t size, Device& owner);
 void unwatch_accesses(char* base);
-// The owner of a range that is watched.
+// Sets the owner of a watched range.
 void own_accesses(char* base, Device& owner);
-// The calling thread is the program's.
+// Marks the calling thread as one of the program's.
 void note_host_thread() noexcept;
 
-// While it lives, the calling thread runs work of the device.
+// While it exists, the calling thread runs work of the device.
 class WorkScope {
  public:
   explicit WorkScope(Device& device);

@@ -8,13 +8,13 @@ std::atomic<int> wanted_{0};
 
 namespace {
 
-// They stay when nobody observes any longer: a piece of work may be just about to tell.
+// They remain set after the observation ends, since work may be just about to report.
 std::atomic<void (*)(const SimcudaActivity*)> observer{nullptr};
 std::atomic<std::uint64_t (*)()> clock_{nullptr};
 
 std::atomic<std::uint32_t> correlations{0};
 thread_local std::uint32_t calling = 0;  // the call that this thread is in
-thread_local SimcudaActivity waiting;    // what it waits for, unless that is `none`
+thread_local SimcudaActivity waiting;    // what the call waits for, unless that is `none`
 thread_local Ticket working;
 thread_local SimcudaActivity* current = nullptr;
 
@@ -64,7 +64,7 @@ void end(SimcudaCall& call) {
   SimcudaActivity activity = activity_of(call, SimcudaActivityKind::call);
   activity.end = now();
   SimcudaActivity waited = waiting;
-  // The observer may call functions of CUDA: they are still part of this call.
+  // The observer may call functions of CUDA, which are still part of this call.
   if (observed()) tell(activity);
   if (observed() && waited.wait != SimcudaWait::none) {
     activity.kind = SimcudaActivityKind::wait;

@@ -1,4 +1,4 @@
-// Records of calls and of work, for an observer (simcuda_activity.h). Without one they cost a relaxed load.
+// Records of calls and of work, for an observer (simcuda_activity.h). Without an observer they cost a relaxed load.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ inline bool observed() { return (wanted_.load(std::memory_order_relaxed) & simcu
 void begin(SimcudaCall& call, const char* name, bool driver);
 void end(SimcudaCall& call);
 
-// A call of the program, as long as it lives. A call within another one is part of it.
+// A call of the program, while the object lives. A nested call is part of the outer one.
 class Call {
  public:
   explicit Call(const char* name) {
@@ -36,15 +36,15 @@ class Call {
   SimcudaCall call_;
 };
 
-// What work must know of the call that asked for it; taken in the call's thread.
+// The data that work needs about the call that queued it; created in the call's thread.
 struct Ticket {
-  std::uint32_t correlation = 0;  // 0: nobody observes it
+  std::uint32_t correlation = 0;  // 0: nobody observes the call
   std::uint64_t stream = 0;
-  std::uint32_t graph = 0;  // the number of the graph that is launched; 0 if none is
+  std::uint32_t graph = 0;  // the number of the graph that is launched, or 0
 };
 Ticket ticket(std::uint64_t stream, std::uint32_t graph = 0);
 
-// In a thread that works: the work that begins from now on is that of the ticket.
+// In a thread of the pool: work that begins from now on belongs to the ticket.
 class Scope {
  public:
   explicit Scope(const Ticket& ticket);
@@ -56,7 +56,7 @@ class Scope {
   const Ticket before_;
 };
 
-// A piece of work, as long as it lives. `node` is the number of the node that it is of, if a graph runs.
+// A piece of work, while the object lives. `node` is the number of its node, if a graph runs.
 class Work {
  public:
   Work(int device, const char* name, std::uint64_t node);
@@ -69,22 +69,22 @@ class Work {
   SimcudaActivity activity_{};
 };
 
-// The work that runs in this thread is a copy, or a fill.
+// Describe the work that runs in this thread as a copy or a fill.
 void describe_copy(std::size_t bytes, SimcudaPlace from, SimcudaPlace to, bool asynchronous);
 void describe_fill(std::size_t bytes, std::uint32_t value, SimcudaPlace to, bool asynchronous);
 
-// What an event is known by; it is told under the numbers of its last record.
+// An event's identity in reports, which contains the number of its last record.
 struct EventRecord {
   int device = 0;
   std::uint32_t event = 0;
   std::uint64_t record = 0;
 };
 
-// The call that this thread is in waits for it, or asks for it.
+// Describes what this thread's call waits for, or queues a wait for.
 void describe_wait(SimcudaWait wait, int device, std::uint64_t stream, const EventRecord& event = {});
 
 void tell_event_record(const EventRecord& event, const Ticket& ticket);   // in the call
-void tell_event_reached(const EventRecord& event, const Ticket& ticket);  // when the stream has come to it
+void tell_event_reached(const EventRecord& event, const Ticket& ticket);  // when the stream has reached the event
 void tell_context(int device);
 
 std::uint32_t next_event();

@@ -15,7 +15,7 @@ namespace {
 
 using Kind = Allocation::Kind;
 
-// Leaked, as all that is here.
+// Never destroyed, like everything in this file.
 struct Table {
   std::shared_mutex mutex;
   std::map<const char*, Allocation> allocations;

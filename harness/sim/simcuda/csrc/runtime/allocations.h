@@ -1,4 +1,4 @@
-// The allocations that a program knows, by address.
+// The allocations of the program, by address.
 #pragma once
 
 #include <driver_types.h>
@@ -13,7 +13,7 @@ namespace simcuda {
 class Device;
 
 struct Allocation {
-  // How it was made, and so how it may be given back.
+  // The function that made the allocation, and so those that can free it.
   enum class Kind {
     device,      // cudaMalloc: cudaFree, cudaFreeAsync
     managed,     // cudaMallocManaged: cudaFree
@@ -22,17 +22,17 @@ struct Allocation {
     mapped,      // cuMemMap: cuMemUnmap
     opened,      // cudaIpcOpenMemHandle: cudaIpcCloseMemHandle
     pool,        // cudaMallocAsync: cudaFreeAsync, cudaFree
-    graph,       // a memory node, while it lives: cudaFreeAsync, cudaFree, a node
-    variable,    // a variable of a module: not at all
+    graph,       // a memory node, while allocated: cudaFreeAsync, cudaFree, a node
+    variable,    // a variable of a module: never
   };
 
   char* base = nullptr;
   std::size_t size = 0;
   Kind kind = Kind::device;
-  Device* device = nullptr;       // host memory: the one that was current
-  unsigned flags = 0;             // of host and managed memory
-  unsigned long long id = 0;      // unlike any other of this process
-  std::shared_ptr<void> owner{};  // what its kind needs
+  Device* device = nullptr;       // for host memory: the device that was current
+  unsigned flags = 0;             // for host and managed memory
+  unsigned long long id = 0;      // unique in the process
+  std::shared_ptr<void> owner{};  // data of its kind
 
   bool contains(const void* address) const { return address >= base && address < base + size; }
   bool pinned() const { return kind == Kind::host || kind == Kind::registered; }
@@ -42,11 +42,11 @@ struct Allocation {
   }
 };
 
-// Throws Error(cudaErrorHostMemoryAlreadyRegistered) if it overlaps one that is known.
+// Throws Error(cudaErrorHostMemoryAlreadyRegistered) if it overlaps a known allocation.
 void add_allocation(Allocation allocation);
-// Nothing if it is none, or of another kind; `address` must be its first.
+// Returns nothing if `address` is not the beginning of an allocation of one of these kinds.
 std::optional<Allocation> remove_allocation(const void* address, std::initializer_list<Allocation::Kind> kinds);
-// The one that the address is in.
+// Returns the allocation that contains the address.
 std::optional<Allocation> find_allocation(const void* address);
 
 }  // namespace simcuda

@@ -29,7 +29,7 @@ std::string Arena::file_name(int number) { return "simcuda-" + std::to_string(nu
 Arena::Arena(Device& device)
     : device_(device), span_(round_up(std::max(4 * device.memory, least_span), huge_page_size)) {
   file_ = memfd_create(file_name(device.number).c_str(), MFD_CLOEXEC);
-  // Mapped with room to spare, so that it can begin at a multiple of 2 MiB.
+  // The mapping has room to spare, so that the base can be at a multiple of 2 MiB.
   void* const room =
       file_ < 0 || ftruncate(file_, static_cast<off_t>(span_)) != 0
           ? MAP_FAILED
@@ -42,7 +42,7 @@ Arena::Arena(Device& device)
     }
     if (aligned != begin) munmap(begin, static_cast<std::size_t>(aligned - begin));
     munmap(aligned + span_, huge_page_size - static_cast<std::size_t>(aligned - begin));
-    // A child that is forked has no CUDA; without the mapping its fork is cheaper.
+    // A forked child cannot use CUDA. Without the mapping, the fork is cheaper.
     if (base_ != nullptr) madvise(base_, span_, MADV_DONTFORK);
   }
   if (base_ == nullptr) {
@@ -66,7 +66,7 @@ void* Arena::reserve(std::size_t bytes) {
     if (place != begin) gaps_[begin] = place - begin;
     if (place + size != begin + length) gaps_[place + size] = begin + length - place - size;
     if (mprotect(base_ + place, size, PROT_READ | PROT_WRITE) == 0) return base_ + place;
-    insert(place, size);  // the process has as many ranges of memory as it may have
+    insert(place, size);  // the process has reached its limit of mappings
     return nullptr;
   }
   return nullptr;
@@ -123,7 +123,7 @@ std::size_t Arena::free() const {
 }
 
 Arena& arena_of(Device& device) {
-  // Leaked: programs give memory back until the very end of the process.
+  // Never destroyed: programs free memory until the very end of the process.
   static std::mutex mutex;
   static auto* const arenas = new std::vector<std::unique_ptr<Arena>>(static_cast<std::size_t>(device_count()));
   const std::lock_guard lock(mutex);

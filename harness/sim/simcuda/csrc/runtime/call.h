@@ -1,4 +1,4 @@
-// How each function of the interface begins and ends.
+// The prologue and epilogue of each function of the interface.
 #pragma once
 
 #include <new>
@@ -11,16 +11,16 @@
 
 namespace simcuda {
 
-// What must hold before a call does its work.
+// The conditions that must hold before a call does its work.
 enum class Needs {
   nothing,  // works in a forked child and in a host function, and initialises nothing
   driver,   // initialises CUDA in this process; a child forked after that gets cudaErrorInitializationError
-  device,   // and the current device has not failed: its sticky error is returned otherwise
+  device,   // and the current device has not failed: otherwise the call returns its sticky error
 };
 
 cudaError_t begin_call(const char* name, Needs needs);
 
-// The body returns a cudaError_t or nothing, and may throw Error. `name` is counted (SIMCUDA_TRACE).
+// The body returns a cudaError_t or nothing, and may throw Error. Calls are counted by `name` (SIMCUDA_TRACE).
 template <Needs needs, typename Body>
 cudaError_t call(const char* name, Body&& body) noexcept {
   activity::Call record(name);
@@ -41,7 +41,7 @@ cudaError_t call(const char* name, Body&& body) noexcept {
   }
 }
 
-// In SIMCUDA_CALL(needs, { ... }) the body is the rest of the function.
+// SIMCUDA_CALL(needs, { ... }) takes the rest of the function as its body.
 #define SIMCUDA_CALL(needs, ...) return ::simcuda::call<::simcuda::Needs::needs>(__func__, [&]() __VA_ARGS__)
 
 }  // namespace simcuda

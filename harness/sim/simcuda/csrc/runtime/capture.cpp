@@ -26,7 +26,7 @@ void forget(const std::shared_ptr<Capture>& capture) {
   lasting.store(static_cast<int>(captures().size()), std::memory_order_release);
 }
 
-// Whether all that the other streams did comes before what the first stream did last.
+// Whether the first stream's last node depends on all nodes of the other streams.
 bool joined(const Capture& capture) {
   std::set<const Node*> reached;
   std::vector<const Node*> open(capture.members.front().tail.begin(), capture.members.front().tail.end());

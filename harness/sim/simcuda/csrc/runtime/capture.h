@@ -1,5 +1,5 @@
-// Captures: streams whose operations become nodes of a graph. CUDA Runtime API, "Stream Management", the functions that
-// have Capture in their names; CUDA Programming Guide, "Creating a Graph Using Stream Capture".
+// Captures: streams whose operations become nodes of a graph. CUDA Runtime API, "Stream Management", the functions with
+// Capture in their names; CUDA Programming Guide, "Creating a Graph Using Stream Capture".
 #pragma once
 
 #include <driver_types.h>
@@ -16,55 +16,55 @@
 
 namespace simcuda {
 
-// All of it is guarded by the mutex of graphs.
+// The mutex of graphs guards all fields.
 struct Capture {
   struct Member {
     std::shared_ptr<Stream> stream;
-    std::vector<Node*> tail;  // what the next operation needs
+    std::vector<Node*> tail;  // dependencies of the next operation
     void join(const std::vector<Node*>& nodes);
   };
 
   unsigned long long id = 0;
   std::shared_ptr<Graph> graph;
-  bool given_graph = false;  // by the program, which goes on to own it
+  bool given_graph = false;  // the program created the graph, and keeps owning it
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;
   bool invalid = false;
-  std::vector<Member> members;  // the stream that began it is the first
+  std::vector<Member> members;  // the first one began the capture
 
   Member* member(const Stream& stream);
-  // It ends in cudaErrorStreamCaptureInvalidated.
+  // Makes the capture end with cudaErrorStreamCaptureInvalidated.
   void invalidate(const char* why);
 };
 
-// Whether any stream of this process is being captured. Costs one load.
+// Returns whether any stream of this process is capturing. Costs one load.
 bool any_capture();
-// The capture that the stream is in, or null.
+// Returns the stream's capture, or null.
 std::shared_ptr<Capture> capture_of(const Stream& stream);
 
-// Queues the operation, or adds it to the stream's capture. Returns the device's sticky error, or the capture's.
+// Queues the operation, or adds it to the stream's capture. Returns the sticky error of the device or of the capture.
 cudaError_t submit(Stream& stream, Operation operation);
 
-// These four come at the beginning of calls. They invalidate the captures that stand in the way and throw Error.
+// Calls begin with one of these four. They invalidate the captures that conflict with the call, and throw Error.
 //
-// Calls that are unsafe in a capture (memory that is made or given back, questions after an event): refused if the mode
-// of the calling thread and those of captures say so. CUDA Runtime API, cudaThreadExchangeStreamCaptureMode.
+// Calls that are unsafe in a capture, such as allocating, freeing, and querying an event: refused depending on the
+// calling thread's mode and the captures' modes. CUDA Runtime API, cudaThreadExchangeStreamCaptureMode.
 void forbid_unsafe(const char* call);
-// Calls that ask for the state of a stream, or wait for it: refused while it is captured.
+// Calls that query a stream, or wait for it: refused while it is capturing.
 void forbid_captured(const Stream& stream, const char* call);
-// Calls that wait for a device: refused while any of its streams is captured.
+// Calls that wait for a device: refused while any of its streams is capturing.
 void forbid_captured(const Device& device, const char* call);
-// Work for the legacy stream: refused while a blocking stream of the device is captured.
+// Work on the legacy stream: refused while a blocking stream of the device is capturing.
 void forbid_implicit(const Stream& stream, const char* call);
 
-// Asking for the state of the legacy stream's capture: refused as well, but harms no capture.
+// Querying the capture of the legacy stream: refused as well, but invalidates no capture.
 void refuse_implicit(const Stream& stream);
 
 void begin_capture(Stream& stream, std::shared_ptr<Graph> graph, bool given, const std::vector<Node*>& tail,
                    cudaStreamCaptureMode mode);
 std::shared_ptr<Graph> end_capture(Stream& stream);
 cudaStreamCaptureMode exchange_mode(cudaStreamCaptureMode mode);  // of the calling thread
-// For a stream that is destroyed: its capture is of no use any longer.
+// For a stream that is destroyed: its capture can no longer be ended.
 void leave_capture(Stream& stream);
 
 }  // namespace simcuda

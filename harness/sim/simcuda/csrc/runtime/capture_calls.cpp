@@ -1,4 +1,4 @@
-// The interface: captures of streams.
+// The interface: stream capture.
 #include <cuda_runtime_api.h>
 
 #include <memory>
@@ -52,7 +52,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t
   SIMCUDA_CALL(driver, {
     if (graph != nullptr) *graph = nullptr;
     const auto captured = end_capture(*find_stream(stream));
-    // torch leaves it out for captures to a graph that it knows.
+    // torch omits the argument for captures to a graph that it already has.
     if (graph != nullptr) *graph = captured->handle();
   });
 }
@@ -83,7 +83,7 @@ SIMCUDA_EXPORT cudaError_t SIMCUDA_WITH_EDGES(cudaStreamGetCaptureInfo,
     const auto& tail = capture->member(*found)->tail;
     if (id) *id = capture->id;
     if (graph) *graph = capture->graph->handle();
-    // Handles of nodes are their addresses.
+    // A node's handle is its address.
     if (dependencies) *dependencies = reinterpret_cast<const cudaGraphNode_t*>(tail.data());
     if (edges) *edges = nullptr;  // all have default data
     if (count) *count = tail.size();

@@ -1,4 +1,4 @@
-// The values that conditional nodes look at, of the launch that the calling thread runs.
+// The values of conditional nodes, for the launch that the calling thread runs.
 #pragma once
 
 #include <driver_types.h>
@@ -9,7 +9,7 @@ namespace simcuda {
 
 using Conditions = std::unordered_map<cudaGraphConditionalHandle, unsigned>;
 
-// While it lives, the calling thread runs a launch that has these values.
+// While it exists, the calling thread runs a launch with these values.
 class ConditionScope {
  public:
   explicit ConditionScope(Conditions& conditions);
@@ -21,7 +21,7 @@ class ConditionScope {
   Conditions* const before_;
 };
 
-// Nothing outside of a launch.
+// Has no effect outside a launch.
 void set_condition(cudaGraphConditionalHandle handle, unsigned value);
 
 }  // namespace simcuda

@@ -17,7 +17,7 @@
 
 namespace simcuda {
 
-// That of one device. What is asked of it before it is made finds no stream.
+// The context of one device. Before it is made, it has no streams.
 class Context {
  public:
   explicit Context(Device& device) : device_(device) {}
@@ -41,9 +41,9 @@ class Context {
   std::once_flag woken_;
   StreamOrder order_;
   std::shared_ptr<Stream> legacy_;
-  std::mutex mutex_;  // of the lists
+  std::mutex mutex_;  // guards the two lists
   std::vector<std::shared_ptr<Stream>> streams_;
-  std::vector<std::shared_ptr<work::Queue>> leaving_;  // of destroyed streams, while they are busy
+  std::vector<std::shared_ptr<work::Queue>> leaving_;  // queues of destroyed streams, until they are idle
 };
 
 namespace {
@@ -63,17 +63,17 @@ Context& context_of(const Device& device) {
   return *(*contexts)[static_cast<std::size_t>(device.index)];
 }
 
-// What a context takes of a device's memory: no process ever has all of it.
+// The device memory that a context uses: no process ever gets all of the memory.
 constexpr std::size_t context_memory(std::size_t memory) {
   return std::min(std::size_t{16} << 20, memory / 16 / page_size * page_size);
 }
 
-// The calling thread's own default streams, one a device, made at their first use.
+// The calling thread's default streams, one per device, created at first use.
 struct PerThread {
   std::vector<std::shared_ptr<Stream>> streams;
   ~PerThread() {
     if (forked()) {
-      // The locks may be held by threads that this process does not have.
+      // In a forked child, threads that no longer exist may hold the locks, so the streams are leaked.
       new std::vector<std::shared_ptr<Stream>>(std::move(streams));
       return;
     }

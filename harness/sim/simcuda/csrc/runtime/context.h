@@ -1,4 +1,4 @@
-// The context of a device, made at the first use of the device: what it takes of the memory, and its streams.
+// The context of a device, created at the device's first use: its share of the memory, and its streams.
 #pragma once
 
 #include <driver_types.h>
@@ -10,18 +10,18 @@
 
 namespace simcuda {
 
-// Makes the context, at the first call. Memory, streams and work need one.
+// Creates the context, at the first call. Memory, streams and work need it.
 void wake(Device& device);
 bool awake(const Device& device);
 
-// Waits until all that was queued on all streams so far is done, whatever fails or is captured.
+// Waits until all work queued so far on all streams is done, regardless of failures and captures.
 void drain(Device& device);
 
 std::shared_ptr<Stream> create_stream(Device& device, unsigned flags, int priority);
-void destroy_stream(Stream& stream);  // it is no stream any longer; what is queued goes on
+void destroy_stream(Stream& stream);  // invalidates the handle; queued work still runs
 
-// 0 and cudaStreamLegacy are the current device's legacy stream, cudaStreamPerThread the calling thread's own. Throws
-// Error(cudaErrorInvalidResourceHandle).
+// 0 and cudaStreamLegacy are the current device's legacy stream; cudaStreamPerThread is the calling thread's default
+// stream. Throws Error(cudaErrorInvalidResourceHandle).
 std::shared_ptr<Stream> find_stream(cudaStream_t handle);
 
 }  // namespace simcuda

@@ -17,7 +17,7 @@ namespace simcuda {
 
 namespace {
 
-// What a copy must know of a side. Memory that nobody has registered is pageable, and the host's.
+// The properties of one side of a copy. Unregistered memory is pageable host memory.
 struct Place {
   bool pageable, host, device;  // managed and pinned memory can be used as either
   SimcudaPlace told;
@@ -28,12 +28,12 @@ SimcudaPlace told_of(const Allocation& allocation) {
   return {allocation.on_device() ? SimcudaMemory::device : SimcudaMemory::managed, allocation.device->index};
 }
 
-// Throws Error(cudaErrorInvalidValue) if the side leaves the allocation that it begins in.
+// Throws Error(cudaErrorInvalidValue) if the side exceeds the allocation that contains its first byte.
 Place place_of(const Copy& copy, const Copy::Side& side) {
   check(side.address != nullptr);
   const auto found = find_allocation(side.address);
   if (!found) return {true, true, false, {SimcudaMemory::pageable, -1}};
-  // Ranges of virtual memory may lie next to each other, as parts of one.
+  // Adjacent ranges of virtual memory can form one range.
   if (found->kind != Allocation::Kind::mapped) {
     const char* const last = side.at(copy.height - 1, copy.depth - 1) + copy.width - 1;
     check(found->contains(last) || found->kind == Allocation::Kind::registered);
@@ -68,7 +68,7 @@ const char* name_of(const Place& to, const Place& from) {
   return to.host ? "Memcpy DtoH" : "Memcpy DtoD";
 }
 
-// The work of a copy, of which observers learn what it is.
+// Returns the work of a copy, which describes itself to observers.
 Work work_of(const Copy& copy, const Place& to, const Place& from, bool synchronous) {
   return [copy, to = to.told, from = from.told, synchronous] {
     activity::describe_copy(copy.bytes(), from, to, !synchronous);
@@ -108,7 +108,7 @@ struct Fill {
   }
 };
 
-// Of device memory; managed and pinned memory can be filled as well.
+// Returns a fill of device memory. Managed and pinned memory can be filled, too.
 Fill fill_of(const cudaMemsetParamsV2& params, bool synchronous) {
   check(params.dst != nullptr && params.width != 0 && params.height != 0);
   check(params.elementSize == 1 || params.elementSize == 2 || params.elementSize == 4);
@@ -184,7 +184,7 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
     operation.params.memcpy.copyParams = copy.params(kind);
     return submit(stream, std::move(operation));
   }
-  // The source is staged before the call returns; what a copy to pageable memory writes is there when it does.
+  // The source is staged before the call returns. The data of a copy to pageable memory is there when the call returns.
   if (from.pageable && !to.pageable && !to.host) {
     const auto staged = std::make_shared_for_overwrite<char[]>(copy.bytes());
     Copy in = copy, out = copy;
@@ -195,7 +195,7 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
   }
   operation.work = work_of(copy, to, from, synchronous);
   if (const cudaError_t error = submit(stream, std::move(operation)); error != cudaSuccess) return error;
-  // Between devices, or within one, the host waits in no case.
+  // The host never waits for copies between devices or within one.
   const bool devices = !to.host && !from.host;
   if (to.pageable || (synchronous && !devices)) {
     stream.drain();
@@ -209,10 +209,10 @@ cudaError_t fill(Stream& stream, void* address, std::size_t pitch, int value, st
   if (width == 0 || height == 0) return cudaSuccess;
   wake(stream.device());
   if (synchronous) forbid_implicit(stream, "cudaMemset");
-  // CUDA keeps the lowest byte.
+  // CUDA uses the lowest byte.
   const cudaError_t error = submit(
       stream, fill_operation({address, pitch, static_cast<unsigned>(value) & 0xffU, 1, width, height}, synchronous));
-  // It does not wait for device memory to be filled.
+  // The call does not wait for fills of device memory.
   if (error == cudaSuccess && synchronous && !find_allocation(address)->on_device()) stream.drain();
   return error;
 }

@@ -72,8 +72,8 @@ SIMCUDA_EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const vo
 
 #if CUDART_VERSION >= 13000
 
-// A stream that is captured refuses it, and its capture goes on without the copies: https://github.com/rapidsai/rmm,
-// issue 2518, seen with CUDA 13.
+// A capturing stream refuses the call, and its capture continues without the copies, as seen with CUDA 13:
+// https://github.com/rapidsai/rmm, issue 2518.
 SIMCUDA_EXPORT cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* bytes,
                                                 size_t count, cudaMemcpyAttributes* attributes, size_t* first,
                                                 size_t groups, cudaStream_t handle) {
@@ -153,7 +153,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int va
   SIMCUDA_CALL(device, { return fill(*find_stream(stream), address, pitch, value, width, height, asynchronous); });
 }
 
-// The rows of all slices are as far from each other as those of one, as long as slices are filled whole.
+// If slices are filled as a whole, all rows have the same distance.
 static cudaError_t fill_box(Stream& stream, const cudaPitchedPtr& to, int value, const cudaExtent& extent, bool waits) {
   if (extent.height == to.ysize || extent.depth <= 1) {
     return fill(stream, to.ptr, to.pitch, value, extent.width, extent.height * extent.depth, waits);

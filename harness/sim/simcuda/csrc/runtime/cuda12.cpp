@@ -1,11 +1,11 @@
-// The interface: calls of CUDA 12 that CUDA 13 no longer has. Edges of graphs have no data in them.
+// The interface: calls of CUDA 12 that CUDA 13 lacks. Their graph edges have no data.
 #include "versions.h"
 
 #if CUDART_VERSION < 13000
 
 #include "call.h"
 
-// The header makes it cudaStreamGetCaptureInfo_v2.
+// The header renames this to cudaStreamGetCaptureInfo_v2.
 SIMCUDA_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* result,
                                                     unsigned long long* id, cudaGraph_t* graph,
                                                     const cudaGraphNode_t** dependencies, size_t* count) {

@@ -15,9 +15,9 @@ namespace {
 
 thread_local int current = 0;
 
-// The devices that CUDA_VISIBLE_DEVICES leaves, by their numbers in the machine. CUDA Programming Guide, "CUDA
-// Environment Variables": indices, or beginnings of UUIDs; what follows an entry that is no device is not visible, and
-// a device that is named twice leaves none.
+// Returns the devices that CUDA_VISIBLE_DEVICES selects, by their numbers in the machine. CUDA Programming Guide, "CUDA
+// Environment Variables": entries are indices or prefixes of UUIDs. An invalid entry ends the list, and a device that
+// occurs twice empties it.
 std::vector<int> visible(const char* mask, int count) {
   std::vector<int> numbers;
   if (mask == nullptr) {
@@ -34,7 +34,7 @@ std::vector<int> visible(const char* mask, int count) {
     } else if (name.starts_with("GPU-")) {
       for (int number = 0; number < count; ++number) {
         if (!machine::uuid(number).starts_with(name)) continue;
-        if (found >= 0) return numbers;  // it could mean either
+        if (found >= 0) return numbers;  // ambiguous
         found = number;
       }
     }

@@ -1,4 +1,4 @@
-// The visible devices: what they are, their sticky errors, and which of them each thread uses.
+// The visible devices: their properties, their sticky errors, and the current device of each thread.
 #pragma once
 
 #include <driver_types.h>
@@ -14,11 +14,11 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const int index;           // among the visible ones
-  const int number;          // among all of the machine
+  const int index;           // among the visible devices
+  const int number;          // among all devices of the machine
   const std::size_t memory;  // bytes
 
-  // A sticky error: the first one stays until the process ends.
+  // Sets the sticky error. The first one stays until the process ends.
   void fail(cudaError_t error, const char* why);
   cudaError_t error() const { return error_.load(std::memory_order_acquire); }
 

@@ -94,7 +94,7 @@ SIMCUDA_EXPORT cudaError_t cudaSetDeviceFlags(unsigned flags) {
   SIMCUDA_CALL(driver, {
     check((flags & ~known_flags) == 0);
     const unsigned schedule = flags & cudaDeviceScheduleMask;
-    check((schedule & (schedule - 1)) == 0);  // one at most
+    check((schedule & (schedule - 1)) == 0);  // at most one of them
     device_flags[current_device().index] = flags;
   });
 }
@@ -119,8 +119,8 @@ SIMCUDA_EXPORT cudaError_t cudaDeviceSynchronize() {
   });
 }
 
-// What the program has of the device stays usable; a sticky error stays too, since CUDA does not promise that a context
-// which has failed can be made anew in the same process.
+// The program's resources on the device stay valid. A sticky error stays, too, since CUDA does not promise that a
+// failed context can be recreated in the same process.
 SIMCUDA_EXPORT cudaError_t cudaDeviceReset() {
   SIMCUDA_CALL(driver, {
     Device& device = current_device();

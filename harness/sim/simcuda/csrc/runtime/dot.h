@@ -1,4 +1,4 @@
-// Graphs in the language of Graphviz.
+// Graphs in Graphviz's DOT language.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the driver, libcuda, asks the runtime for.
+// Functions of the runtime that the driver, libcuda, calls.
 
 #include <atomic>
 #include <chrono>
@@ -34,7 +34,7 @@ unsigned long long read(const void* address, unsigned size) {
                    : __atomic_load_n(static_cast<const std::uint64_t*>(address), __ATOMIC_ACQUIRE);
 }
 
-// CUDA Driver API, CUstreamWaitValue_flags: the comparison is one of values that go round.
+// CUDA Driver API, CUstreamWaitValue_flags: the comparison wraps around.
 bool holds(unsigned long long found, unsigned long long wanted, unsigned size, unsigned flags) {
   const auto difference = size == 4 ? static_cast<std::int32_t>(static_cast<std::uint32_t>(found - wanted))
                                     : static_cast<std::int64_t>(found - wanted);
@@ -89,8 +89,8 @@ SIMCUDA_EXPORT CUresult simcudaStreamWriteValue(cudaStream_t handle, void* addre
   });
 }
 
-// The memory tells nobody that it is written, so somebody must look: once the stream has come here, a thread does, and
-// ends with the wait.
+// Writes to the memory cannot notify a waiter, so a thread polls it from the time when the stream reaches the wait
+// until the wait ends.
 SIMCUDA_EXPORT CUresult simcudaStreamWaitValue(cudaStream_t handle, const void* address, unsigned long long value,
                                                unsigned size, unsigned flags) {
   return driver_call(__func__, [&]() -> cudaError_t {

@@ -1,6 +1,6 @@
 // Entry points of the driver, for callers of the runtime. CUDA Runtime API, "Driver Entry Point Access".
 //
-// The driver, libcuda, needs the runtime, not the other way round: it is opened when somebody asks.
+// The driver, libcuda, depends on the runtime, so the runtime loads it only on request.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ namespace {
 
 using GetProcAddress = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
 
-// The one beside this library; null if there is none.
+// Loads the driver from this library's folder; null if there is none.
 GetProcAddress driver() {
   static const GetProcAddress found = [] {
     Dl_info self;
@@ -40,7 +40,7 @@ cudaError_t find(const char* symbol, void** function, unsigned version, unsigned
   *function = nullptr;
   auto result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (driver() != nullptr) driver()(symbol, function, static_cast<int>(version), flags, &result);
-  // A symbol that is not found is no error of the call, if the caller asks for the status.
+  // An unknown symbol is not an error of the call if the caller asks for the status.
   if (status != nullptr) {
     *status = result == CU_GET_PROC_ADDRESS_SUCCESS            ? cudaDriverEntryPointSuccess
               : result == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND ? cudaDriverEntryPointSymbolNotFound

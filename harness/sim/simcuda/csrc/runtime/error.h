@@ -1,4 +1,4 @@
-// CUDA's errors: their names and texts, the last one of each thread, and the exception that stands for one.
+// CUDA's errors: their names and texts, the last error of each thread, and the exception for an error.
 #pragma once
 
 #include <driver_types.h>
@@ -10,8 +10,8 @@ namespace simcuda {
 const char* error_name(cudaError_t error);
 const char* error_text(cudaError_t error);
 
-// Thrown within the runtime; `call` makes a return value of it. Conditions that programs poll for (cudaErrorNotReady)
-// are returned instead.
+// Thrown within the runtime; `call` converts it to a return value. Results that programs poll for (cudaErrorNotReady)
+// are returned, not thrown.
 class Error : public std::exception {
  public:
   explicit Error(cudaError_t code) : code(code) {}
@@ -26,9 +26,9 @@ inline void check(cudaError_t error) {
   if (error != cudaSuccess) throw Error(error);
 }
 
-// Notes an error, if it is one, as the calling thread's last, and returns it.
+// Sets the calling thread's last error unless `error` is cudaSuccess, and returns `error`.
 cudaError_t fail(cudaError_t error);
 cudaError_t last_error();
-cudaError_t take_last_error();  // forgets it
+cudaError_t take_last_error();  // and resets it
 
 }  // namespace simcuda

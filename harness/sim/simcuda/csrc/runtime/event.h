@@ -1,4 +1,4 @@
-// Events: what was queued on a stream when they were last recorded, in this process or in another one.
+// Events: the work queued on a stream when the event was last recorded, in this process or in another one.
 #pragma once
 
 #include <driver_types.h>
@@ -28,20 +28,20 @@ class Event : public std::enable_shared_from_this<Event> {
   bool timing() const { return !(flags_ & cudaEventDisableTiming); }
   cudaEvent_t handle() { return reinterpret_cast<cudaEvent_t>(this); }
 
-  // What was last recorded; null if nothing was, or in a capture.
+  // The mark of the last record; null if there is none, or if it was in a capture.
   std::shared_ptr<Mark> mark() const;
-  void set_mark(std::shared_ptr<Mark> mark);  // it was recorded, by a stream or by a graph
+  void set_mark(std::shared_ptr<Mark> mark);  // called by a record on a stream or in a graph
 
-  // What it is told under: its number, and that of its last record.
+  // The event's identity in reports: its number, and the number of its last record.
   activity::EventRecord told() const { return {device_.index, number_, record_.load(std::memory_order_relaxed)}; }
   void count_record(bool observed) { record_.store(observed ? activity::next_record() : 0, std::memory_order_relaxed); }
 
-  // Of the capture that it was last recorded in; under the mutex of graphs.
-  std::atomic<bool> captured{false};  // stays true when the capture is gone
+  // The capture of the last record, guarded by the mutex of graphs.
+  std::atomic<bool> captured{false};  // stays true after the capture has ended
   std::weak_ptr<Capture> capture;
   std::vector<Node*> nodes;
 
-  std::shared_ptr<IpcEventPage> page;  // of an interprocess event
+  std::shared_ptr<IpcEventPage> page;  // only for an interprocess event
 
  private:
   Device& device_;
@@ -54,6 +54,6 @@ class Event : public std::enable_shared_from_this<Event> {
 
 std::shared_ptr<Event> find_event(cudaEvent_t handle);  // throws Error(cudaErrorInvalidResourceHandle)
 void add_event(std::shared_ptr<Event> event);
-void remove_event(cudaEvent_t handle);  // throws the same
+void remove_event(cudaEvent_t handle);  // throws the same error
 
 }  // namespace simcuda

@@ -1,4 +1,4 @@
-// The interface: events. They are recorded by streams and in captures, and streams and the host wait for them.
+// The interface: events. Streams and captures record them; streams and the host wait for them.
 #include <cuda_runtime_api.h>
 
 #include <chrono>
@@ -23,8 +23,8 @@ namespace {
 
 constexpr unsigned known_flags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
 
-// CUDA Programming Guide, "Prohibited and Unhandled Operations": an event of a capture is not scheduled for execution,
-// so that nobody can ask for its state. The capture is invalidated.
+// CUDA Programming Guide, "Prohibited and Unhandled Operations": an event in a capture is not scheduled for execution,
+// so querying it is invalid. The capture is invalidated.
 void forbid_captured(Event& event, const char* call) {
   const std::lock_guard lock(graphs_mutex());
   if (!event.captured) return;
@@ -32,7 +32,7 @@ void forbid_captured(Event& event, const char* call) {
   throw Error(cudaErrorCapturedEvent);
 }
 
-// What has to be done for the last record to be; null if there is none.
+// Returns the mark that finishes with the last record; null if there is none.
 std::shared_ptr<Mark> last(Event& event) {
   if (event.page) return IpcEventPage::mark(event.page);
   return event.mark();
@@ -93,7 +93,7 @@ void describe_wait(const Stream& stream, const Event& event) {
   activity::describe_wait(SimcudaWait::stream_for_event, stream.device().index, stream.activity_id(), event.told());
 }
 
-// The host waits for an event, or asks for it.
+// Reports that the host waits for an event, or queries it.
 void describe_wait(const Event& event) {
   activity::describe_wait(SimcudaWait::event, event.device().index, simcuda_no_stream, event.told());
 }

@@ -218,7 +218,7 @@ Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
   append(*program, graph, nullptr);
   auto source = graph.clone();
   forget_graph(source->handle());
-  // The nodes that this graph was made of still name its steps.
+  // Nodes of the graph from which this one was instantiated still identify its steps.
   std::map<unsigned long long, unsigned long long> numbers;
   for (std::size_t i = 0; i < ours.size(); ++i) numbers[theirs[i]->id] = ours[i]->id;
   for (Step& step : *program) {

@@ -1,4 +1,4 @@
-// Executable graphs: what cudaGraphInstantiate makes of a graph, and their launches.
+// Executable graphs, the results of cudaGraphInstantiate, and their launches.
 #pragma once
 
 #include <driver_types.h>
@@ -23,14 +23,14 @@ class Exec : public std::enable_shared_from_this<Exec> {
   unsigned long long flags() const { return flags_; }
   std::uint32_t number() const { return number_; }  // for observers
 
-  // Behind what was launched on the stream, and behind earlier launches of this graph. What the graph records is
-  // pending from now on. On a captured stream it becomes a child graph node.
+  // Queues the graph after earlier work of the stream and after earlier launches of this graph. The events that it
+  // records are pending from now on. On a capturing stream, the launch becomes a child graph node.
   cudaError_t launch(Stream& stream);
 
-  // Takes over what the nodes of a graph of the same shape do. Returns the node that does not match, or null.
-  // `result` tells why.
+  // Takes over the operations of a graph with the same topology. Returns the node that does not match, or null.
+  // `result` is the reason.
   Node* update(const Graph& graph, cudaGraphExecUpdateResult& result);
-  // The same for one node, by its original.
+  // Do the same for one node, given as a node of the original graph.
   void replace(const Node& node, const Operation& operation);
   void set_event(const Node& node, std::shared_ptr<Event> event);
   void enable(const Node& node, bool enabled);
@@ -40,9 +40,9 @@ class Exec : public std::enable_shared_from_this<Exec> {
   struct Step;
   using Program = std::vector<Step>;
   struct Step {
-    unsigned long long node = 0;  // its number in the graph; steps of child graphs have that of the child graph node
-    bool top = true;              // of the graph itself, not of a child
-    std::uint64_t told = 0;       // the number that observers know it by
+    unsigned long long node = 0;  // number in the graph; for steps of child graphs, that of the child graph node
+    bool top = true;              // whether it belongs to the graph itself, not to a child
+    std::uint64_t told = 0;       // the node's number for observers
     cudaGraphNodeType type;
     int device;
     Operation operation;
@@ -54,23 +54,24 @@ class Exec : public std::enable_shared_from_this<Exec> {
   };
 
   void append(Program& program, const Graph& graph, const unsigned long long* child) const;
-  // `whole`: all of a body of a conditional node. Otherwise the first halves of operations have begun before.
+  // Runs steps. With `whole`, for the body of a conditional node, also runs the first parts of operations, which have
+  // otherwise begun before.
   void run(const Program& program, std::size_t begin, std::size_t end, bool whole = false);
   void run_conditional(const Step& step);
-  Step& step(const Node& node);  // of a program that no launch uses; throws Error
+  Step& step(const Node& node);  // no launch may use the program; throws Error
 
   const unsigned long long flags_;
   const std::uint32_t number_ = activity::next_graph();
   mutable std::mutex mutex_;
-  std::shared_ptr<Program> program_;  // launches share it: changes are made to a copy
-  std::shared_ptr<Graph> source_;     // for captures of a launch; keeps the user objects
+  std::shared_ptr<Program> program_;  // launches share it, so changes are made to a copy
+  std::shared_ptr<Graph> source_;     // for captures of a launch; keeps the user objects alive
   std::shared_ptr<Mark> last_;
   std::vector<std::shared_ptr<Conditional>> conditionals_;
-  Conditions values_;  // used by the launch that runs
+  Conditions values_;  // used by the running launch
 };
 
 void add_exec(std::shared_ptr<Exec> exec);
 std::shared_ptr<Exec> find_exec(cudaGraphExec_t handle);    // throws Error(cudaErrorInvalidValue)
-std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle);  // null if it is none
+std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle);  // null if the handle is unknown
 
 }  // namespace simcuda

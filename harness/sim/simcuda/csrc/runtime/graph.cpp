@@ -17,13 +17,13 @@ Handles<Graph>& graphs() {
   return *graphs;
 }
 
-// Under the mutex of graphs.
+// Guarded by the mutex of graphs.
 std::unordered_set<const Node*>& nodes() {
   static auto* const nodes = new std::unordered_set<const Node*>;
   return *nodes;
 }
 
-// Runs the programs' destructors of their objects, one after the other.
+// Runs the destroy functions of user objects, one after the other.
 work::Queue& destructions() {
   static auto* const queue = new std::shared_ptr<work::Queue>(std::make_shared<work::Queue>(pool(), 0));
   return **queue;
@@ -117,7 +117,7 @@ std::shared_ptr<Graph> Graph::clone() const {
 
 std::vector<Node*> Graph::sorted() const {
   const std::lock_guard lock(graphs_mutex());
-  // Nodes are most often added behind what they need: then their order is kept.
+  // Nodes are usually added after their dependencies; then this keeps their order.
   std::vector<Node*> order;
   std::unordered_set<const Node*> placed;
   std::vector<Node*> open;

@@ -1,4 +1,4 @@
-// The interface: graphs as a whole, their launches, and user objects.
+// The interface: whole graphs, their launches, and user objects.
 #include <cuda_runtime_api.h>
 
 #include <fstream>
@@ -198,7 +198,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUse
   });
 }
 
-// For observers: 0 if there is no such graph, or no such node.
+// For observers. Return 0 if there is no such graph or node.
 
 SIMCUDA_EXPORT std::uint32_t simcudaGraphNumber(const void* handle) {
   try {
@@ -226,5 +226,5 @@ SIMCUDA_EXPORT std::uint64_t simcudaGraphNodeNumber(const void* handle) {
   }
 }
 
-// For work that is simulated: as kernels call cudaGraphSetConditional.
+// For simulated work, which calls this as kernels call cudaGraphSetConditional.
 SIMCUDA_EXPORT void simcudaSetConditional(unsigned long long handle, unsigned value) { set_condition(handle, value); }

@@ -22,13 +22,13 @@ struct Use {
   std::uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
 };
 
-// What an allocation node allocates. All of its state is under one mutex.
+// The allocation of an allocation node. One mutex guards the state of all blocks.
 class Block : public std::enable_shared_from_this<Block> {
  public:
   static std::shared_ptr<Block> make(Device& device, std::size_t bytes);
   ~Block();
 
-  bool back();  // takes memory; false if there is none
+  bool back();  // takes device memory; false if there is none
   cudaError_t allocate();
   cudaError_t free();
   void trim();
@@ -40,7 +40,7 @@ class Block : public std::enable_shared_from_this<Block> {
   Block(Device& device, std::size_t bytes) : device(device), size(round_up(bytes, page_size)) {}
 
  private:
-  bool backed_ = false;  // its memory is counted
+  bool backed_ = false;  // its memory is counted against the device
   bool live_ = false;    // allocated and not freed
 };
 
@@ -48,7 +48,7 @@ struct State {
   std::mutex mutex;
   std::vector<Use> use{static_cast<std::size_t>(device_count())};
   std::set<Block*> blocks;
-  std::set<std::shared_ptr<Block>> live;  // stays though its graph is gone
+  std::set<std::shared_ptr<Block>> live;  // blocks that outlive their graph
 };
 State& state() {
   static auto* const state = new State;
@@ -61,7 +61,7 @@ std::shared_ptr<Block> Block::make(Device& device, std::size_t bytes) {
   auto block = std::make_shared<Block>(device, bytes);
   block->base = static_cast<char*>(arena_of(device).reserve(block->size));
   check(block->base != nullptr, cudaErrorMemoryAllocation);
-  // The table must not keep the block.
+  // The allocation table must not keep the block alive.
   auto weak = std::make_shared<std::weak_ptr<Block>>(block);
   add_allocation({block->base, bytes, Allocation::Kind::graph, &device, 0, 0, std::move(weak)});
   const std::lock_guard lock(state().mutex);
@@ -107,7 +107,7 @@ cudaError_t Block::allocate() {
 }
 
 cudaError_t Block::free() {
-  const auto self = shared_from_this();  // lives longer than the lock
+  const auto self = shared_from_this();  // outlives the lock
   const std::lock_guard lock(state().mutex);
   if (!live_) return cudaErrorInvalidValue;
   live_ = false;

@@ -1,8 +1,8 @@
-// Memory of graphs: nodes that allocate and free, and the memory of a device that they use.
+// Memory of graphs: nodes that allocate and free, and the device memory that they use.
 //
-// CUDA Programming Guide, "Graph Memory Nodes". The address is fixed when the node is made; the memory behind it is
-// taken at the first launch, and kept for later ones until cudaDeviceGraphMemTrim. A graph that allocates without
-// freeing cannot be launched again before the program, or another graph, has freed what it allocated.
+// CUDA Programming Guide, "Graph Memory Nodes". Creating a node fixes its address. The first launch takes the memory,
+// which is kept for later ones until cudaDeviceGraphMemTrim. A graph that allocates without freeing cannot be launched
+// again until the program, or another graph, has freed its allocation.
 #pragma once
 
 #include <driver_types.h>
@@ -16,23 +16,26 @@
 
 namespace simcuda {
 
-// An allocation node, whose address is then known; and a free node. Throw Error(cudaErrorInvalidValue).
+// Return the operations of an allocation node, whose address they set, and of a free node. Throw
+// Error(cudaErrorInvalidValue).
 Operation allocation_operation(Device& device, std::size_t bytes, void** address);
 Operation free_operation(void* address);
 
-// cudaMallocAsync and cudaFreeAsync of a stream that is captured.
+// cudaMallocAsync and cudaFreeAsync on a capturing stream.
 cudaError_t capture_allocation(Stream& stream, Device& device, void** address, std::size_t bytes);
 cudaError_t capture_free(Stream& stream, void* address);
 
-// Outside of graphs. Throws Error(cudaErrorInvalidValue) if no launch has allocated it since it was freed.
+// Frees the memory outside of graphs. Throws Error(cudaErrorInvalidValue) if no launch has allocated it since it was
+// last freed.
 void free_graph_memory(const Allocation& allocation);
-// Before a launch with cudaGraphInstantiateFlagAutoFreeOnLaunch, of each node: frees what an earlier launch left.
+// Frees memory that an earlier launch left allocated. Called for each node before a launch with
+// cudaGraphInstantiateFlagAutoFreeOnLaunch.
 void free_if_left(const Operation& operation);
 
-// The memory of a device that graphs use, and have used at most. Throw Error(cudaErrorInvalidValue).
+// The current and the maximum memory of a device that graphs use. Throw Error(cudaErrorInvalidValue).
 void graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which, void* value);
-void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which);  // to what is current
-// Waits for the device, and gives it back what no graph uses.
+void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which);  // to the current value
+// Waits for the device, and returns the memory that no graph uses to it.
 void trim_graph_memory(Device& device);
 
 }  // namespace simcuda

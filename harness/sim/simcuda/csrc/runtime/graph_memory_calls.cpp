@@ -1,4 +1,4 @@
-// The interface: the memory of graphs.
+// The interface: graph memory.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The objects that programs hold by handles: an address that is no handle, or no longer one, is told from others.
+// Objects that programs hold by handle. A value that is not a handle, or no longer one, is detected.
 #pragma once
 
 #include <memory>
@@ -18,13 +18,13 @@ class Handles {
     const void* const key = object.get();
     objects_[key] = std::move(object);
   }
-  // Null if it is none.
+  // Returns null if the handle is unknown.
   std::shared_ptr<Object> find(const void* handle) const {
     const std::shared_lock lock(mutex_);
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
-  // The object, which is no longer known; null if it was not.
+  // Removes the object and returns it; null if the handle is unknown.
   std::shared_ptr<Object> remove(const void* handle) {
     const std::unique_lock lock(mutex_);
     const auto found = objects_.find(handle);

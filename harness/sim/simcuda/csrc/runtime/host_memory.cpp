@@ -32,11 +32,11 @@ cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, con
   return cudaSuccess;
 }
 
-// Whether the program may read the range: the driver pins pages, and cannot pin what is not there.
+// Whether all pages of the range are mapped: the driver pins pages, and cannot pin unmapped ones.
 bool mapped(const void* address, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(address) / page_size * page_size;
   const auto last = reinterpret_cast<std::uintptr_t>(address) + bytes;
-  // msync fails with ENOMEM where nothing is mapped, and does nothing otherwise.
+  // msync with MS_ASYNC fails with ENOMEM for unmapped pages, and otherwise does nothing.
   return msync(reinterpret_cast<void*>(first), last - first, MS_ASYNC) == 0;
 }
 
@@ -50,7 +50,7 @@ SIMCUDA_EXPORT cudaError_t cudaMallocHost(void** address, size_t bytes) {
   SIMCUDA_CALL(device, { return allocate_host(address, bytes, cudaHostAllocDefault, "cudaMallocHost"); });
 }
 
-// It waits for the devices, which may be copying from or to the memory.
+// The call waits for the devices, which may be copying from or to the memory.
 SIMCUDA_EXPORT cudaError_t cudaFreeHost(void* address) {
   SIMCUDA_CALL(device, {
     if (address == nullptr) return;
@@ -105,6 +105,6 @@ SIMCUDA_EXPORT cudaError_t cudaHostGetFlags(unsigned* flags, void* address) {
     check(flags != nullptr);
     const auto found = find_allocation(address);
     check(found && found->kind == Kind::host);
-    *flags = found->flags | cudaHostAllocMapped;  // with unified addressing all of it is mapped
+    *flags = found->flags | cudaHostAllocMapped;  // with unified addressing, all pinned memory is mapped
   });
 }

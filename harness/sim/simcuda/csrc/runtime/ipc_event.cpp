@@ -23,7 +23,8 @@ constexpr std::size_t page_bytes = 4096;
 constexpr auto interval = std::chrono::microseconds(200);
 constexpr std::uint64_t magic_value = 0x74766563706d6973;
 
-// What a handle holds: where another process finds the page. It is there as long as the event, or the process, lives.
+// The contents of a handle: the location of the page for other processes. The page exists while the event and the
+// process do.
 struct Content {
   std::uint64_t magic;
   pid_t process;

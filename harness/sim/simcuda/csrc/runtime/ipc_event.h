@@ -1,5 +1,5 @@
-// Events that processes share: a page of counters, and a thread that watches those that streams of this process wait
-// for.
+// Events that processes share: a page of counters per event. A thread polls the events that streams of this process
+// wait for.
 #pragma once
 
 #include <driver_types.h>
@@ -14,8 +14,8 @@ namespace simcuda {
 
 struct IpcEventPage {
   struct Counters {
-    std::atomic<std::uint64_t> recorded;  // how often it was recorded
-    std::atomic<std::uint64_t> done;      // the last record that is done
+    std::atomic<std::uint64_t> recorded;  // number of records
+    std::atomic<std::uint64_t> done;      // the last completed record
   };
 
   static std::shared_ptr<IpcEventPage> make();                                    // throws Error
@@ -28,7 +28,7 @@ struct IpcEventPage {
   std::uint64_t record() { return counters->recorded.fetch_add(1) + 1; }
   void finish(std::uint64_t record);
   bool done() const { return counters->done.load() >= counters->recorded.load(); }
-  // Finished when what was last recorded is done.
+  // Returns a mark that finishes when the last record is complete.
   static std::shared_ptr<work::Mark> mark(const std::shared_ptr<IpcEventPage>& page);
 
   Counters* counters = nullptr;
@@ -39,6 +39,6 @@ struct IpcEventPage {
   IpcEventPage() = default;
 };
 
-int watching_threads();  // 1 once one was started
+int watching_threads();  // 1 after the thread was started
 
 }  // namespace simcuda

@@ -1,8 +1,8 @@
 // Device memory of one process in another: CUDA Runtime API, "Device Management", the functions with Ipc in their
 // names.
 //
-// A handle names a part of the file that the exporting process has its device's memory in. Another process of the same
-// user opens that file through /proc, and maps the part.
+// A handle identifies a part of the file that contains the exporting process's device memory. Another process of the
+// same user opens that file through /proc, and maps the part.
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -30,14 +30,14 @@ using Kind = Allocation::Kind;
 
 namespace {
 
-// What is in the bytes of a handle.
+// The contents of a handle.
 struct Name {
   static constexpr std::uint64_t magic_value = 0x6d656d6475636d69;
   std::uint64_t magic = magic_value;
-  std::uint64_t start = 0;  // of the process, so that a later one of the same id is told from it
+  std::uint64_t start = 0;  // start time of the process, which distinguishes it from a later one with the same id
   std::int32_t process = 0, file = 0;
   std::uint64_t offset = 0, size = 0, id = 0;
-  std::int32_t device = 0;  // its number in the machine
+  std::int32_t device = 0;  // number in the machine
 
   auto key() const { return std::tie(process, start, id); }
 };
@@ -48,7 +48,7 @@ std::uint64_t start_of(int process) {
   return text.empty() ? 0 : std::stoull(text);
 }
 
-// Memory that is opened more than once is mapped once, and must be closed as often.
+// Memory that is opened repeatedly is mapped once, and must be closed as often.
 struct Opened {
   Name name;
   char* base;
@@ -103,7 +103,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void*
   });
 }
 
-// A process cannot open its own memory: cudaErrorDeviceUninitialized, as on a GPU.
+// A process cannot open its own memory: the call returns cudaErrorDeviceUninitialized, as on a GPU.
 SIMCUDA_EXPORT cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned flags) {
   SIMCUDA_CALL(device, {
     check(address != nullptr && flags == cudaIpcMemLazyEnablePeerAccess);

@@ -1,4 +1,4 @@
-// The interface: launches of kernels, and what kernels and variables of modules are asked for.
+// The interface: kernel launches, and queries of kernels and variables in modules.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -30,7 +30,8 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments
                    cudaStream_t handle) {
   check(function != nullptr, cudaErrorInvalidDeviceFunction);
   const auto stream = find_stream(handle);
-  // CUDA Programming Guide, "Stream and Event Behavior": a launch fails if the stream is not one of the current device.
+  // CUDA Programming Guide, "Stream and Event Behavior": a launch fails if the stream does not belong to the current
+  // device.
   check(&stream->device() == &current_device(), cudaErrorInvalidResourceHandle);
   const auto filled = [](dim3 size) { return size.x > 0 && size.y > 0 && size.z > 0; };
   check(filled(grid) && filled(block) && grid.y <= 65535 && grid.z <= 65535 && block.z <= 64 &&
@@ -197,7 +198,7 @@ SIMCUDA_EXPORT cudaError_t cudaGetSymbolSize(size_t* size, const void* symbol) {
   });
 }
 
-// Modules that are compiled while the program runs: nothing here could run their kernels.
+// Modules compiled at run time: nothing here could run their kernels.
 
 SIMCUDA_EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned,
                                                cudaLibraryOption*, void**, unsigned) {
@@ -237,12 +238,12 @@ SIMCUDA_EXPORT cudaError_t cudaLibraryGetUnifiedFunction(void**, cudaLibrary_t, 
   SIMCUDA_CALL(device, { return cudaErrorInvalidResourceHandle; });
 }
 
-// What the compiler puts into programs: their names and types are those of CUDA's crt/host_runtime.h.
+// The functions that the compiler inserts into programs. Names and types are those of CUDA's crt/host_runtime.h.
 
 SIMCUDA_EXPORT void** __cudaRegisterFatBinary(void*) {
   static void* handles[4096];
   static std::atomic<unsigned> next{0};
-  return &handles[next.fetch_add(1) % 4096];  // an address that nobody looks behind
+  return &handles[next.fetch_add(1) % 4096];  // callers do not dereference the handle
 }
 
 SIMCUDA_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}

@@ -24,7 +24,8 @@ namespace simcuda {
 
 namespace {
 
-// torch registers some 24,000 functions when it is imported, of which a program uses few: they are only noted then.
+// torch registers about 24,000 functions when it is imported, and a program uses few of them, so they are only recorded
+// then.
 struct Registered {
   const void* function;
   const char* name;
@@ -52,7 +53,7 @@ Registry& registry() {
 
 constexpr double nanoseconds_per_cycle = 1 / 1.98;
 
-// A simulated kernel takes its arguments at the launch and gives what it does later.
+// Reads a simulated kernel's arguments at the launch, and returns the work to run later.
 using Maker = Work (*)(void** arguments);
 
 template <typename Value>

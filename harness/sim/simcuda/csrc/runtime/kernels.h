@@ -1,4 +1,4 @@
-// The kernels that programs have registered, and what is simulated of them.
+// The kernels that programs have registered, and the simulated ones among them.
 #pragma once
 
 #include <driver_types.h>
@@ -12,19 +12,19 @@
 
 namespace simcuda {
 
-// A kernel or a variable that a module of the program has. `name` lives for ever.
+// Record a kernel or a variable of a module in the program. `name` must never be freed.
 void note_function(const void* function, const char* name);
 void note_variable(const void* symbol, std::size_t size);
 
-// The demangled name of the kernel whose host function this is. Throws Error(cudaErrorInvalidDeviceFunction).
+// Returns the demangled name of a kernel, given its host function. Throws Error(cudaErrorInvalidDeviceFunction).
 const std::string& kernel_name(const void* function);
 
-// What a launch of the kernel does. The arguments are copied. Nothing if the kernel is not simulated: that is told to
-// stderr, once for each kernel, and at each launch with SIMCUDA_TRACE.
+// Returns the operation of a launch, with copies of the arguments; nothing if the kernel is not simulated. An
+// unsimulated kernel is reported to stderr once, and at each launch with SIMCUDA_TRACE.
 std::optional<Operation> kernel_operation(const void* function, dim3 grid, dim3 block, std::size_t shared,
                                           void** arguments);
 
-// A variable of a module: its size, and its memory on the current device, zero at first. Throws
+// A variable of a module: its memory on the current device, initially zero, and its size. Throws
 // Error(cudaErrorInvalidSymbol).
 struct Variable {
   void* address;

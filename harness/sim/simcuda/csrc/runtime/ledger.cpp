@@ -22,7 +22,7 @@ std::int64_t now() {
 
 std::atomic<bool> forked{false};
 
-// The file goes with the process. A child that was forked has the same mapping, and must leave the file.
+// The process removes the file at its end. A forked child shares the mapping, and must not remove the file.
 struct Page {
   LedgerPage* page = nullptr;
   std::string path;
@@ -46,7 +46,7 @@ struct Page {
     }
   }
 
-  // The mapping stays: threads may still work.
+  // The mapping stays, since threads may still be working.
   ~Page() {
     if (page != nullptr && !forked) unlink(path.c_str());
   }
@@ -80,7 +80,7 @@ Busy::Busy(int device) : device_(device) {
 
 Busy::~Busy() {
   if (auto* const own = entry(device_)) {
-    // Read before this work is counted off: what begins just after it moves the time.
+    // Read the time before decrementing the counter: work that begins right after that changes the time.
     const std::int64_t since = own->since.load();
     if (own->running.fetch_sub(1) == 1) own->busy.fetch_add(static_cast<std::uint64_t>(now() - since));
   }

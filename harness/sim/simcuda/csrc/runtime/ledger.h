@@ -1,17 +1,17 @@
-// This process's page of the ledger that NVML reads: memory, contexts and the time in which devices worked.
+// This process's page of the ledger that NVML reads: memory, contexts and the busy time of devices.
 #pragma once
 
 #include <cstdint>
 
 namespace simcuda::ledger {
 
-// `device` is the index that counts all devices of the machine, not the visible ones alone. All of these may be called
-// at any time and from any thread; where the page cannot be made, they do nothing.
+// `device` is the index among all devices of the machine, not only the visible ones. These functions may be called at
+// any time and from any thread. If the page could not be created, they do nothing.
 void open_context(int device);
 void close_context(int device);
-void add_memory(int device, std::int64_t bytes);  // negative: given back
+void add_memory(int device, std::int64_t bytes);  // negative when memory is freed
 
-// Work runs on the device as long as one of these lives.
+// Work runs on the device while an instance exists.
 class Busy {
  public:
   explicit Busy(int device);

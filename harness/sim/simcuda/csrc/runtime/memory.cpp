@@ -12,7 +12,7 @@ void* allocate_device(Device& device, std::size_t bytes) {
   check(bytes <= device.memory, cudaErrorMemoryAllocation);
   const std::size_t size = round_up(bytes, page_size);
   if (!arena.take(size)) {
-    // Pools keep what they do not use until another one wants it.
+    // Pools keep unused memory until another user needs it.
     trim_pools(device);
     check(arena.take(size), cudaErrorMemoryAllocation);
   }

@@ -1,4 +1,4 @@
-// Device memory, that of cudaMalloc and its kin.
+// Device memory of cudaMalloc and similar functions.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace simcuda {
 
-// It counts against the device's limit. Throws Error(cudaErrorMemoryAllocation).
+// The memory counts against the device's limit. Throws Error(cudaErrorMemoryAllocation).
 void* allocate_device(Device& device, std::size_t bytes);
-void free_device(const Allocation& allocation);  // that was removed
+void free_device(const Allocation& allocation);  // the allocation is already removed from the table
 
 }  // namespace simcuda

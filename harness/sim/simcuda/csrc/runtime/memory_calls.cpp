@@ -18,7 +18,7 @@ using Kind = Allocation::Kind;
 
 namespace {
 
-constexpr std::size_t pitch_alignment = 512;  // of cudaMallocPitch, on an H100
+constexpr std::size_t pitch_alignment = 512;  // as on an H100, for cudaMallocPitch
 
 void* allocate_managed(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -72,11 +72,11 @@ SIMCUDA_EXPORT cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent exte
   });
 }
 
-// CUDA Runtime API, "API synchronization behavior": it waits for the device.
+// CUDA Runtime API, "API synchronization behavior": the call waits for the device.
 SIMCUDA_EXPORT cudaError_t cudaFree(void* address) {
   SIMCUDA_CALL(device, {
     if (address == nullptr) {
-      wake(current_device());  // programs call cudaFree(0) to make the context
+      wake(current_device());  // programs call cudaFree(0) to create the context
       return;
     }
     const auto found = find_allocation(address);
@@ -88,7 +88,7 @@ SIMCUDA_EXPORT cudaError_t cudaFree(void* address) {
       free_graph_memory(*found);
     } else {
       const auto allocation = remove_allocation(address, {Kind::device, Kind::managed, Kind::pool});
-      check(allocation.has_value());  // otherwise another thread was faster
+      check(allocation.has_value());  // otherwise another thread has freed it
       switch (allocation->kind) {
         case Kind::device:
           free_device(*allocation);

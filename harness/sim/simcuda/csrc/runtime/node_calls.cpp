@@ -1,4 +1,4 @@
-// The interface: nodes of graphs.
+// The interface: graph nodes.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -80,7 +80,7 @@ void set_exec(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraphNodeParams& p
   }
 }
 
-// Copies what is asked for, and tells how many there are.
+// Writes the nodes if `out` is given, and their number.
 void list(const std::vector<Node*>& nodes, cudaGraphNode_t* out, std::size_t* count) {
   check(count != nullptr);
   if (out != nullptr) {
@@ -111,7 +111,7 @@ SIMCUDA_EXPORT cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGrap
   });
 }
 
-// The calls for nodes whose parameters are a structure.
+// Defines the calls for nodes whose parameters are a structure.
 #define PARAMS_CALLS(KIND, PARAMS)                                                                                 \
   SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(                                                             \
       cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const PARAMS* given) { \
@@ -142,7 +142,7 @@ PARAMS_CALLS(Memcpy, cudaMemcpy3DParms)
 PARAMS_CALLS(Memset, cudaMemsetParams)
 PARAMS_CALLS(Host, cudaHostNodeParams)
 
-// The calls for nodes of events. `field` is that of cudaGraphNodeParams.
+// Defines the calls for nodes of events. `field` is the member of cudaGraphNodeParams.
 #define EVENT_CALLS(KIND, type, field)                                                                                 \
   SIMCUDA_EXPORT cudaError_t cudaGraphAdd##KIND##Node(cudaGraphNode_t* node, cudaGraph_t graph,                        \
                                                       const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) { \

@@ -13,7 +13,7 @@ namespace simcuda {
 
 namespace {
 
-// What may be in the body of a conditional node, or in a graph that a child graph node has. CUDA Runtime API,
+// Checks the nodes in the body of a conditional node, or in the graph of a child graph node. CUDA Runtime API,
 // cudaConditionalNodeParams::phGraph_out and cudaChildGraphNodeParams::graph.
 void check_child(const Graph& graph) {
   for (const auto& node : graph.nodes) {

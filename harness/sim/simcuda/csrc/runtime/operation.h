@@ -1,4 +1,4 @@
-// Operations: what streams do, at once or as nodes of graphs.
+// Operations: the work of streams, either queued or as nodes of graphs.
 #pragma once
 
 #include <driver_types.h>
@@ -10,22 +10,22 @@
 
 namespace simcuda {
 
-// What a call asks a stream to do: it is queued, or becomes a node of the stream's capture.
+// The work that a call gives to a stream. It is queued, or becomes a node of the stream's capture.
 struct Operation {
   cudaGraphNodeType type = cudaGraphNodeTypeKernel;
-  const char* name = "kernel";  // lives for ever
-  Work work;                    // may be run more than once, as part of a graph
-  // Comes before `work`, which waits until the mark is finished, by whichever thread. For work that needs others.
+  const char* name = "kernel";  // never freed
+  Work work;                    // may run more than once, as part of a graph
+  // The first part of work that needs other streams. `work` waits until any thread finishes the mark.
   Begin begin;
-  cudaGraphNodeParams params{};  // what the node's parameters are asked for; pointers in it must stay valid
-  // Of a node: called by the launching thread at each launch of a graph that has it, before anything is queued. An
-  // error that it returns is the launch's. For memory.
+  cudaGraphNodeParams params{};  // the node's parameters; pointers in it must stay valid
+  // Called by the launching thread at each launch of a graph with this node, before anything is queued. The launch
+  // returns its error. Memory nodes use it.
   std::function<cudaError_t()> at_launch;
-  // Of a node: kept as long as the node, or a graph made of it, or a replay.
+  // Kept alive as long as the node, a graph instantiated from it, or a replay.
   std::shared_ptr<void> kept;
 };
 
-// One that has no work.
+// Returns an operation without work.
 inline Operation bare_operation(cudaGraphNodeType type, const char* name) {
   Operation operation;
   operation.type = type;
@@ -33,7 +33,7 @@ inline Operation bare_operation(cudaGraphNodeType type, const char* name) {
   return operation;
 }
 
-// A function of the program, for an operation's work. Calls of CUDA from it fail.
+// Returns work that calls a function of the program. Calls of CUDA from that function fail.
 Work host_work(cudaHostFn_t function, void* data);
 
 }  // namespace simcuda

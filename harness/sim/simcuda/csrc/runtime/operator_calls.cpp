@@ -1,4 +1,4 @@
-// What operators and collectives ask the runtime for: launches, and the captures of streams.
+// Functions of the runtime that operators and collectives call: launches, and the state of captures.
 
 #include <functional>
 #include <memory>

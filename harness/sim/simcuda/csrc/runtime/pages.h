@@ -1,4 +1,4 @@
-// Pages of memory, in bytes.
+// Page sizes, in bytes.
 #pragma once
 
 #include <cstddef>

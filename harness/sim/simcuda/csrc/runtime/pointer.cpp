@@ -1,4 +1,4 @@
-// What CUDA tells of an address, and advice about memory.
+// Attributes of addresses, and memory advice.
 
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@ using namespace simcuda;
 
 namespace {
 
-// Advice is for managed memory, and for system memory where devices can read it: here they cannot.
+// Advice applies to managed memory, and to system memory on devices that can read it, which these cannot.
 void check_managed(const void* address, std::size_t bytes) {
   check(address != nullptr && bytes != 0);
   const auto found = find_allocation(address);
@@ -36,7 +36,7 @@ void check_place(int device) {
 
 }  // namespace
 
-// Memory that nobody has registered is no error: its type says so.
+// Unregistered memory is not an error: the type is cudaMemoryTypeUnregistered.
 SIMCUDA_EXPORT cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   SIMCUDA_CALL(driver, {
     check(attributes != nullptr);

@@ -1,4 +1,4 @@
-// The functions of CUDA about pools and stream-ordered memory.
+// The interface: memory pools and stream-ordered memory.
 
 #include <cuda_runtime_api.h>
 
@@ -127,7 +127,7 @@ SIMCUDA_EXPORT cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaM
   });
 }
 
-// Pools are cut from one file for each device: none of them can be given to another process by itself.
+// Pools share one file per device, so a pool cannot be exported to another process by itself.
 SIMCUDA_EXPORT cudaError_t cudaMemPoolExportToShareableHandle(void*, cudaMemPool_t pool, cudaMemAllocationHandleType,
                                                               unsigned) {
   SIMCUDA_CALL(driver, {

@@ -17,13 +17,13 @@ namespace {
 
 constexpr std::size_t chunk_bytes = std::size_t{32} << 20, rounding = 512;
 
-// Leaked, as memory may be given back until the very end of the process.
+// Never destroyed, since memory may be freed until the very end of the process.
 Handles<Pool>& pools() {
   static auto* const pools = new Handles<Pool>;
   return *pools;
 }
 
-// By the devices' indices: their default pools, those they use now, and all.
+// By device index: the default pools, the current pools, and all pools.
 struct Table {
   std::mutex mutex;
   std::vector<std::shared_ptr<Pool>> defaults{static_cast<std::size_t>(device_count())};
@@ -35,7 +35,7 @@ Table& table() {
   return *table;
 }
 
-// Most programs use no pool: what they wait for costs them nothing more.
+// Most programs use no pool, and then waiting has no extra cost.
 std::atomic<bool> any_used{false};
 
 std::shared_ptr<Pool> make_pool(Device& device, std::size_t most) {
@@ -66,7 +66,7 @@ bool Pool::Piece::ready() {
   return marks.empty();
 }
 
-// The last of its memory has been freed, but streams may still be working on it.
+// All of the pool's memory has been freed, but streams may still be using it.
 Pool::~Pool() {
   Arena& arena = arena_of(device_);
   for (auto& [address, chunk] : chunks_) {
@@ -111,7 +111,7 @@ char* Pool::cut(Chunk& chunk, std::map<char*, Piece>::iterator piece, std::size_
   return piece->first;
 }
 
-// The smallest that fits, at the lowest address.
+// Returns the smallest piece that fits, at the lowest address.
 char* Pool::find(std::size_t bytes, const Stream& stream) {
   Chunk* of = nullptr;
   std::map<char*, Piece>::iterator best;
@@ -128,7 +128,7 @@ char* Pool::find(std::size_t bytes, const Stream& stream) {
   return of == nullptr ? nullptr : cut(*of, best, bytes);
 }
 
-// What other streams have freed, all of it: the stream is to wait for them.
+// Returns free pieces that may belong to other streams, and makes the stream wait for these.
 char* Pool::find_with_wait(std::size_t bytes, Stream& stream) {
   if (!reuse_[2]) return nullptr;
   for (auto& [address, chunk] : chunks_) {
@@ -176,7 +176,7 @@ void* Pool::allocate(std::size_t bytes, Stream& stream) {
   return memory;
 }
 
-// Joins free pieces that lie next to each other and that the same streams can use.
+// Joins adjacent free pieces that were freed by the same stream.
 void Pool::join(Chunk& chunk) {
   auto& pieces = chunk.pieces;
   for (auto left = pieces.begin(); left != pieces.end();) {
@@ -196,7 +196,7 @@ void Pool::join(Chunk& chunk) {
 }
 
 void Pool::free(char* address, Stream* stream) {
-  // Taken before the lock: a mark waits for nobody, but streams have locks of their own.
+  // Created before taking the lock: a mark waits for nothing, but streams have their own locks.
   const auto mark = stream == nullptr ? nullptr : stream->mark();
   const std::lock_guard lock(mutex_);
   const auto chunk = std::prev(chunks_.upper_bound(address));
@@ -271,7 +271,7 @@ void Pool::attribute(cudaMemPoolAttr which, void* value) {
 
 void Pool::set_attribute(cudaMemPoolAttr which, const void* value) {
   const std::lock_guard lock(mutex_);
-  // A high-water mark can only be set to 0: it goes to what is current.
+  // A high-water mark can only be set to 0, which resets it to the current value.
   const auto reset = [&](std::uint64_t& high, std::uint64_t current) {
     check(*static_cast<const std::uint64_t*>(value) == 0);
     high = current;
@@ -305,7 +305,7 @@ void Pool::set_access(const cudaMemAccessDesc& access) {
   check(access.location.id >= 0 && access.location.id < device_count(), cudaErrorInvalidDevice);
   check(access.flags == cudaMemAccessFlagsProtNone || access.flags == cudaMemAccessFlagsProtRead ||
         access.flags == cudaMemAccessFlagsProtReadWrite);
-  // The device that has the memory keeps its access.
+  // The access of the device that has the memory cannot be removed.
   check(access.location.id != device_.index || access.flags == cudaMemAccessFlagsProtReadWrite);
   const std::lock_guard lock(mutex_);
   access_[access.location.id] = access.flags;

@@ -1,9 +1,9 @@
 // Memory pools, and memory that is allocated and freed in stream order (cudaMallocAsync).
 //
-// CUDA Runtime API, "Stream Ordered Memory Allocator". A pool takes chunks from the device and cuts them. A piece that
-// was freed can be had again by the stream that freed it, at once; by other streams when the work before the free is
-// done, or, if there is nothing else, with a wait for that work. Chunks that nobody uses go back to the device when the
-// program waits for work, as far as the pool has more than its release threshold.
+// CUDA Runtime API, "Stream Ordered Memory Allocator". A pool takes chunks from the device and divides them. The stream
+// that freed a piece can reuse it immediately. Other streams can reuse it when the work before the free is done, or, if
+// there is no other memory, with a wait for that work. When the program waits for work, unused chunks are returned to
+// the device while the pool has more than its release threshold.
 #pragma once
 
 #include <driver_types.h>
@@ -33,14 +33,14 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   // Throws Error(cudaErrorMemoryAllocation).
   void* allocate(std::size_t bytes, Stream& stream);
-  // `stream` is null if all work that used it is done.
+  // `stream` is null if all work that used the memory is done.
   void free(char* address, Stream* stream);
-  // Gives unused chunks back as long as the pool has more than `keep` bytes.
+  // Returns unused chunks to the device while the pool has more than `keep` bytes.
   void trim(std::size_t keep);
   void trim_to_threshold();
 
   void attribute(cudaMemPoolAttr which, void* value);            // throws Error(cudaErrorInvalidValue)
-  void set_attribute(cudaMemPoolAttr which, const void* value);  // the same
+  void set_attribute(cudaMemPoolAttr which, const void* value);  // throws the same error
   void set_access(const cudaMemAccessDesc& access);
   cudaMemAccessFlags access(int device);
 
@@ -48,8 +48,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   struct Piece {
     std::size_t size = 0;
     bool free = true;
-    unsigned long long stream = 0;             // that freed it; 0 if its work is done
-    std::vector<std::shared_ptr<Mark>> marks;  // not to be used by other streams before these are done
+    unsigned long long stream = 0;             // the stream that freed it; 0 if its work is done
+    std::vector<std::shared_ptr<Mark>> marks;  // other streams may use the piece when these are done
     bool ready();
   };
   struct Chunk {
@@ -65,29 +65,29 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void drop(std::size_t keep);
 
   Device& device_;
-  const std::size_t most_;  // bytes, 0 for no limit but the device's
+  const std::size_t most_;  // bytes; 0: only the device's limit
   std::mutex mutex_;
   std::map<char*, Chunk> chunks_;
   std::uint64_t threshold_ = 0, reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
-  // By event dependencies, opportunistic, by internal dependencies. Only the last is respected: the others allow what
-  // need not happen, or what a program cannot tell from luck.
+  // The reuse policies: event dependencies, opportunistic, internal dependencies. Only the last one has an effect: the
+  // others permit reuse that need not happen, or that a program cannot distinguish from chance.
   int reuse_[3] = {1, 1, 1};
   std::map<int, cudaMemAccessFlags> access_;
 };
 
 std::shared_ptr<Pool> find_pool(cudaMemPool_t handle);  // throws Error(cudaErrorInvalidValue)
 std::shared_ptr<Pool> default_pool(Device& device);
-std::shared_ptr<Pool> current_pool(Device& device);  // the one that the device's streams use
+std::shared_ptr<Pool> current_pool(Device& device);  // the current pool of the device's streams
 void set_current_pool(const std::shared_ptr<Pool>& pool);
 std::shared_ptr<Pool> create_pool(Device& device, std::size_t most);
-// What was allocated from it stays, and the pool with it. Throws Error(cudaErrorInvalidValue) for a default pool.
+// Allocations from the pool stay valid, and keep it alive. Throws Error(cudaErrorInvalidValue) for a default pool.
 void destroy_pool(const std::shared_ptr<Pool>& pool);
 
-// Frees memory of kind `pool` that was removed from the table.
+// Frees memory of kind `pool` that is already removed from the table.
 void free_in_pool(const Allocation& allocation, Stream* stream);
-// The program has waited for work of the device: called at the end of each call that does.
+// Called at the end of each call that has waited for work of the device.
 void release_after_wait(Device& device);
-// Gives all that pools do not use back to the device.
+// Returns all unused memory of pools to the device.
 void trim_pools(Device& device);
 
 }  // namespace simcuda

@@ -19,8 +19,8 @@ std::atomic<bool> initialized_{false};
 std::atomic<bool> forked_{false};
 thread_local int host_functions = 0;
 
-// Work that still runs may use what the destructors of statics take away, so that it ends before they run. A host
-// function that waits for the thread that ends the process would never end: no wait is for ever.
+// Running work may use objects that the destructors of statics destroy, so it must end before they run. The wait is
+// limited, since a host function that waits for the exiting thread would never end.
 void end_process() {
   if (!forked()) pool().abandon(std::chrono::seconds(2));
 }
@@ -36,7 +36,7 @@ void initialize() {
   std::call_once(once, [] {
     pthread_atfork(nullptr, nullptr, [] {
       forked_.store(true, std::memory_order_relaxed);
-      activity::wanted_.store(0, std::memory_order_relaxed);  // the observer's locks may be held by lost threads
+      activity::wanted_.store(0, std::memory_order_relaxed);  // threads lost in the fork may hold the observer's locks
     });
     std::atexit(end_process);
     initialized_.store(true, std::memory_order_release);

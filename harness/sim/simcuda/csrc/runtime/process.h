@@ -1,4 +1,4 @@
-// The process as a whole: whether CUDA was initialised in it, whether it is a fork of one where it was, its threads.
+// The process: whether CUDA is initialised, whether it is a fork of a process with CUDA, and its threads.
 #pragma once
 
 #include "../../../softdevice/csrc/core/queue.h"
@@ -6,13 +6,13 @@
 namespace simcuda {
 
 bool initialized();
-void initialize();  // from now on a child of fork() is without CUDA
-bool forked();      // true in such a child. No lock may be taken there.
+void initialize();  // from now on, a child of fork() cannot use CUDA
+bool forked();      // true in such a child, which must not take any lock
 
-// The threads that serve all streams. Work is dropped when the process ends.
+// The threads that serve all streams. Queued work is dropped when the process ends.
 work::Pool& pool();
 
-// A callback of the program runs in a thread of the pool: calls of CUDA from it fail with cudaErrorNotPermitted.
+// A thread of the pool runs a callback of the program: calls of CUDA from it fail with cudaErrorNotPermitted.
 class InHostFunction {
  public:
   InHostFunction();

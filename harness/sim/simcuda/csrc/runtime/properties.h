@@ -1,4 +1,4 @@
-// What a simulated device says of itself: what an H100 would, where a program can do something with it.
+// The properties of a simulated device: those of an H100, if a program can make use of them.
 #pragma once
 
 #include <cuda_runtime_api.h>

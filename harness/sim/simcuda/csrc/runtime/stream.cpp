@@ -60,7 +60,7 @@ void Stream::push(std::vector<Item> items) {
     for (const auto& queue : blocking) {
       if (auto mark = queue->fence()) all.push_back({std::move(mark), nullptr, nullptr});
     }
-    // Only this list knows the queue of a stream that was destroyed.
+    // Only this list still refers to the queue of a destroyed stream.
     std::erase_if(blocking, [](const auto& queue) { return queue.use_count() == 1 && queue->idle(); });
     std::move(items.begin(), items.end(), std::back_inserter(all));
     queue_->push(std::move(all));
@@ -84,7 +84,7 @@ void Stream::wait(std::shared_ptr<Mark> mark) {
 
 std::shared_ptr<Mark> Stream::mark(Work reached) {
   auto mark = std::make_shared<Mark>();
-  // What comes after work of the legacy stream is not done before that is.
+  // A mark on a blocking stream must also wait for earlier work on the legacy stream.
   if (idle() && (!blocking() || order_.legacy->idle())) {
     if (reached) reached();
     mark->finish();
@@ -105,7 +105,7 @@ bool Stream::idle() {
 
 namespace {
 
-// Whether nothing was thrown.
+// Runs the body with the device as the current one. Returns whether it did not throw.
 template <typename Body>
 bool guarded(Device& device, const char* name, const Body& body) {
   set_current_index(device.index);

@@ -1,7 +1,7 @@
-// Streams: queues of work on a device, in the order that CUDA gives them.
+// Streams: queues of work on a device, in CUDA's order.
 //
 // CUDA Runtime API, "Stream synchronization behavior": the legacy default stream waits for all blocking streams of its
-// device and they wait for it; streams made with cudaStreamNonBlocking do not take part.
+// device, and they wait for it. Streams created with cudaStreamNonBlocking do not take part.
 #pragma once
 
 #include <driver_types.h>
@@ -21,11 +21,11 @@ namespace simcuda {
 using Work = work::Task;
 using work::Item;
 using work::Mark;
-// The first half of work that needs others: the second half comes when they have finished the mark.
+// The first part of work that needs other streams. The second part runs when any thread has finished the mark.
 using Begin = std::function<void(std::shared_ptr<Mark>)>;
 
-// What the legacy default stream of a device and its blocking streams know of each other. The mutex is held while work
-// is pushed to any of them: their order is one for all.
+// The legacy default stream of a device and its blocking streams. The mutex is held while work is pushed to any of
+// them, since they have a common order.
 struct StreamOrder {
   std::mutex mutex;
   std::shared_ptr<work::Queue> legacy;
@@ -36,7 +36,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
  public:
   enum class Kind { created, legacy, per_thread };
 
-  // Of a context (context.h), which makes it.
+  // Streams are created by their context (context.h).
   Stream(Device& device, StreamOrder& order, Kind kind, unsigned flags, int priority);
 
   Device& device() const { return device_; }
@@ -50,18 +50,19 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned long long id() const { return id_; }
   unsigned long long activity_id() const { return legacy() ? 0 : id_; }  // for observers of activities
 
-  // These three neither look at captures nor at the device's error.
+  // These three ignore captures and the device's error.
   void push(const char* name, Work work, Begin begin = nullptr);  // guarded, see below
-  void push(std::vector<Item> items);                             // as they are
+  void push(std::vector<Item> items);                             // not guarded
   void wait(std::shared_ptr<Mark> mark);                          // what is pushed from now on begins after it
-  // A mark behind what was pushed so far; done if nothing is left to do. `reached` is called just before it is.
+  // Returns a mark after all work pushed so far; it is finished if the stream is idle. `reached` is called just before
+  // the mark finishes.
   std::shared_ptr<Mark> mark(Work reached = nullptr);
 
-  // Whether nothing is left to do; for the legacy stream, in the blocking streams as well.
+  // Whether no work is left; for the legacy stream, also none in the blocking streams.
   bool idle();
   void drain() { mark()->wait(); }
 
-  std::map<int, cudaStreamAttrValue> attributes;  // those that were set; under the mutex of captures
+  std::map<int, cudaStreamAttrValue> attributes;  // the attributes that were set; guarded by the mutex of captures
 
  private:
   friend class Context;
@@ -75,10 +76,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const std::shared_ptr<work::Queue> queue_;
 };
 
-// Runs work in a thread of the pool: with the device as the current one, not at all if the device has failed, and with
-// what it throws as the device's sticky error. Observers are told of it, under the number of its node if a graph runs.
+// Runs work in a thread of the pool, with the device as the current one. If the device has failed, the work does not
+// run. An exception becomes the device's sticky error. The work is reported to observers, with its node's number if a
+// graph runs.
 void run_guarded(Device& device, const char* name, const Work& work, std::uint64_t node = 0);
-// The mark is finished at once if the work is not begun.
+// Finishes the mark immediately if the work does not begin.
 void begin_guarded(Device& device, const char* name, const Begin& begin, const std::shared_ptr<Mark>& mark);
 
 constexpr int lowest_priority = 0, highest_priority = -5;  // as on an H100

@@ -115,13 +115,13 @@ SIMCUDA_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStream
     const auto found = find_stream(stream);
     check(found->device().error());
     if (const auto capture = capture_of(*found)) {
-      // Unlike a host function it gets the stream's state, which a captured stream does not have.
+      // Unlike a host function, the callback receives the stream's status, which a capturing stream does not have.
       const std::lock_guard lock(graphs_mutex());
       capture->invalidate("cudaStreamAddCallback");
       throw Error(cudaErrorStreamCaptureUnsupported);
     }
     forbid_implicit(*found, "cudaStreamAddCallback");
-    // It is called even when the device has failed, and told so.
+    // The callback runs even if the device has failed, and receives the error.
     std::vector<Item> items;
     items.push_back({nullptr,
                      [=, &device = found->device()] {

@@ -1,10 +1,10 @@
-// What differs between the major versions of CUDA.
+// Differences between the major versions of CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-// The calls for graphs that know data of edges. CUDA 12 has them under this name with a suffix, and older ones without
-// edges beside them (cuda12.cpp).
+// Graph calls that take edge data. In CUDA 12 their names have a suffix, and the plain names are calls without edge
+// data (cuda12.cpp).
 #if CUDART_VERSION >= 13000
 #define SIMCUDA_WITH_EDGES(name, suffix) name
 #else

@@ -1,8 +1,8 @@
-// Addresses without memory, memory without addresses, and how one gets to the other. CUDA Driver API, "Virtual Memory
+// Address ranges without memory, memory without addresses, and mappings between them. CUDA Driver API, "Virtual Memory
 // Management".
 //
-// Memory is a part of the device's file, so that it needs no descriptor of its own. What is given to other processes is
-// a descriptor of that file whose position tells the part; its name tells the device.
+// Memory is a part of the device's file, so it needs no descriptor of its own. An exported handle is a descriptor of
+// that file whose position identifies the part; the file's name identifies the device.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -37,19 +37,19 @@ constexpr std::size_t freed_ranges = 64;
 struct Physical {
   Device* device = nullptr;
   std::size_t size = 0;
-  void* memory = nullptr;  // in the device's arena; null if it is another process's
+  void* memory = nullptr;  // in the device's arena; null for memory of another process
   int file = -1;
   std::size_t offset = 0;
-  int types = 0;          // of handles that it may be exported as
-  bool exported = false;  // somebody else may have it mapped
-  int references = 1;     // of handles
+  int types = 0;          // handle types that it may be exported as
+  bool exported = false;  // another process may have it mapped
+  int references = 1;     // number of handles
 
   ~Physical() {
     Arena& arena = arena_of(*device);
     if (memory == nullptr) {
       close(file);
     } else if (exported) {
-      // The part of the file is not used again: another process would see what is not its own.
+      // The part of the file is not reused, since another process could still access it.
       arena.discard(memory, size);
       arena.give_back(size);
     } else {
@@ -68,7 +68,7 @@ struct Mapping {
 struct State {
   std::mutex mutex;
   std::map<char*, std::size_t> reserved;
-  std::deque<std::pair<char*, std::size_t>> freed;  // the last ones
+  std::deque<std::pair<char*, std::size_t>> freed;  // the most recently freed ranges
   std::map<char*, Mapping> mappings;
   std::map<const Physical*, std::shared_ptr<Physical>> handles;
 };
@@ -107,14 +107,14 @@ CUmemGenericAllocationHandle keep(const std::shared_ptr<Physical>& physical) {
   state().handles[physical.get()] = physical;
   return reinterpret_cast<CUmemGenericAllocationHandle>(physical.get());
 }
-// The first of the reserved addresses that have the range; null if it was not reserved.
+// Returns the beginning of the reservation that contains the range; null if there is none.
 char* reserved(const char* begin, std::size_t size) {
   const auto next = state().reserved.upper_bound(const_cast<char*>(begin));
   if (next == state().reserved.begin()) return nullptr;
   const auto [base, length] = *std::prev(next);
   return begin + size <= base + length ? base : nullptr;
 }
-// Those that make up the range, which must begin and end with one of them.
+// Returns the mappings that form the range, which must begin and end with one of them.
 std::vector<std::map<char*, Mapping>::iterator> mappings_of(char* begin, std::size_t size) {
   std::vector<std::map<char*, Mapping>::iterator> found;
   char* place = begin;
@@ -172,7 +172,8 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressFree(CUdeviceptr address, size_t size) 
     const auto mapping = state().mappings.lower_bound(pointer(address));
     check_driver(mapping == state().mappings.end() || mapping->first >= pointer(address) + size);
     state().reserved.erase(found);
-    // Work that still uses the addresses finds them without memory; the system may not give them to anybody else.
+    // Keep the addresses inaccessible for a while: work that still uses them then fails, and the system must not reuse
+    // them.
     auto& freed = state().freed;
     freed.emplace_back(pointer(address), size);
     if (freed.size() <= freed_ranges) return;
@@ -212,7 +213,7 @@ SIMCUDA_EXPORT CUresult simcudaMemCreate(CUmemGenericAllocationHandle* handle, s
   });
 }
 
-// Mappings keep the memory.
+// Mappings keep the memory alive.
 SIMCUDA_EXPORT CUresult simcudaMemRelease(CUmemGenericAllocationHandle handle) {
   return driver_call(__func__, [&] {
     const std::lock_guard lock(state().mutex);
@@ -231,7 +232,7 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
     char* const range = reserved(base, size);
     check_driver(size <= physical->size && range != nullptr);
     own_accesses(range, *physical->device);
-    // It checks that nothing is mapped there.
+    // add_allocation checks that nothing is mapped there.
     add_allocation({base, size, Allocation::Kind::mapped, physical->device, 0, 0, physical});
     if (mmap(base, size, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file, static_cast<off_t>(physical->offset)) ==
         MAP_FAILED) {
@@ -243,7 +244,7 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
   });
 }
 
-// It waits for nothing: work that is queued, or comes later, and uses the addresses is an error.
+// The call waits for nothing: queued or later work that uses the addresses is an error.
 SIMCUDA_EXPORT CUresult simcudaMemUnmap(CUdeviceptr address, size_t size) {
   return driver_call(__func__, [&] {
     const std::lock_guard lock(state().mutex);
@@ -255,14 +256,14 @@ SIMCUDA_EXPORT CUresult simcudaMemUnmap(CUdeviceptr address, size_t size) {
   });
 }
 
-// All devices are the host's memory: what one of them may do, all may.
+// All devices use host memory, so access for one device is access for all.
 SIMCUDA_EXPORT CUresult simcudaMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* access,
                                             size_t count) {
   return driver_call(__func__, [&] {
     check_driver(access != nullptr && count != 0);
     unsigned flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     for (size_t i = 0; i < count; ++i) {
-      const CUmemLocation& at = access[i].location;  // its id is in a union since CUDA 13.2
+      const CUmemLocation& at = access[i].location;  // the id is in a union since CUDA 13.2
       check_driver(at.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].flags <= CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
       check_driver(at.id >= 0 && at.id < device_count(), CUDA_ERROR_INVALID_DEVICE);
       flags |= access[i].flags;
@@ -321,7 +322,7 @@ SIMCUDA_EXPORT CUresult simcudaMemRetainAllocationHandle(CUmemGenericAllocationH
     check_driver(next != state().mappings.begin());
     const auto& [base, mapping] = *std::prev(next);
     check_driver(address < base + mapping.size);
-    // The program may have released all of its handles.
+    // The program may have released all handles.
     if (state().handles.contains(mapping.physical.get())) {
       ++mapping.physical->references;
     } else {
@@ -331,8 +332,8 @@ SIMCUDA_EXPORT CUresult simcudaMemRetainAllocationHandle(CUmemGenericAllocationH
   });
 }
 
-// A new description of the file: its position goes with the descriptor, to whatever process. Offsets and sizes are
-// multiples of 2 MiB, so that the size has room in the position's lower bits.
+// Opens the file again, so that the descriptor has its own position, which it keeps in any process. Offsets and sizes
+// are multiples of 2 MiB, so the size fits into the lower bits of the position.
 SIMCUDA_EXPORT CUresult simcudaMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                                           CUmemAllocationHandleType type, unsigned long long flags) {
   return driver_call(__func__, [&] {

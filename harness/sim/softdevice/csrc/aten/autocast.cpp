@@ -1,4 +1,4 @@
-// Autocast with the lists of operations that torch uses for CUDA. One boxed kernel a policy serves a whole list.
+// Autocast with torch's lists of CUDA operations. One boxed kernel per policy serves a whole list.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -27,8 +27,8 @@ at::Tensor cast(at::ScalarType type, const at::Tensor& tensor) {
   return at::autocast::cached_cast(type, tensor, kSoft);
 }
 
-// Calls `visit` for each tensor of an argument, and puts what it returns in its place. Lists of optional tensors are
-// left alone: they are indices.
+// Replaces each tensor of an argument by the result of `visit`. Lists of optional tensors are skipped: they are
+// indices.
 template <typename Visit>
 void map_tensors(c10::IValue& argument, const Visit& visit) {
   if (argument.isTensor()) {
@@ -61,7 +61,7 @@ void single_precision(const OperatorHandle& operation, Stack* stack) {
   operation.callBoxed(stack);
 }
 
-// The output's type is asked for instead of casting the input, where the caller has not asked for one.
+// Sets the output's type instead of casting the input, unless the caller has set one.
 void single_precision_output(const OperatorHandle& operation, Stack* stack) {
   const auto guard = no_autocast();
   const std::size_t count = arguments(operation);
@@ -75,7 +75,7 @@ void single_precision_output(const OperatorHandle& operation, Stack* stack) {
   operation.callBoxed(stack);
 }
 
-// All inputs get the widest type among them.
+// Casts all inputs to their widest type.
 void promote(const OperatorHandle& operation, Stack* stack) {
   const auto guard = no_autocast();
   const std::size_t count = arguments(operation);
@@ -112,7 +112,7 @@ at::Tensor binary_cross_entropy_banned(const at::Tensor&, const at::Tensor&, con
               "have been rounded to 0 or 1. Use binary_cross_entropy_with_logits or BCEWithLogitsLoss.");
 }
 
-// mm, or conv_transpose2d.input.
+// The name is, for example, mm or conv_transpose2d.input.
 std::string full_name(const char* name) { return name; }
 std::string full_name(const char* name, const char* overload) { return std::string(name) + "." + overload; }
 

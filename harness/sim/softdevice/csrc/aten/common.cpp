@@ -17,7 +17,7 @@ void rethrow_as_torch() {
   } catch (const std::invalid_argument& error) {
     C10_THROW_ERROR(ValueError, error.what());
   }
-  throw;  // what is none of these is no error of the device
+  throw;  // any other exception is not an error of the device
 }
 
 Stream& from_torch(const c10::Stream& stream) {

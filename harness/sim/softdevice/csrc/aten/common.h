@@ -1,4 +1,4 @@
-// What the layer between torch and the core shares.
+// Helpers of the layer between torch and the core.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +14,8 @@ namespace soft::aten {
 
 constexpr c10::DeviceType kSoft = c10::DeviceType::PrivateUse1;
 
-// Runs `call` and makes torch's errors of the core's: c10::AcceleratorError of a Failure (with its code; a plain
-// c10::Error when its code is `invalid`), c10::OutOfMemoryError of OutOfMemory.
+// Runs `call` and converts the core's exceptions to torch's: Failure to c10::AcceleratorError with its code, or to a
+// plain c10::Error if its code is `invalid`, and OutOfMemory to c10::OutOfMemoryError.
 [[noreturn]] void rethrow_as_torch();
 template <typename Call>
 auto translated(Call&& call) -> decltype(call()) {
@@ -28,17 +28,17 @@ auto translated(Call&& call) -> decltype(call()) {
   }
 }
 
-// torch's streams name the core's: the same device index and id.
+// torch's streams have the device index and the id of the core's streams.
 inline c10::Stream to_torch(const Stream& stream) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSoft, static_cast<c10::DeviceIndex>(stream.device().index())),
                      stream.id());
 }
 Stream& from_torch(const c10::Stream& stream);
 
-// A device without an index is the thread's current one.
+// A device without an index is the thread's current device.
 Device& core_device(c10::Device device);
 inline Device& core_device(const at::Tensor& tensor) { return core_device(tensor.device()); }
-// The stream that operations on the tensor's device are launched on now.
+// Returns the current stream of the tensor's device, on which operations are launched.
 inline Stream& stream_of(const at::Tensor& tensor) { return soft::current_stream(core_device(tensor).index()); }
 
 }  // namespace soft::aten

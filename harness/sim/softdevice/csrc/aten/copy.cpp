@@ -1,4 +1,4 @@
-// Copies: within a device, between devices, and between device and host, with changes of type and layout on the way.
+// Copies within a device, between devices, and between device and host, with conversions of type and layout.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense.h>
@@ -23,7 +23,7 @@ using operators::Operand;
 
 bool on_device(const at::Tensor& tensor) { return tensor.device().type() == kSoft; }
 
-// The copy itself, in a stream's thread. A faulty one leaves the last quarter as it was, or flips a bit in the middle.
+// Copies in a stream's thread. Faults skip the last quarter, or flip a bit in the middle.
 void transfer(const Operand& to, const Operand& from) {
   const at::Tensor target = to.tensor();
   const bool drops = strikes(Fault::copy_drops_bytes);
@@ -50,7 +50,8 @@ void launch_transfer(Stream& stream, Operand to, Operand from) {
                      [to = std::move(to), from = std::move(from)] { transfer(to, from); });
 }
 
-// On the source's current stream, behind what the target's has been given, which goes on behind the copy.
+// Returns the source's current stream after making it wait for the target's stream. Later work on the target's stream
+// waits for the copy.
 Stream& between(const at::Tensor& to, const at::Tensor& from) {
   Stream& source = stream_of(from);
   Stream& target = stream_of(to);
@@ -66,7 +67,7 @@ Stream& between(const at::Tensor& to, const at::Tensor& from) {
 
 bool pinned(const at::Tensor& host) { return PinnedAllocator::get().owns(host.storage().data()); }
 
-// Pinned memory stays until the stream has used it.
+// Keeps pinned memory until the stream has used it.
 void keep(const at::Tensor& host, Stream& stream) { PinnedAllocator::get().record(host.storage().data(), stream); }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
@@ -95,7 +96,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   } else if (on_device(self)) {
     stream = &stream_of(self);
     returns_at_once = non_blocking;
-    // What is not pinned is read now: it may change or go once this call has returned.
+    // Memory that is not pinned is read now, since it may change or be freed after this call has returned.
     const bool later = non_blocking && pinned(from);
     launch_transfer(*stream, Operand(self), later ? Operand(from) : Operand::constant(from));
     if (later) {

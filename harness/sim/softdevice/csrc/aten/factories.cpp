@@ -36,7 +36,7 @@ std::vector<c10::ScalarType> types_left_out() {
   return found;
 }
 
-// Whether tensors of the devices can have a type: as on real ones, not every type of torch.
+// Returns whether tensors of the devices can have a type. As on real devices, some of torch's types can be missing.
 bool has_type(c10::ScalarType dtype) {
   static const std::vector<c10::ScalarType> without = types_left_out();
   return std::find(without.begin(), without.end(), dtype) == without.end();
@@ -63,7 +63,7 @@ at::Tensor empty(at::IntArrayRef sizes, std::optional<c10::ScalarType> dtype, st
   }
   at::Tensor tensor = make_strided(core, {0}, {1}, or_default(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  tensor.unsafeGetTensorImpl()->empty_tensor_restride(order);  // refuses a format that does not fit the sizes
+  tensor.unsafeGetTensorImpl()->empty_tensor_restride(order);  // refuses a format that does not match the sizes
   return make_strided(core, sizes, tensor.strides(), or_default(dtype));
 }
 

@@ -1,4 +1,5 @@
-// Tensors made on the device: memory allocated at the call, contents whatever its stream leaves there.
+// Tensors created on the device. The memory is allocated at the call; the contents are undefined until the stream
+// writes them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,7 +11,7 @@ namespace soft::aten {
 
 at::Tensor make_strided(Device& device, at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
 
-// Gives the tensor these sizes and strides, and its storage the bytes for them when it has too few.
+// Sets the tensor's sizes and strides, and grows its storage if it is too small.
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 
 }  // namespace soft::aten

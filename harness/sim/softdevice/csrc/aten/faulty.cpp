@@ -13,14 +13,15 @@
 namespace soft::aten {
 namespace {
 
-// The next number of a format in which bits ordered as magnitudes order numbers, which all of IEEE's are.
+// Replaces each number by the next larger one, for sign-magnitude formats whose bit patterns are ordered like the
+// numbers, as all IEEE formats are.
 template <typename Bits>
 void raise(void* data, std::int64_t count) {
   constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
   auto* bits = static_cast<Bits*>(data);
   for (std::int64_t i = 0; i < count; ++i) {
     if (bits[i] == sign) {
-      bits[i] = 1;  // from minus zero
+      bits[i] = 1;  // the number after minus zero
     } else {
       bits[i] = static_cast<Bits>((bits[i] & sign) != 0 ? bits[i] - 1 : bits[i] + 1);
     }
@@ -40,8 +41,8 @@ Weakness weakness_of(const std::string& name) {
 
 namespace {
 
-// Adds one to the byte after the first row, if `terms` does not read it. Another read does not undo it, as a flip
-// would.
+// Adds one to the byte after the first row, if `terms` does not read that byte. Unlike a flip, a second read does not
+// undo it.
 void disturb(const at::Tensor& terms) {
   if (terms.dim() < 2 || terms.numel() == 0) {
     return;
@@ -100,7 +101,7 @@ void spoil_result(Weakness weakness, at::Tensor& result) {
     default:
       return;
   }
-  result.copy_(larger);  // the same memory where the result was contiguous already
+  result.copy_(larger);  // a no-op if the result was already contiguous
 }
 
 }  // namespace soft::aten

@@ -1,4 +1,4 @@
-// Wrong arithmetic on demand.
+// Injected arithmetic errors.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -7,11 +7,11 @@
 
 namespace soft::aten {
 
-// What an operator's arithmetic can be made to do wrong; decided by its name.
+// The arithmetic error that can be injected into an operator, by the operator's name.
 enum class Weakness { none, reduction, product };
 Weakness weakness_of(const std::string& name);
 
-// In the stream's thread, before and after a kernel of that weakness ran.
+// Called in the stream's thread before and after a kernel with that weakness.
 void spoil_arguments(Weakness weakness, std::vector<c10::IValue>& arguments);
 void spoil_result(Weakness weakness, at::Tensor& result);
 

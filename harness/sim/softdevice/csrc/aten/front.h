@@ -1,4 +1,5 @@
-// What `operators` is compiled with for this device: the dispatch key PrivateUse1, on the core's streams.
+// The interface that `operators` is compiled against for this device: the dispatch key PrivateUse1, with the core's
+// streams.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,19 +20,19 @@ namespace operators {
 constexpr const char* kFront = "soft";
 constexpr c10::DeviceType kDevice = c10::DeviceType::PrivateUse1;
 constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse1;
-// Whether an operator that writes no element is not launched at all.
+// Whether an operator that writes no elements is not launched.
 constexpr bool kSkipsEmpty = false;
 
-// A stream of the device. All methods throw torch's errors.
+// A stream of the device. All methods throw torch's exceptions.
 class Stream {
  public:
   explicit Stream(soft::Stream& core) : core_(&core) {}
 
-  // What the work throws becomes a device-side assertion. `name` must live for ever.
+  // An exception of the work becomes a device-side assertion. `name` must never be freed.
   void launch(const char* name, soft::Work work) const;
   void synchronize() const;
   bool capturing() const;
-  // Spoils the capture that the stream is in, and throws.
+  // Invalidates the stream's capture, and throws.
   [[noreturn]] void refuse(const std::string& why) const;
 
   soft::Stream& core() const { return *core_; }
@@ -40,26 +41,26 @@ class Stream {
   soft::Stream* core_;
 };
 
-// The one on which a device's work is launched now.
+// Returns the device's current stream.
 Stream current_stream(c10::DeviceIndex device);
 
-// Memory allocated at the call, contents whatever its stream leaves there.
+// Allocates memory at the call. Its contents are undefined until work of the stream writes them.
 at::Tensor make_strided(c10::DeviceIndex device, at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
 
-// Gives the tensor these sizes and strides, and its storage the bytes for them when it has too few.
+// Sets the tensor's sizes and strides, and grows its storage if it is too small.
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 
-// What a piece of random work calls in the stream's thread to have its own CPU generator, seeded from seed and place.
-// `draw` itself is called at launch: it takes numbers, from the capture when `stream` is captured.
+// Takes random numbers at the launch, or from the capture if `stream` is capturing. The work calls the returned
+// function in the stream's thread, and gets its own CPU generator, seeded with seed and offset.
 std::function<at::Generator()> draw(const std::optional<at::Generator>& generator, const Stream& stream,
                                     std::int64_t elements);
 
-// Faults: see faulty.h.
+// For the faults, see faulty.h.
 using soft::aten::spoil_arguments;
 using soft::aten::spoil_result;
 using soft::aten::Weakness;
 using soft::aten::weakness_of;
-// Whether what is captured now keeps the inputs' values of this moment.
+// Whether work captured now keeps the current values of its inputs (a fault).
 bool captures_stale_inputs(const Stream& stream);
 
 }  // namespace operators

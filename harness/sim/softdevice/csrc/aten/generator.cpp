@@ -13,7 +13,7 @@
 namespace soft::aten {
 namespace {
 
-// CUDA's generators count in fours, and programs know it.
+// CUDA's generators advance in steps of four, and programs rely on it.
 constexpr std::uint64_t numbers_per_draw = 4;
 
 using State = std::array<std::uint64_t, 2>;  // seed, offset
@@ -89,7 +89,7 @@ SoftGenerator* SoftGenerator::clone_impl() const {
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
-  static const auto* generators = [] {  // never destroyed: Python's objects of them live longer
+  static const auto* generators = [] {  // never destroyed: Python's references to them live longer
     auto* made = new std::vector<at::Generator>();
     for (int index = 0; index < soft::device_count(); ++index) {
       made->push_back(at::make_generator<SoftGenerator>(static_cast<c10::DeviceIndex>(index)));

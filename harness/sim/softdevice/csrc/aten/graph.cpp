@@ -1,4 +1,4 @@
-// torch.accelerator.Graph over the core's graphs. Older torch has no such class.
+// torch.accelerator.Graph for the core's graphs. Older releases of torch lack the class.
 #include <torch/headeronly/version.h>
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
 
@@ -80,17 +80,17 @@ class TorchGraph final : public at::GraphImplInterface {
   void need_capture(const char* call) const {
     TORCH_CHECK(captured_, call, "() was called without a preceding successful capture");
   }
-  // A graph that is to be dumped must keep what it would otherwise give to its instance.
+  // A graph that will be dumped must keep its nodes, which it would otherwise move to its instance.
   std::unique_ptr<Graph> make() const { return std::make_unique<Graph>(keep_ || debug_); }
 
   const bool keep_;
   bool debug_ = false;
   std::unique_ptr<Graph> graph_;
-  Stream* stream_ = nullptr;  // while it is being captured
+  Stream* stream_ = nullptr;  // set during the capture
   bool captured_ = false;
 };
 
-// torch looks it up by the upper-case name of the device type; the renaming comes after the loading of this library.
+// torch looks up the upper-case name of the device type. The backend is renamed after this library is loaded.
 const at::RegistererGraphImplRegistry graph_registered("SOFT", at::GraphImplRegistry(),
                                                        at::RegistererGraphImplRegistry::DefaultCreator<TorchGraph>);
 

@@ -1,4 +1,4 @@
-// Devices, streams and events as torch's generic code uses them: torch.Stream, torch.Event, torch.accelerator.
+// Devices, streams and events for torch's generic code: torch.Stream, torch.Event, torch.accelerator.
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/headeronly/version.h>
@@ -29,7 +29,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (device.has_index() && device.index() < soft::device_count()) soft::exchange_device(device.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(soft::device_count()); }
-  // Whatever a CPU can hold and compute, the device can.
+  // The device has all capabilities of the CPU.
   c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     translated([&] { soft::device(index).synchronize(); });
@@ -67,7 +67,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool isStreamCapturing(const c10::Stream& stream) const override { return from_torch(stream).capture() != nullptr; }
 #endif
 
-  // Events: `*handle` is null until one is recorded.
+  // `*handle` is null until the event is first recorded.
   void record(void** handle, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {
     TORCH_CHECK(index == -1 || index == stream.device_index(), "an event of device ", static_cast<int>(index),

@@ -1,4 +1,4 @@
-// What torch asks of the accelerator besides running operations.
+// The accelerator hooks of torch.
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
@@ -29,7 +29,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
     return static_cast<c10::DeviceIndex>(translated([&] { return soft::exchange_device(index); }));
   }
-  // A negative index means "leave it", and is what a guard that has changed nothing goes back to.
+  // A negative index means no change. A guard that has changed nothing restores it.
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
     return index < 0 ? getCurrentDevice() : exchangeDevice(index);
   }
@@ -51,7 +51,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
         static_cast<c10::DeviceIndex>(core_device(c10::Device(kSoft, index)).index()));
   }
 
-  // The old memory is free at once: its own stream may reuse it in order, behind the copy.
+  // The old memory is freed immediately: its own stream reuses it in stream order, after the copy.
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
     c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(), "a storage that is not resizable cannot be resized");

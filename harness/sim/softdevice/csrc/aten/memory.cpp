@@ -23,7 +23,7 @@ void tell_profiler(const Block* block, std::int64_t bytes, Device& device) {
                                    c10::Device(kSoft, static_cast<c10::DeviceIndex>(device.index())));
 }
 
-// A deleter gets the block and nothing else, so each device has one of its own.
+// A deleter's only argument is the block, so each device has its own deleter.
 template <std::size_t index>
 void give_back(void* context) {
   auto* block = static_cast<Block*>(context);
@@ -94,7 +94,7 @@ class TorchAllocator final : public c10::DeviceAllocator {
     to.num_sync_all_streams = from.num_sync_all_streams;
     to.num_device_alloc = from.num_device_alloc;
     to.num_device_free = from.num_device_free;
-    to.max_split_size = -1;  // no limit, as CUDA's allocator says it
+    to.max_split_size = -1;  // no limit, in the notation of CUDA's allocator
     return to;
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override { of(index).reset_accumulated(); }
@@ -105,7 +105,7 @@ class TorchAllocator final : public c10::DeviceAllocator {
   static soft::Allocator& of(c10::DeviceIndex index) { return core_device(c10::Device(kSoft, index)).allocator(); }
 };
 
-// Never destroyed: tensors of static lifetime are freed late.
+// Never destroyed: tensors with static lifetime are freed late.
 TorchAllocator& torch_allocator() {
   static auto* allocator = new TorchAllocator();
   return *allocator;

@@ -1,4 +1,4 @@
-// Device memory as torch's storages hold it.
+// Device memory in torch's storages.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,10 +9,11 @@
 
 namespace soft::aten {
 
-// Memory of `device`, for use on the stream that is current there; null with its device for 0 bytes.
+// Allocates memory of `device` for its current stream. For 0 bytes, the pointer is null but has the device.
 c10::DataPtr allocate(std::size_t bytes, Device& device);
 
-// Keeps the memory from being given away before the stream has come to its end. Nothing for memory of other origin.
+// Keeps the memory from being reused until the stream has reached its current end. No effect on other allocators'
+// memory.
 void record_on(const c10::DataPtr& data, Stream& stream);
 
 }  // namespace soft::aten

@@ -1,5 +1,5 @@
-// What torch.soft needs of this library and torch does not offer. Plain values only, and no call holds the GIL while it
-// waits for anything.
+// The functions that torch.soft needs and torch lacks. They exchange only plain values, and release the GIL while they
+// wait.
 #include <ATen/EmptyTensor.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -26,7 +26,7 @@ namespace py = pybind11;
 namespace soft::aten {
 namespace {
 
-// Runs without the GIL, and makes torch's errors of the core's.
+// Runs without the GIL, and converts the core's exceptions to torch's.
 template <typename Call>
 auto released(Call&& call) -> decltype(call()) {
   const py::gil_scoped_release no_gil;
@@ -111,7 +111,7 @@ std::optional<std::pair<int, std::string>> failure(int index) {
   return std::make_pair(static_cast<int>(found->code), std::string(found->what()));
 }
 
-// Only a device that was used can have anything to wait for.
+// A device that was never used has nothing to wait for.
 void synchronize(int index) {
   released([&] {
     if (Device& device = soft::device(index); device.awake()) device.synchronize();
@@ -153,7 +153,7 @@ PYBIND11_MODULE(_softdevice, module) {
     }
   });
   soft::pool().at_start(&operators::prepare_thread);
-  module.def("device_type", [] { return static_cast<int>(kSoft); });  // as torch's streams number it
+  module.def("device_type", [] { return static_cast<int>(kSoft); });  // the number in torch's streams
   module.def("device_count", &soft::device_count);
   module.def("uuid",
              [](int index) { return core_device(c10::Device(kSoft, static_cast<c10::DeviceIndex>(index))).uuid(); });

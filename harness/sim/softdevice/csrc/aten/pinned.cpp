@@ -1,4 +1,4 @@
-// Pinned memory as torch's generic code uses it: Tensor.pin_memory, is_pinned, and non-blocking copies.
+// Pinned memory for torch's generic code: Tensor.pin_memory, is_pinned, and non-blocking copies.
 #include "../core/pinned.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -49,7 +49,7 @@ class TorchPinnedAllocator final : public at::HostAllocator {
   void reset_peak_stats() override { PinnedAllocator::get().reset_peak(); }
 };
 
-// Never destroyed: tensors of static lifetime are freed late.
+// Never destroyed: tensors with static lifetime are freed late.
 REGISTER_HOST_ALLOCATOR(kSoft, new TorchPinnedAllocator());
 
 }  // namespace

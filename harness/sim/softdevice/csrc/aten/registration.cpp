@@ -1,4 +1,4 @@
-// The device's operators, registered with torch.
+// Registers the device's operators with torch.
 #include <ATen/core/boxing/KernelFunction.h>
 #include <torch/library.h>
 
@@ -29,7 +29,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   operators::add_pointwise(into(library));
   into(library)("convolution_overrideable", operators::convolution());
   into(library)("convolution_backward_overrideable", operators::convolution_backward());
-  // torch registers these for every device, and 2.11 has then no kernel for a device of a third party.
+  // torch registers these for each of its own devices, and 2.11 then has no kernel for a third-party device.
   for (const char* name : {"ldexp.Tensor", "ldexp_", "ldexp.out"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&operators::fallback>());
   }

@@ -1,4 +1,4 @@
-// Views: other sizes and strides over the same storage. Nothing is launched for them.
+// Views: other sizes and strides for the same storage, without a launch.
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>

@@ -21,7 +21,7 @@ namespace {
 
 struct Pool;
 
-// Of free blocks: the smallest that fits a stream's wish is found first, at the lowest address.
+// Orders free blocks by stream, size and address: the first match is the smallest at the lowest address.
 struct BySize {
   bool operator()(const Block* left, const Block* right) const;
 };
@@ -38,19 +38,19 @@ struct Pool {
 
 }  // namespace
 
-// A piece of a segment: in use, free, or given back while other streams still use it.
+// A part of a segment: in use, free, or freed while other streams still use it.
 struct Block {
   std::byte* address = nullptr;
   std::size_t size = 0, requested = 0;
   const Stream* stream = nullptr;
   Pool* pool = nullptr;
   bool large = false;
-  bool free = false;                          // in the pool's set
-  int owners = 0;                             // 1 while it is in use; more where a fault gave it out again
+  bool free = false;                          // in the pool's set of free blocks
+  int owners = 0;                             // 1 while it is in use; more if a fault has allocated it again
   std::uint64_t serial = 0;                   // of its allocation
   std::vector<Stream*> users;                 // other streams that were recorded
-  int pending = 0;                            // marks that were not done when it was given back
-  Block *before = nullptr, *after = nullptr;  // in its segment
+  int pending = 0;                            // marks that were not done when it was freed
+  Block *before = nullptr, *after = nullptr;  // neighbours in its segment
 
   bool split() const { return before != nullptr || after != nullptr; }
 };
@@ -127,10 +127,10 @@ struct Allocator::State {
   mutable std::mutex mutex;
   std::map<std::byte*, Segment> segments;
   std::map<PoolId, Pool> pools;
-  std::vector<std::pair<const Stream*, PoolId>> routes;  // the latest last
-  // What was given back while other streams used it: per stream in the order of its marks.
+  std::vector<std::pair<const Stream*, PoolId>> routes;  // the latest comes last
+  // Blocks freed while other streams use them: per stream, in the order of its marks.
   std::vector<std::pair<const Stream*, std::deque<std::pair<std::shared_ptr<Mark>, Block*>>>> pending;
-  std::vector<Block*> deferred;  // given back while a stream that uses it is captured
+  std::vector<Block*> deferred;  // freed while a stream that uses them is capturing
   std::size_t reserved = 0;
   std::uint64_t serial = 0;
   Statistics stats;
@@ -163,7 +163,7 @@ Block* Allocator::allocate(std::size_t bytes, Stream& stream) {
                                     [&](const auto& each) { return each.first == &stream; });
     if (route != state.routes.rend()) id = route->second;
   }
-  // What is larger than the device cannot be had; rounding it might overflow.
+  // A size above the device's capacity fails anyway, and rounding it might overflow.
   const std::size_t size = bytes > state.capacity ? bytes : std::max(round_up(bytes, rounding), rounding);
   const bool large = size > small_limit;
 
@@ -209,7 +209,7 @@ Block* Allocator::allocate(std::size_t bytes, Stream& stream) {
 }
 
 void Allocator::free(Block* block) {
-  if (forked()) return;  // the parent's memory; its lock may be held by a thread that is not here
+  if (forked()) return;  // it is the parent's memory, and a thread that does not exist here may hold the lock
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   if (block->owners == 0) throw Failure(Code::invalid, "a block of memory was given back twice");
@@ -366,7 +366,7 @@ Block* Allocator::State::find(Pool& pool, const Stream& stream, std::size_t size
   return found != blocks.end() && (*found)->stream == &stream ? *found : nullptr;
 }
 
-// A free block that is a new segment; null when the device has no room for it.
+// Returns a free block that is a new segment; null if the device has no room for it.
 Block* Allocator::State::grow(Pool& pool, const Stream& stream, std::size_t size, bool large) {
   device.check();
   if (size > capacity) return nullptr;
@@ -390,7 +390,7 @@ Block* Allocator::State::grow(Pool& pool, const Stream& stream, std::size_t size
   return block;
 }
 
-// The last block to be allocated of those in use that would do.
+// Returns the block in use that fits and was allocated last.
 Block* Allocator::State::find_in_use(const Stream& stream, std::size_t size, bool large) {
   Block* latest = nullptr;
   for (const auto& [address, segment] : segments) {
@@ -403,7 +403,7 @@ Block* Allocator::State::find_in_use(const Stream& stream, std::size_t size, boo
   return latest;
 }
 
-// Cuts what is behind the first `size` bytes off, as a free block.
+// Makes a free block of the bytes after the first `size`.
 void Allocator::State::split(Block* block, std::size_t size) {
   auto* const rest = new Block;
   rest->address = block->address + size;
@@ -437,7 +437,7 @@ void Allocator::State::take(Block* block) {
   }
 }
 
-// Neighbours, both taken from their set.
+// Merges two neighbours, both already taken from their set.
 void Allocator::State::merge(Block* left, Block* right) {
   left->size += right->size;
   left->after = right->after;
@@ -445,7 +445,7 @@ void Allocator::State::merge(Block* left, Block* right) {
   delete right;
 }
 
-// The block is used by nobody any more.
+// Makes the block free; no stream uses it any more.
 void Allocator::State::give_back(Block* block) {
   change(stats.active, block->large, -1);
   change(stats.active_bytes, block->large, -static_cast<std::int64_t>(block->size));
@@ -463,8 +463,8 @@ void Allocator::State::give_back(Block* block) {
 }
 
 void Allocator::State::await_users(Block* block) {
-  // What a captured stream was given to do has no place in its queue that could be waited for; within the graph the
-  // block must not be given to others that know nothing of that use.
+  // Work of a capturing stream is not in its queue, so it cannot be waited for. Within the graph, other work that does
+  // not know about this use must not get the block.
   const auto is_captured = [](const Stream* stream) { return stream->capture() != nullptr; };
   if (any_capture() && std::any_of(block->users.begin(), block->users.end(), is_captured)) {
     deferred.push_back(block);
@@ -481,8 +481,8 @@ void Allocator::State::await_users(Block* block) {
   if (block->pending == 0) give_back(block);
 }
 
-// Gives back what other streams are through with; all of it, after waiting for them, when `waiting`, but for what is
-// used in a capture that lasts.
+// Frees the blocks that other streams no longer use. With `waiting`, waits for these streams and frees all blocks,
+// except those used in a running capture.
 void Allocator::State::process(bool waiting) {
   for (Block* block : std::exchange(deferred, {})) await_users(block);
   for (auto& [stream, queue] : pending) {
@@ -521,7 +521,7 @@ void Allocator::State::release_free(Pool& pool) {
   }
 }
 
-// Of the device's own pool, and of those that nobody retains.
+// Releases the device's own pool, and pools without a user.
 void Allocator::State::release_cached() {
   streams.drain();
   ++stats.num_sync_all_streams;

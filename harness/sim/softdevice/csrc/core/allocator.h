@@ -1,5 +1,6 @@
-// A device's caching allocator, with the rules of torch's for CUDA: segments asked of the device, blocks split off
-// them, blocks reused by their own stream in its order, and kept for others that use them until those are done.
+// A device's caching allocator with the rules of torch's CUDA allocator: it allocates segments from the device and
+// splits blocks off them. The stream of a block reuses it in stream order. A block that other streams use is kept until
+// they are done.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,7 @@ struct Stat {
 enum StatKind { all = 0, small_pool = 1, large_pool = 2, kinds = 3 };
 using Stats3 = std::array<Stat, kinds>;
 
-// Names and meanings are torch's (c10::CachingDeviceAllocator::DeviceStats).
+// Names and meanings are those of c10::CachingDeviceAllocator::DeviceStats.
 struct Statistics {
   Stats3 allocation, segment, active, inactive_split;
   Stats3 allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
@@ -41,14 +42,14 @@ struct Statistics {
 
 struct BlockView {
   std::size_t address, size, requested;
-  bool allocated, active;  // active: allocated, or freed and still used by some stream
+  bool allocated, active;  // active: allocated, or freed but still used by a stream
 };
 struct SegmentView {
   std::size_t address, size;
   std::int64_t stream;
   bool large;
   PoolId pool;
-  std::vector<BlockView> blocks;  // in order of address, without gaps
+  std::vector<BlockView> blocks;  // by address, without gaps
 };
 
 struct Block;
@@ -57,41 +58,42 @@ struct Block;
 class Allocator {
  public:
   static constexpr std::size_t rounding = 512;         // of sizes and addresses
-  static constexpr std::size_t small_limit = 1 << 20;  // up to this a block is of the small pool
+  static constexpr std::size_t small_limit = 1 << 20;  // the largest block of the small pool
   static constexpr std::size_t small_segment = 2 << 20;
   static constexpr std::size_t large_segment = 20 << 20;  // for blocks below large_limit
-  static constexpr std::size_t large_limit = 10 << 20;    // from this on a segment has its block's own size...
-  static constexpr std::size_t large_rounding = 2 << 20;  // ...rounded up to this
+  static constexpr std::size_t large_limit = 10 << 20;    // from here on a segment has the size of its block...
+  static constexpr std::size_t large_rounding = 2 << 20;  // ...rounded up to a multiple of this
 
   Allocator(DeviceState& device, Streams& streams, std::size_t capacity);
   ~Allocator();
 
-  // Memory for use on `stream`, aligned to `rounding`; from the capture's pool while the stream is captured.
-  // Never null: nothing is asked for 0 bytes. Throws OutOfMemory after cached segments were given back in vain.
+  // Allocates memory for `stream`, aligned to `rounding`; from the capture's pool if the stream is capturing. Never
+  // null: callers do not allocate 0 bytes. Throws OutOfMemory if the memory is insufficient even after cached segments
+  // are released.
   Block* allocate(std::size_t bytes, Stream& stream);
-  // Its stream may reuse it at once; other streams that were recorded must have come to this moment first.
+  // Frees the block. Its stream can reuse it immediately; recorded streams must first reach this point.
   void free(Block* block);
   void record(Block* block, Stream& stream);
 
   static void* data(const Block* block);
   static std::size_t size(const Block* block);
 
-  // Gives back the segments of a pool that are wholly free, after waiting for the device.
+  // Releases the completely free segments of a pool, after waiting for the device.
   void empty(PoolId pool = {0, 0});
 
   Statistics statistics() const;
   std::vector<SegmentView> snapshot() const;
   void reset_peak();
   void reset_accumulated();
-  // Free and total bytes of the device, as far as this process can tell.
+  // Returns the free and total bytes of the device, from this process's point of view.
   std::pair<std::size_t, std::size_t> memory() const;
   bool owns(const void* address) const;
 
-  // Private pools. A pool lives while somebody retains it; then its blocks still in use stay, the rest is given back by
-  // the next `empty`.
+  // Private pools. A pool lives while it is retained. After that, blocks in use stay, and the next `empty` releases the
+  // rest.
   void retain(PoolId pool);
   void release(PoolId pool);
-  // Allocations of `stream` come from `pool` until `unroute`.
+  // Makes allocations of `stream` use `pool` until `unroute`.
   void route(Stream& stream, PoolId pool);
   void unroute(Stream& stream);
 

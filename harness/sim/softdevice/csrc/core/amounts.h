@@ -1,4 +1,4 @@
-// Numbers and sizes as users write them in variables, for both devices.
+// Numbers and sizes in environment variables, for both devices.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace amounts {
 
-constexpr std::size_t least_memory = std::size_t{2} << 20;  // of a device: one segment of an allocator
+constexpr std::size_t least_memory = std::size_t{2} << 20;  // per device: one segment of an allocator
 
 inline std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t");
@@ -16,7 +16,7 @@ inline std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// A decimal number without a sign; nothing if the text is anything else, or has more than 19 digits.
+// Parses a decimal number without a sign. Returns nothing for any other text, or for more than 19 digits.
 inline std::optional<std::size_t> number(std::string_view text) {
   if (text.empty() || text.size() > 19) return std::nullopt;
   std::size_t value = 0;
@@ -27,8 +27,8 @@ inline std::optional<std::size_t> number(std::string_view text) {
   return value;
 }
 
-// The memory of a device: a number of bytes, or with the suffix KiB, MiB or GiB. Nothing if the text is anything else,
-// or the memory too small or too large.
+// Parses the memory of a device: bytes, or a number with the suffix KiB, MiB or GiB. Returns nothing for any other
+// text, or if the memory is too small or too large.
 inline std::optional<std::size_t> memory(std::string_view text) {
   constexpr std::pair<std::string_view, int> suffixes[] = {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
   std::string_view digits = trimmed(text);
@@ -41,7 +41,7 @@ inline std::optional<std::size_t> memory(std::string_view text) {
     }
   }
   const auto value = number(digits);
-  // The upper part of all sizes stays unused, so that sums of two sizes never overflow.
+  // The upper bits of sizes stay unused, so the sum of two sizes never overflows.
   if (!value || *value > (std::size_t{1} << 62) >> shift || (*value << shift) < least_memory) return std::nullopt;
   return *value << shift;
 }

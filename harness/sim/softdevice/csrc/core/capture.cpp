@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<int> lasting{0};
 
-// The captures that last. Leaked, as all that lives as long as the process.
+// The running captures. Never destroyed, like all objects that live as long as the process.
 struct Registry {
   std::mutex mutex;
   std::vector<std::shared_ptr<Capture::State>> captures;
@@ -84,7 +84,7 @@ void Capture::State::join(Stream& stream) {
 }
 
 void Capture::State::admit(int device) {
-  // An allocator asks streams, and those captures, while it is locked: it cannot be asked from within a capture's lock.
+  // An allocator with its lock held queries streams, which query captures, so a capture's lock must not be held here.
   keeper.retain(device, pool);
   {
     const std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-// Captures: what streams, events and graphs share of one while it lasts.
+// Captures: the state that streams, events and graphs share during a capture.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ enum class CaptureMode { global, thread_local_, relaxed };
 struct Node {
   const char* name;
   work::Task work;
-  std::vector<int> needs;  // nodes that come before it, each smaller than its own number
+  std::vector<int> needs;  // dependencies, each with a smaller number than the node
 };
 
-// What is being captured. Made by Graph::begin, shared with the streams that are in it.
+// A running capture. Graph::begin creates it, and the capturing streams share it.
 class Capture {
  public:
   PoolId pool() const;
-  // Announces that captured work takes `count` numbers of a counter; the place is known at replay only. Returns the
-  // offset behind `replay_place` of that counter.
+  // Reserves `count` numbers of a counter for captured work. Their position is known only at a replay. Returns the
+  // offset from `replay_place` of that counter.
   std::uint64_t take(const std::shared_ptr<Counter>& counter, std::uint64_t count);
-  // Makes the capture end in an error, as an operation that is not allowed in it does.
+  // Makes the capture fail, as an operation that it does not permit does.
   void invalidate(const std::string& why);
 
   struct State;
@@ -46,14 +46,15 @@ class Capture {
   std::shared_ptr<State> state_;
 };
 
-// Whether any stream of this process is being captured.
+// Returns whether any stream of this process is capturing.
 bool any_capture();
 
-// Throws Failure(capture) where a call that waits for, or asks for, the device is not allowed because of a capture: of
-// this thread in mode thread_local_, of any thread in mode global, never in mode relaxed; and invalidates that capture.
+// Throws Failure(capture) if a capture forbids a call that waits for the device or queries it, and invalidates that
+// capture. Captures of any thread in mode global forbid it, captures of this thread in mode thread_local_, and none in
+// mode relaxed.
 void forbid_while_capturing(const char* call);
 
-// Keeps the pools of captures on the devices, which it knows by their indices.
+// Retains the pools of captures on the devices, given by index.
 class PoolKeeper {
  public:
   virtual ~PoolKeeper() = default;
@@ -61,27 +62,29 @@ class PoolKeeper {
   virtual void release(int device, PoolId pool) = 0;
 };
 
-using Counters = std::vector<std::pair<std::shared_ptr<Counter>, std::uint64_t>>;  // and how many numbers are taken
+using Counters = std::vector<std::pair<std::shared_ptr<Counter>, std::uint64_t>>;  // and the number of numbers taken
 
-// Locks are taken in this order: a graph's, an allocator's or the list of captures', a stream's, a capture's; nobody
-// waits for work while holding one of the last three.
+// Lock order: a graph's, then an allocator's or that of the list of captures, a stream's, a capture's. A thread that
+// holds one of the last three must not wait for work.
 struct Capture::State {
   State(PoolId pool, CaptureMode mode, PoolKeeper& keeper)
       : pool(pool), mode(mode), thread(std::this_thread::get_id()), keeper(keeper) {}
 
-  // Puts it on the list of those that last, and takes it off.
+  // Add the capture to the list of running captures, and remove it.
   static void list(const std::shared_ptr<State>& capture);
   void unlist();
-  // From now on nothing joins and nothing is added. Returns its streams, the one that began it first.
+  // From now on, no stream can join and no node can be added. Returns the streams, beginning with the one that began
+  // the capture.
   std::vector<Stream*> end();
 
-  // The number of a new node that follows `tail`, if that is one. Throws Failure(capture) when the capture was
-  // invalidated or has ended.
+  // Adds a node that follows `tail`, unless that is negative, and returns its number. Throws Failure(capture) if the
+  // capture was invalidated or has ended.
   int add(const char* name, work::Task work, int tail);
-  // The number of the node that a stream stands at which stood at `tail` and waited for `node`; either may be none.
+  // Returns the new last node of a stream whose last node was `tail` and that waits for `node`; either may be negative.
   int follow(int tail, int node);
   void join(Stream& stream);
-  // Retains the pool of a device whose stream is to join, once. The caller holds no lock of a stream or an allocator.
+  // Retains the pool of a device once, before one of its streams joins. The caller holds no lock of a stream or an
+  // allocator.
   void admit(int device);
   void release_pools();
 
@@ -93,12 +96,12 @@ struct Capture::State {
   const std::thread::id thread;
   PoolKeeper& keeper;
 
-  mutable std::mutex mutex;  // of all that follows
+  mutable std::mutex mutex;  // guards the fields below
   std::vector<Node> nodes;
   Counters counters;
-  std::vector<Stream*> streams;  // the one that began it first
-  std::vector<int> devices;      // that retain the pool
-  std::string invalid;           // why; empty while it is valid
+  std::vector<Stream*> streams;  // the first one began the capture
+  std::vector<int> devices;      // the devices on which the pool is retained
+  std::string invalid;           // the reason; empty while the capture is valid
   bool ended = false;
 
  private:

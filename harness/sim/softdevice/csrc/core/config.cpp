@@ -17,7 +17,7 @@ using amounts::number;
 using amounts::trimmed;
 
 constexpr int default_count = 2;
-constexpr int most_devices = 64;  // torch keeps device indices in 8 bits
+constexpr int most_devices = 64;  // torch stores device indices in 8 bits
 
 [[noreturn]] void reject(const char* variable, std::string_view value, const std::string& expected) {
   throw std::invalid_argument(std::string(variable) + "='" + std::string(value) + "': expected " + expected);
@@ -88,7 +88,7 @@ Config Config::parse(const char* count, const char* memory, const char* visible,
 
 const Config& Config::get() {
   static const Config* const config = [] {
-    // Faults are injected when the library is loaded, where nobody could be told of a mistake in them: here one can.
+    // Faults are injected when the library is loaded, where a parse error could not be reported. This reports it.
     if (const char* faults = std::getenv("SOFT_INJECT")) {
       try {
         parse_injections(faults);

@@ -1,4 +1,4 @@
-// The places of generators in their sequences, and what they are within a replay.
+// The positions of generators in their sequences, also within a replay.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,10 @@
 
 namespace soft {
 
-// A generator's place in its sequence. Random work takes numbers from it at its launch; captured, at each replay.
+// A generator's position in its sequence. Random work advances it at the launch; captured work at each replay.
 class Counter {
  public:
-  std::uint64_t take(std::uint64_t count);  // the place before
+  std::uint64_t take(std::uint64_t count);  // returns the previous position
   std::uint64_t place() const;
   void set(std::uint64_t place);
 
@@ -18,14 +18,14 @@ class Counter {
   std::atomic<std::uint64_t> place_{0};
 };
 
-// In a stream's thread, within a replay: where the counter stood when this replay was launched. Otherwise throws
-// std::logic_error.
+// Returns the counter's position when this replay was launched. Must be called in a stream's thread within a replay;
+// otherwise throws std::logic_error.
 std::uint64_t replay_place(const Counter* counter);
 
-// What a counter stood at when a replay was launched.
+// The counters' positions when a replay was launched.
 using Places = std::unordered_map<const Counter*, std::uint64_t>;
 
-// Sets for the calling thread what `replay_place` tells.
+// Sets the results of `replay_place` for the calling thread.
 class PlacesInUse {
  public:
   explicit PlacesInUse(const Places& places);

@@ -15,7 +15,7 @@ namespace {
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
-// Leaked: streams' threads use them for as long as the process lives. Throws std::invalid_argument.
+// Never destroyed: threads of streams use them until the process ends. Throws std::invalid_argument.
 const Devices& devices() {
   static const Devices* const devices = [] {
     auto made = std::make_unique<Devices>();
@@ -29,7 +29,7 @@ const Devices& devices() {
 }
 
 thread_local int chosen_device = 0;
-// By device; null where the thread uses the default stream.
+// By device; null if the thread uses the default stream.
 thread_local std::vector<Stream*> chosen_streams;
 
 }  // namespace
@@ -48,7 +48,7 @@ int device_count() noexcept {
   try {
     return static_cast<int>(devices().size());
   } catch (const std::exception&) {
-    return 0;  // device() tells why
+    return 0;  // device() throws the reason
   }
 }
 
@@ -69,7 +69,7 @@ Device& device(int index) {
 int current_device() noexcept { return chosen_device; }
 
 int exchange_device(int index) {
-  static_cast<void>(device(index));  // throws where there is none
+  static_cast<void>(device(index));  // throws if the device does not exist
   return std::exchange(chosen_device, index);
 }
 
@@ -86,7 +86,7 @@ void set_current_stream(Stream& stream) {
 }
 
 void abandon() {
-  if (!forked()) pool().abandon(work::for_ever);  // in a fork, the threads stayed with the parent
+  if (!forked()) pool().abandon(work::for_ever);  // in a fork, the threads stay with the parent
 }
 
 }  // namespace soft

@@ -1,4 +1,4 @@
-// Devices of this process, and which of them, and which stream of each, a thread uses.
+// The devices of this process, and the current device and streams of each thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace soft {
 
-// A visible device. Its streams' threads start when it is first used.
+// A visible device. The threads of its streams start at its first use.
 class Device : public DeviceState {
  public:
   static constexpr int streams_per_priority = Streams::per_priority;
@@ -31,7 +31,7 @@ class Device : public DeviceState {
 
   // Waits for all streams. Throws Failure.
   void synchronize();
-  // The same without any checks: whatever has failed or is being captured.
+  // Waits for all streams, regardless of failures and captures.
   void drain() { streams_.drain(); }
 
  private:
@@ -40,18 +40,18 @@ class Device : public DeviceState {
   Allocator allocator_;
 };
 
-// The visible devices, made at the first call and never destroyed.
+// The visible devices, created at the first call and never destroyed.
 int device_count() noexcept;
 Device& device(int index);  // throws Failure(invalid)
 
-// Of the calling thread: 0 and the default streams at first.
+// The calling thread's current device and streams; initially device 0 and the default streams.
 int current_device() noexcept;
-int exchange_device(int index);  // the one before; throws Failure(invalid)
+int exchange_device(int index);  // returns the previous device; throws Failure(invalid)
 Stream& current_stream(int device);
 void set_current_stream(Stream& stream);
 
-// Drops what is queued, cuts sleeps short, and returns once no stream's thread runs anything: for the end of a process.
-// One that hangs (a fault) is woken too.
+// For the end of the process: drops queued work, interrupts sleeps and hanging work (a fault), and returns once no
+// stream's thread runs work.
 void abandon();
 
 }  // namespace soft

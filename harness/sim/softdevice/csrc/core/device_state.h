@@ -1,4 +1,4 @@
-// The state of a device: which one it is, and the error that it has failed with.
+// The state of a device: its identity, and the error with which it has failed.
 #pragma once
 
 #include <atomic>
@@ -18,10 +18,10 @@ class DeviceState {
 
   int index() const { return index_; }
 
-  // Sticky errors: the first one stays.
+  // Sets the sticky error. The first one stays.
   void fail(Code code, const std::string& what);
   std::optional<Failure> failure() const;
-  void check() const;  // throws it
+  void check() const;  // throws the sticky error
 
  private:
   const int index_;

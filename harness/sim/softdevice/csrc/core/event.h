@@ -1,4 +1,4 @@
-// Events: marks that can be recorded again and again.
+// Events: marks that can be recorded repeatedly.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace soft {
 
 class Event {
  public:
-  // `timing`: whether it can be asked for the time. (All events wait by blocking, not by spinning.)
+  // `timing`: whether elapsed_time works. (All events wait by blocking, not by spinning.)
   Event(int device, bool timing) : device_(device), timing_(timing) {}
 
   int device() const { return device_; }
@@ -18,14 +18,14 @@ class Event {
   bool recorded() const;
 
   void record(Stream& stream);
-  // Has the stream wait for what was last recorded; one that was never recorded holds up nobody.
+  // Makes the stream wait for the last record. An event that was never recorded blocks nothing.
   void block(Stream& stream);
-  // Whether what was last recorded is done, and waiting for it. Throw Failure: the device's, or of a capture.
+  // Query the last record and wait for it. Throw Failure if the device has failed, or because of a capture.
   bool query() const;
   void synchronize() const;
 
-  // Milliseconds from one to the other. Throws Failure (invalid) when one has no timing, was not recorded, or is not
-  // done, and for events of two devices.
+  // Returns the milliseconds between two events. Throws Failure(invalid) if an event has no timing, was not recorded or
+  // is not done, and for events of two devices.
   static double elapsed(const Event& from, const Event& to);
 
  private:

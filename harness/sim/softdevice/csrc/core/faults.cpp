@@ -15,7 +15,7 @@ constexpr const char* names[] = {
 #undef FAULT
 };
 
-// Constant-initialised: SOFT_INJECT is read by a static initialiser.
+// Constant-initialised, since a static initialiser reads SOFT_INJECT.
 faults::Injections of_process(names);
 
 std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
@@ -25,7 +25,7 @@ const bool loaded = [] {
     try {
       inject(parse_injections(text));
     } catch (const std::invalid_argument&) {
-      return false;  // an exception here would end the process; Config::get() throws it
+      return false;  // an exception here would end the process; Config::get() throws it instead
     }
   }
   return true;

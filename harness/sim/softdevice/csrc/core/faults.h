@@ -1,4 +1,4 @@
-// Faults on demand: what a broken device would do, each at the one place that its name says.
+// Injected faults: the errors of a broken device, each at the one place in its name.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ enum class Fault : int {
 const char* fault_name(Fault fault);
 
 // SOFT_INJECT is a list, separated by semicolons, of NAME[:probability][,seed=N]. A fault strikes at each opportunity
-// with its probability, 1 when not given, drawn from a generator of its own that starts at its seed, 0 when not given.
+// with its probability, by default 1. Each fault has its own random generator with its seed, by default 0.
 struct Injection {
   Fault fault;
   double probability = 1.0;
   std::uint64_t seed = 0;
 };
 
-// Throws std::invalid_argument that names the text and what was expected.
+// Throws std::invalid_argument with the text and the expected format.
 std::vector<Injection> parse_injections(const std::string& text);
 
-// Replaces what is injected in this process; thread-safe. At load the value of SOFT_INJECT is injected.
+// Replaces the faults injected in this process; thread-safe. Loading the library injects those of SOFT_INJECT.
 void inject(const std::vector<Injection>& injections);
 
-// Whether the fault is injected at all, with whatever probability.
+// Returns whether the fault is injected, with any probability.
 bool injected(Fault fault);
 
-// Whether the fault happens now. Costs one relaxed load while nothing is injected. Each true is counted.
+// Returns whether the fault happens now, and counts it if so. Costs one relaxed load while nothing is injected.
 bool strikes(Fault fault);
 std::uint64_t times_struck(Fault fault);
 

@@ -13,7 +13,7 @@ namespace soft {
 
 namespace {
 
-// What replays run: shared with those that are queued, and never changed.
+// The nodes that replays run. Queued replays share them, so they never change.
 struct Executable {
   std::vector<Node> nodes;
   Counters counters;
@@ -24,7 +24,7 @@ std::size_t count_work(const std::vector<Node>& nodes) {
       std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.work != nullptr; }));
 }
 
-// Runs the nodes in order, but for the one with the number `skipped` among those that have work.
+// Runs the nodes in order, except the one with index `skipped` among the nodes with work.
 void run(const Executable& executable, const Places& places, std::size_t skipped) {
   const PlacesInUse use(places);
   std::size_t number = 0;
@@ -33,7 +33,7 @@ void run(const Executable& executable, const Places& places, std::size_t skipped
   }
 }
 
-// The nodes that come before a node, and itself.
+// Returns, by index, whether a node is `last` or a dependency of it.
 std::vector<bool> before(const std::vector<Node>& nodes, int last) {
   std::vector<bool> reached(nodes.size(), false);
   if (last >= 0) reached[static_cast<std::size_t>(last)] = true;
@@ -50,13 +50,13 @@ class Allocators final : public PoolKeeper {
   void release(int index, PoolId pool) override { device(index).allocator().release(pool); }
 };
 
-// Leaked: graphs may go until the very end of the process.
+// Never destroyed: graphs may be destroyed until the very end of the process.
 PoolKeeper& allocators() {
   static auto* const allocators = new Allocators;
   return *allocators;
 }
 
-// Lets the streams of a capture go. Returns why the capture is no good, or nothing.
+// Ends the capture of its streams. Returns the reason if the capture is invalid, otherwise an empty string.
 std::string end_capture(Capture::State& capture) {
   const std::vector<Stream*> streams = capture.end();
   std::vector<int> tails;
@@ -91,11 +91,11 @@ struct Graph::State {
 
   const bool keep_nodes;
   mutable std::mutex mutex;
-  std::shared_ptr<Capture> capture;  // begun, and kept after its end for its pools, until `reset`
+  std::shared_ptr<Capture> capture;  // set by `begin`; kept for its pools until `reset`
   bool ended = false;
-  Executable captured;  // what `instantiate` copies; empty without `keep_nodes` once it was called
+  Executable captured;  // copied by `instantiate`; moved instead without `keep_nodes`
   std::shared_ptr<const Executable> executable;
-  std::vector<std::shared_ptr<Mark>> replays;  // behind those that may still run
+  std::vector<std::shared_ptr<Mark>> replays;  // marks after replays that may still be running
 
   // The caller holds the mutex.
   const std::vector<Node>& nodes() const { return executable && !keep_nodes ? executable->nodes : captured.nodes; }
@@ -179,7 +179,7 @@ void Graph::replay(Stream& stream) {
   std::size_t skipped = static_cast<std::size_t>(-1);
   const std::size_t count = count_work(executable->nodes);
   if (count != 0 && strikes(Fault::replay_skips_node)) {
-    skipped = (times_struck(Fault::replay_skips_node) - 1) % count;  // each in its turn
+    skipped = (times_struck(Fault::replay_skips_node) - 1) % count;  // each node in turn
   }
   stream.launch("replay", [executable, places = std::move(places), skipped] { run(*executable, places, skipped); });
   auto& replays = state_->replays;
@@ -189,7 +189,7 @@ void Graph::replay(Stream& stream) {
 }
 
 void Graph::reset() {
-  if (forked()) return;  // the replays and the pool are the parent's
+  if (forked()) return;  // the replays and the pool belong to the parent
   std::shared_ptr<Capture> capture;
   std::vector<std::shared_ptr<Mark>> replays;
   Executable captured;

@@ -1,4 +1,4 @@
-// Graphs: work that is kept instead of run while streams are captured, and run as often as one likes afterwards.
+// Graphs: work that capturing streams record instead of running it, and that can then be replayed any number of times.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,18 @@ class Graph {
   ~Graph();
 
   // Captures `stream` and the streams that join by waiting for its events. Throws Failure(capture) on the default
-  // stream, on a stream that is captured already, or when this graph holds a capture that was not reset.
+  // stream, on a stream that is already capturing, or if this graph has a capture that was not reset.
   void begin(Stream& stream, PoolId pool, CaptureMode mode);
-  // Throws Failure(capture) when the capture was invalidated or a stream that joined did not come back.
+  // Throws Failure(capture) if the capture was invalidated, or if a stream that joined was not joined back.
   void end();
   void instantiate();
-  // Runs all nodes on `stream`, in the order of their capture, as one piece of work behind what was launched there.
+  // Runs all nodes on `stream` in capture order, as one piece of work after earlier launches.
   void replay(Stream& stream);
-  // Waits for running replays, lets go of nodes and pool.
+  // Waits for running replays, then releases nodes and pool.
   void reset();
   PoolId pool() const;
-  std::size_t size() const;  // nodes
-  std::string dot() const;   // in Graphviz's language
+  std::size_t size() const;  // number of nodes
+  std::string dot() const;   // in Graphviz's DOT language
 
  private:
   struct State;

@@ -9,8 +9,8 @@ namespace faults {
 
 namespace {
 
-// The n-th number of the sequence that a seed begins (splitmix64): a function of both, so that threads which ask at the
-// same time share one sequence without a lock.
+// Returns the n-th number of a seed's sequence (splitmix64). It depends only on the two, so threads share a sequence
+// without a lock.
 std::uint64_t scrambled(std::uint64_t seed, std::uint64_t n) {
   std::uint64_t value = (seed ^ 0x6a09e667f3bcc909u) + (n + 1) * 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -30,9 +30,9 @@ std::string trimmed(const std::string& text) {
 
 template <typename Value>
 bool read(const std::string& text, Value& value) {
-  if (text.empty() || text[0] < '.' || text[0] > '9') return false;  // no signs, no words
+  if (text.empty() || text[0] < '.' || text[0] > '9') return false;  // no signs and no words
   std::istringstream stream(text);
-  stream.imbue(std::locale::classic());  // whatever locale the program has chosen
+  stream.imbue(std::locale::classic());  // regardless of the program's locale
   return (stream >> value) && stream.peek() == std::istringstream::traits_type::eof();
 }
 
@@ -103,11 +103,11 @@ void Injections::inject(const std::vector<Injection>& injections) {
 
 bool Injections::strikes(std::size_t index) {
   if (!injected(index)) return false;
-  if ((mask_.load(std::memory_order_acquire) & bit(index)) == 0) return false;  // its slot is written before its bit
+  if ((mask_.load(std::memory_order_acquire) & bit(index)) == 0) return false;  // the slot is written before the bit
   Slot& slot = slots_[index];
   const std::uint64_t n = slot.opportunities.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t drawn = scrambled(slot.seed.load(std::memory_order_relaxed), n);
-  // 53 bits: a number from 0 to just below 1, so that probability 1 always strikes and 0 never does.
+  // 53 bits: a number in [0, 1), so probability 1 always strikes and 0 never does.
   if (static_cast<double>(drawn >> 11) * 0x1p-53 >= slot.probability.load(std::memory_order_relaxed)) return false;
   slot.struck.fetch_add(1, std::memory_order_relaxed);
   return true;

@@ -1,5 +1,5 @@
-// Faults on demand, whatever they are: which of a list of names are injected, and when each of them strikes. The faults
-// of the software device and those of CUDA's interface are two lists.
+// Injected faults of any kind: the injected ones of a list of names, and the times when each of them strikes. The
+// software device and CUDA's interface each have their own list.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@
 
 namespace faults {
 
-// NAME[:probability][,seed=N]. A fault strikes at each opportunity with its probability, 1 when not given, drawn from a
-// generator of its own that starts at its seed, 0 when not given. `index`: that of its name in the list.
+// NAME[:probability][,seed=N]. A fault strikes at each opportunity with its probability, by default 1. Each fault has
+// its own random generator with its seed, by default 0. `index` is the position of the name in the list.
 struct Injection {
   std::size_t index;
   double probability = 1.0;
@@ -21,9 +21,9 @@ struct Injection {
 
 class Injections {
  public:
-  static constexpr std::size_t most = 64;  // names in a list
+  static constexpr std::size_t most = 64;  // the maximum length of a list
 
-  // `names` must live for ever. Constant-initialised: static initialisers inject.
+  // `names` must never be freed. Constant-initialised, since static initialisers inject faults.
   template <std::size_t count>
   constexpr explicit Injections(const char* const (&names)[count]) : names_(names), count_(count) {
     static_assert(count <= most, "the mask of injected faults has 64 bits");
@@ -32,17 +32,17 @@ class Injections {
   std::size_t count() const { return count_; }
   const char* name(std::size_t index) const { return names_[index]; }
 
-  // Reads a list, separated by semicolons. Throws std::invalid_argument that names the text and what was expected.
+  // Parses a list separated by semicolons. Throws std::invalid_argument with the text and the expected format.
   std::vector<Injection> parse(const std::string& text) const;
 
-  // Replaces what is injected in this process; thread-safe.
+  // Replaces the faults injected in this process; thread-safe.
   void inject(const std::vector<Injection>& injections);
 
-  // Whether the fault is injected at all, with whatever probability.
+  // Returns whether the fault is injected, with any probability.
   bool injected(std::size_t index) const { return (mask_.load(std::memory_order_relaxed) & bit(index)) != 0; }
   bool any() const { return mask_.load(std::memory_order_relaxed) != 0; }
 
-  // Whether the fault happens now. Costs one relaxed load while nothing is injected. Each true is counted.
+  // Returns whether the fault happens now, and counts it if so. Costs one relaxed load while nothing is injected.
   bool strikes(std::size_t index);
   std::uint64_t times_struck(std::size_t index) const { return slots_[index].struck.load(std::memory_order_relaxed); }
 
@@ -50,8 +50,8 @@ class Injections {
   struct Slot {
     std::atomic<double> probability{0.0};
     std::atomic<std::uint64_t> seed{0};
-    std::atomic<std::uint64_t> opportunities{0};  // since it was injected
-    std::atomic<std::uint64_t> struck{0};         // since the process began
+    std::atomic<std::uint64_t> opportunities{0};  // since the injection
+    std::atomic<std::uint64_t> struck{0};         // since the process started
   };
 
   static constexpr std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << index; }

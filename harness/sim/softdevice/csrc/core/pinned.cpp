@@ -24,23 +24,23 @@ namespace {
 
 constexpr std::size_t alignment = 64;
 constexpr int least_class = 9;  // 512 bytes
-constexpr int most_class = 47;  // more than any machine's memory
+constexpr int most_class = 47;  // larger than any machine's memory
 
 struct PinnedBlock {
   std::byte* address = nullptr;
-  int size_class = 0;  // the block has 2 to the power of this many bytes
+  int size_class = 0;  // the size is 2 to the power of this
   bool allocated = false;
-  bool of_capture = false;  // allocated while a stream was captured
-  bool kept = false;        // such a block that a graph uses at each replay: never reused, as in torch's allocator
+  bool of_capture = false;  // allocated while a stream was capturing
+  bool kept = false;        // also used by a graph at each replay: never reused, as in torch's allocator
   std::vector<Stream*> users;
-  std::vector<std::shared_ptr<Mark>> pending;  // what it waits for since it was given back
+  std::vector<std::shared_ptr<Mark>> pending;  // marks to wait for before it is free
 
   std::size_t size() const { return std::size_t{1} << size_class; }
 };
 
 }  // namespace
 
-// Leaked, with what it holds: tensors may give memory back until the very end of the process.
+// Never destroyed, including its contents: tensors may free memory until the very end of the process.
 struct PinnedAllocator::State {
   // The caller of each of these holds the mutex.
   PinnedBlock* find(const void* address);
@@ -185,7 +185,7 @@ void PinnedAllocator::reset_accumulated() {
   stats.num_host_alloc = stats.num_host_free = 0;
 }
 
-// The block that the address is in; null when it is in none.
+// Returns the block that contains the address; null if there is none.
 PinnedBlock* PinnedAllocator::State::find(const void* address) {
   auto* const place = static_cast<std::byte*>(const_cast<void*>(address));
   const auto next = blocks.upper_bound(place);
@@ -194,7 +194,7 @@ PinnedBlock* PinnedAllocator::State::find(const void* address) {
   return place < block.address + block.size() ? &block : nullptr;
 }
 
-// Makes free what its streams are through with.
+// Frees the blocks that their streams no longer use.
 void PinnedAllocator::State::process() {
   const auto is_done = [](PinnedBlock* block) {
     auto& marks = block->pending;

@@ -1,4 +1,4 @@
-// Pinned host memory: blocks of powers of two, reused once the streams that used them have come past that use.
+// Pinned host memory: blocks of powers of two, which are reused once the streams that used them have passed that use.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@ class Stream;
 
 struct PinnedStatistics {
   Stat allocation, active_requests, segment;           // counts
-  Stat allocated_bytes, active_bytes, reserved_bytes;  // in use by the user; in use at all; held
+  Stat allocated_bytes, active_bytes, reserved_bytes;  // used by the program; used by the program or streams; total
   std::int64_t num_host_alloc = 0, num_host_free = 0;
 };
 
-// One for the process. All methods are thread-safe.
+// One per process. All methods are thread-safe.
 class PinnedAllocator {
  public:
   static PinnedAllocator& get();
 
-  void* allocate(std::size_t bytes);  // never null but for 0 bytes
-  void free(void* address);           // the address that `allocate` gave
-  // Any address within a block; false when it is in none. The block is not reused until the stream has come here;
-  // if it is of a capture and the stream is captured, never.
+  void* allocate(std::size_t bytes);  // null only for 0 bytes
+  void free(void* address);           // an address returned by `allocate`
+  // Takes any address within a block; returns false for other addresses. The block is not reused until the stream
+  // reaches this point. If the block was allocated in a capture and the stream is capturing, it is never reused.
   bool record(const void* address, Stream& stream);
   bool owns(const void* address) const;
   void empty();

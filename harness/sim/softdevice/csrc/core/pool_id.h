@@ -1,4 +1,4 @@
-// The names of the pools that memory is allocated from.
+// Ids of memory pools.
 #pragma once
 
 #include <cstdint>

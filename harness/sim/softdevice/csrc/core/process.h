@@ -1,13 +1,13 @@
-// Whether the process was forked after its devices had started threads.
+// Detects a fork after the devices have started threads.
 #pragma once
 
 namespace soft {
 
-// From now on a fork leaves the child without what this process has: its threads, and locks in a known state.
+// From now on, a fork marks the child as unusable, since it lacks the threads and locks may be in any state.
 void watch_forks();
 
-// True in a child of a process whose devices were awake when it forked. No lock may be taken there.
+// Returns true in a child of a process whose devices were awake at the fork. The child must not take any lock.
 bool forked();
-void check_not_forked();  // throws Failure(invalid) that says what to do instead
+void check_not_forked();  // throws Failure(invalid), whose message says what to do instead
 
 }  // namespace soft

@@ -12,13 +12,13 @@ namespace work {
 
 namespace {
 
-constexpr std::size_t stack_bytes = std::size_t{2} << 20;  // the system puts a guard page on top
+constexpr std::size_t stack_bytes = std::size_t{2} << 20;  // the system adds a guard page
 constexpr int none_ready = std::numeric_limits<int>::max();
 
 thread_local bool pool_thread = false;
 
-// Starts a detached thread that takes no signal but its own faults: the program's handlers are for the program's own
-// threads.
+// Starts a detached thread that blocks all signals except its own faults, since the program's handlers are for the
+// program's threads.
 void start_thread(void* (*begin)(void*), void* argument) {
   const auto check = [](int status, const char* what) {
     if (status != 0) throw std::system_error(status, std::generic_category(), what);
@@ -95,7 +95,7 @@ std::shared_ptr<Mark> Queue::fence() {
 
 bool Queue::idle() const {
   if (finished_.load(std::memory_order_acquire) != pushed_.load(std::memory_order_acquire)) return false;
-  // The last item is counted; its mark may not be finished yet.
+  // The last item is counted, but its mark may not be finished yet.
   const std::lock_guard lock(finishing_);
   return true;
 }
@@ -104,11 +104,11 @@ void Queue::ready() { pool_.add(rank_, shared_from_this()); }
 
 void Queue::serve() {
   while (refill()) {
-    // Once parked, another thread may serve this queue before this one has left.
+    // Once the queue is parked, another thread may serve it before this one returns.
     if (const auto wait = batch_.front().wait; wait && !pool_.abandoned() && wait->park(shared_from_this())) return;
     Item& item = batch_.front();
     if (item.task && !pool_.abandoned()) item.task();
-    item.task = nullptr;  // what it holds is gone before anybody hears that it is done
+    item.task = nullptr;  // destroys the task's captures before anybody sees that it is done
     {
       const std::lock_guard lock(finishing_);
       finished_.fetch_add(1, std::memory_order_release);
@@ -147,7 +147,7 @@ void Pool::start(std::unique_lock<std::mutex>& lock) {
   if (started() != 0) return;
   for (int i = 0; i < threads_; ++i) {
     start_thread(begin, this);
-    started_.fetch_add(1, std::memory_order_relaxed);  // here, so that none is counted late
+    started_.fetch_add(1, std::memory_order_relaxed);  // counted here, so that none is counted late
   }
   begun_.wait(lock, [this] { return begun_threads_ == started(); });
 }

@@ -1,6 +1,6 @@
-// Queues of work that a fixed pool of threads serves in order, and the marks that tell how far a queue has come.
+// Queues of work that a fixed pool of threads runs in order, and marks at positions in a queue.
 //
-// A queue that waits for a mark takes no thread: the mark puts it back among the ready ones when it is finished.
+// A queue that waits for a mark occupies no thread. The mark makes it ready again when it finishes.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace work {
 
-// What it throws ends the process: who pushes it catches.
+// An exception of a task ends the process, so tasks must catch theirs.
 using Task = std::function<void()>;
 
 constexpr std::chrono::hours for_ever(24 * 365 * 100);
@@ -26,7 +26,7 @@ constexpr std::chrono::hours for_ever(24 * 365 * 100);
 class Queue;
 class Pool;
 
-// A moment: done once all that was before it is.
+// A point in a queue: done once all items before it are.
 class Mark {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,13 +37,13 @@ class Mark {
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   void wait() const;  // blocks the calling thread
-  // When it was finished. Only for one that is done.
+  // Returns the time when it finished. Only for a mark that is done.
   Clock::time_point time() const { return time_; }
-  void finish();  // at most once
+  void finish();  // may be called once
 
  private:
   friend class Queue;
-  // Whether the queue is to be made ready when the mark is finished; false if it is done already.
+  // Makes the queue ready when the mark finishes; returns false if it is already done.
   bool park(const std::shared_ptr<Queue>& queue);
 
   mutable std::mutex mutex_;
@@ -53,7 +53,7 @@ class Mark {
   std::vector<std::shared_ptr<Queue>> parked_;
 };
 
-// One step of a queue. The fields are used in this order, each if it is there.
+// One step of a queue: wait, then run the task, then finish the mark. Empty fields are skipped.
 struct Item {
   std::shared_ptr<Mark> wait;  // the step begins after this mark
   Task task;
@@ -62,16 +62,17 @@ struct Item {
 
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  // Ready queues of a smaller `rank` are served first. Must be made by make_shared.
+  // Ready queues with a smaller `rank` are served first. Must be created with make_shared.
   Queue(Pool& pool, int rank) : pool_(pool), rank_(rank) {}
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
   void push(Item item);
-  void push(std::vector<Item> items);  // nothing comes between them
-  // A mark behind all that was pushed so far; null when nothing is left to do.
+  void push(std::vector<Item> items);  // contiguous: no other item comes between them
+  // Returns a mark after all items so far; null if none is left.
   std::shared_ptr<Mark> fence();
-  // Whether nothing is left to do: true for whoever has seen the last mark done, and where it is true all marks are.
+  // Returns whether no work is left. It is true after the last mark is seen as done, and if it is true, all marks are
+  // done.
   bool idle() const;
 
  private:
@@ -79,37 +80,37 @@ class Queue : public std::enable_shared_from_this<Queue> {
   friend class Pool;
   void ready();
   void serve();   // in a thread of the pool
-  bool refill();  // whether there is a next item; otherwise somebody else may serve from now on
+  bool refill();  // whether there is a next item; if not, another thread may serve the queue
 
   Pool& pool_;
   const int rank_;
   std::mutex mutex_;
-  mutable std::mutex finishing_;  // held while an item is counted and its mark finished
+  mutable std::mutex finishing_;  // held while an item is counted and its mark finishes
   std::deque<Item> items_;
-  std::deque<Item> batch_;  // taken from `items_`; only for the thread that serves
-  bool scheduled_ = false;  // ready, parked, or served
+  std::deque<Item> batch_;  // taken from `items_`; only the serving thread uses it
+  bool scheduled_ = false;  // ready, parked, or being served
   std::atomic<std::uint64_t> pushed_{0}, finished_{0};
 };
 
-// Its threads start when the first work comes, all at once, and live as long as the process.
+// A pool of threads. They all start with the first work, and live until the process ends.
 class Pool {
  public:
-  // The pool must live as long as the process. `name` is the start of its threads' names, at most 11 characters.
+  // The pool must live until the process ends. `name` is the prefix of its threads' names, at most 11 characters.
   Pool(const char* name, int threads);
 
-  // Each thread calls this first. A library that allocates memory for each thread that uses it can do so here: then it
-  // is allocated at a known time, and not whenever a thread happens to be the one that takes some work. To be set
-  // before the first work comes.
+  // Each thread calls this first. A library that allocates memory per thread can do so here: at a known time, not when
+  // a thread happens to take its first work. Must be set before the first work.
   void at_start(std::function<void()> call) { at_start_ = std::move(call); }
 
-  // Starts the threads unless that was done, and returns once each has made its first call. Throws std::system_error.
+  // Starts the threads unless they are running, and returns once each has made its first call. Throws
+  // std::system_error.
   void start();
   int started() const { return started_.load(std::memory_order_relaxed); }
 
-  // For the end of a process: drops what is queued, and returns once no thread runs anything, or after `patience`.
+  // For the end of a process: drops queued work, and returns once no thread runs work, or after `patience`.
   void abandon(std::chrono::milliseconds patience);
   bool abandoned() const { return abandoned_.load(std::memory_order_acquire); }
-  // Does nothing for that long; cut short by `abandon`.
+  // Sleeps for that long; `abandon` interrupts it.
   void pause(std::chrono::nanoseconds duration);
 
  private:
@@ -117,7 +118,7 @@ class Pool {
   static void* begin(void* pool);
   void start(std::unique_lock<std::mutex>& lock);
   void add(int rank, std::shared_ptr<Queue> queue);
-  // Whether a thread that serves a queue of this rank should put it back, for one that has waited.
+  // Whether a thread that serves a queue of this rank should requeue it in favour of a waiting one.
   bool wanted(int rank) const;
   void serve();
 
@@ -127,17 +128,17 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable begun_;    // a thread has made its first call
   std::condition_variable changed_;  // a queue is ready
-  std::condition_variable resting_;  // no thread runs anything
+  std::condition_variable resting_;  // no thread runs work
   std::condition_variable ended_;    // the pool is abandoned
   std::map<int, std::deque<std::shared_ptr<Queue>>> ready_;
   int busy_ = 0, begun_threads_ = 0;
   std::atomic<int> started_{0};
-  std::atomic<int> first_ready_;  // the smallest rank that is ready, a large one if none is
-  std::atomic<int> free_{0};      // threads that wait for work
+  std::atomic<int> first_ready_;  // the smallest ready rank; a large number if there is none
+  std::atomic<int> free_{0};      // threads waiting for work
   std::atomic<bool> abandoned_{false};
 };
 
-// True in a thread of a pool.
+// Returns true in a thread of a pool.
 bool in_pool_thread();
 
 }  // namespace work

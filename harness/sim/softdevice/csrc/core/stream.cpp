@@ -18,7 +18,7 @@ constexpr int threads = 16;
 }  // namespace
 
 work::Pool& pool() {
-  static auto* const pool = new work::Pool("soft", threads);  // its threads outlive the destructors of statics
+  static auto* const pool = new work::Pool("soft", threads);  // the pool's threads outlive the destructors of statics
   return *pool;
 }
 
@@ -77,7 +77,7 @@ void Stream::enqueue(const char* name, Work work) {
   if (!held_ && !injected(Fault::wrong_stream_order)) {
     queue_->push({nullptr, std::move(task), nullptr});
   } else if (!held_) {
-    // Nothing that can be seen from outside comes before its successor, or before it is asked for by a mark.
+    // Hold the task until its successor comes or a mark needs it, so that nothing visible happens before the swap.
     held_ = std::move(task);
   } else if (strikes(Fault::wrong_stream_order)) {
     queue_->push({nullptr, std::move(task), nullptr});

@@ -1,4 +1,4 @@
-// Streams: queues of work that the threads of one pool take in order; and the marks that events are.
+// Streams: queues of work that the threads of one pool run in order; and marks, on which events are based.
 #pragma once
 
 #include <chrono>
@@ -15,28 +15,28 @@
 
 namespace soft {
 
-// Runs in a stream's thread, later than its launch. It must hold no reference that Python could see (addresses and
-// plain values only): memory is kept by the allocator's rules, as on a GPU. What it throws becomes the device's error.
+// Runs in a stream's thread, later than its launch. It must hold only addresses and plain values, and no reference that
+// Python could see: the allocator's rules keep memory, as on a GPU. An exception becomes the device's error.
 using Work = std::function<void()>;
 
-// A moment in a stream's queue: done once all that was before it is.
+// A point in a stream's queue: done once all work before it is.
 class Mark : public work::Mark {
  public:
-  void wait() const;  // blocks the calling thread; throws Failure(capture) for one that was recorded in a capture
-  // When the stream came to it; throws Failure(invalid) for a mark that is not done.
+  void wait() const;  // blocks the calling thread; throws Failure(capture) for a mark recorded in a capture
+  // Returns the time when the stream reached it; throws Failure(invalid) if the mark is not done.
   Clock::time_point time() const;
   // Whether it was recorded in a capture. Such a mark is never done.
   bool captured() const { return captured_; }
-  // What is not allowed for such a mark: invalidates its capture, and throws Failure(capture).
+  // For operations that such a mark does not permit: invalidates its capture, and throws Failure(capture).
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
   friend class Stream;
 
-  // The capture this mark was recorded in, and the node it follows there; a mark of no capture has none.
+  // The capture in which the mark was recorded, and the node before it; not set outside captures.
   std::weak_ptr<Capture> capture_;
   int node_ = -1;
-  bool captured_ = false;  // stays true when the capture is gone
+  bool captured_ = false;  // stays true after the capture has ended
 };
 
 class Stream {
@@ -53,51 +53,52 @@ class Stream {
   std::int64_t id() const { return id_; }
   Priority priority() const { return priority_; }
 
-  // Appends work, or while the stream is captured adds a node to the capture. `name` must live for ever.
-  // On a synchronous device it returns once the work is done. Throws Failure when the device has failed.
+  // Queues work, or adds a node to the capture if the stream is capturing. `name` must never be freed. On a synchronous
+  // device, returns once the work is done. Throws Failure if the device has failed.
   void launch(const char* name, Work work);
 
-  // A mark behind all that has been launched so far.
+  // Returns a mark after all work launched so far.
   std::shared_ptr<Mark> mark();
 
-  // For allocators and the like: a mark behind what is queued, whether or not the stream is captured or the device has
-  // failed; null when nothing is left to do.
+  // For allocators etc.: returns a mark after all queued work, regardless of captures and failures; null if none is
+  // left.
   std::shared_ptr<Mark> fence();
 
-  // What is launched from now on begins after the mark is done. A mark of a capture brings the stream into it.
+  // Makes later work wait for the mark. A mark of a capture makes the stream join that capture.
   void wait(const std::shared_ptr<Mark>& mark);
 
-  // Whether nothing is left to do; waiting until so. Throw Failure: the device's, or that the stream is captured.
+  // Query the stream, and wait until no work is left. Throw Failure if the device has failed or the stream is
+  // capturing.
   bool query();
   void synchronize();
 
-  // The capture the stream is in, or null.
+  // Returns the stream's capture, or null.
   std::shared_ptr<Capture> capture() const;
-  // For graphs: the stream begins a capture, or leaves the one that it is in. `enter` throws Failure(capture) when it
-  // is captured already; `leave` returns the last node of this stream in the capture, or -1.
+  // For graphs: begin a capture, and end the stream's part in it. `enter` throws Failure(capture) if the stream is
+  // already capturing. `leave` returns this stream's last node in the capture, or -1.
   void enter(const std::shared_ptr<Capture>& capture);
   int leave();
 
  private:
-  void enqueue(const char* name, Work work);  // needs the mutex
+  void enqueue(const char* name, Work work);  // the caller holds the mutex
   work::Task task(const char* name, Work work);
   void run(const char* name, const Work& work);
-  void flush();  // needs the mutex
+  void flush();  // the caller holds the mutex
 
   DeviceState& device_;
   const std::int64_t id_;
   const Priority priority_;
   const std::shared_ptr<work::Queue> queue_;
   mutable std::mutex mutex_;
-  std::optional<work::Task> held_;  // waits for its successor, to change places with it (a fault)
+  std::optional<work::Task> held_;  // waits for its successor, which then goes first (a fault)
   std::shared_ptr<Capture> capture_;
-  int tail_ = -1;  // the last node of this stream in its capture
+  int tail_ = -1;  // this stream's last node in its capture
 };
 
-// The threads of all streams of the process.
+// The threads of all streams in the process.
 work::Pool& pool();
 
-// Has the calling stream do nothing for that long; cut short when the process ends.
+// Makes the calling stream sleep for that long; the end of the process interrupts it.
 void sleep_in_stream(std::chrono::nanoseconds duration);
 
 }  // namespace soft

@@ -1,4 +1,4 @@
-// The streams of a device. They are made when it is first used.
+// The streams of a device, created at its first use.
 #pragma once
 
 #include <atomic>
@@ -15,15 +15,15 @@ namespace soft {
 class Streams {
  public:
   static constexpr int per_priority = 32;
-  static constexpr std::int64_t last = 2 * per_priority;  // ids 1 to 32 are of normal priority, 33 to 64 of high
+  static constexpr std::int64_t last = 2 * per_priority;  // ids 1 to 32 have normal priority, 33 to 64 high priority
 
   explicit Streams(DeviceState& device) : device_(device) {}
 
-  bool awake() const;                       // whether they were made
-  Stream& get(std::int64_t id);             // throws Failure(invalid) for an id that is none
+  bool awake() const;                       // whether the streams were created
+  Stream& get(std::int64_t id);             // throws Failure(invalid) for an unknown id
   Stream& next(Stream::Priority priority);  // round robin
-  std::vector<Stream*> all();               // none before they were made
-  // Waits for all of them, whatever has failed or is being captured.
+  std::vector<Stream*> all();               // empty before they are created
+  // Waits for all streams, regardless of failures and captures.
   void drain();
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 bool on_device(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == kDevice; }
 
-// A tensor over the bytes of a storage, with the layout and the bits of another.
+// Returns a tensor over a storage's bytes, with the layout, conjugate and negative bits of `like`.
 at::Tensor over(const c10::Storage& storage, c10::DispatchKey key, const at::Tensor& like) {
   auto result = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage),
                                                          c10::DispatchKeySet(key), like.dtype());
@@ -32,8 +32,8 @@ at::Tensor over(const c10::Storage& storage, c10::DispatchKey key, const at::Ten
   return result;
 }
 
-// The arguments' tensors on the CPU, and the way back. What is only read aliases the device's memory; what is written
-// is copied, since the operator may give it another size.
+// Converts arguments to tensors on the CPU, and results back. Read-only arguments alias the device's memory. Written
+// arguments are copied, since the operator may resize them.
 class Crossing {
  public:
   at::Tensor lend(const at::Tensor& tensor, bool written) {
@@ -60,7 +60,7 @@ class Crossing {
     }
   }
 
-  // A result of the CPU's: an argument itself, a view of one, or a tensor of its own.
+  // Converts a result: it is an argument, a view of one, or a new tensor.
   at::Tensor bring(const at::Tensor& result) const {
     if (!result.defined() || !device_.has_value()) {
       return result;
@@ -106,7 +106,7 @@ class Crossing {
   std::optional<c10::Device> device_;
 };
 
-// Waits for the current stream of a device, for an operator that reads and writes there by itself.
+// Waits for the device's current stream, for an operator that accesses the memory directly.
 void settle(const char* name, c10::Device device) {
   const Stream stream = current_stream(device.index());
   if (stream.capturing()) {

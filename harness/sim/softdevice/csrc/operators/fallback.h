@@ -1,4 +1,5 @@
-// Operators that the device does not have: done at once on the CPU, once the streams concerned have come to their end.
+// Operators that the device lacks: they run synchronously on the CPU, after waiting for the current streams of their
+// tensors.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -6,7 +7,7 @@
 
 namespace operators {
 
-// While a stream concerned is captured this is an error that names the operator.
+// If one of these streams is capturing, raises an error with the operator's name.
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 }  // namespace operators

@@ -25,7 +25,7 @@ void prepare_thread() {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Prepared() {
       const at::DisableRecordFunctionGuard unobserved;
-      at::get_num_threads();  // ATen would set the number at its first parallel region
+      at::get_num_threads();  // otherwise ATen would set the number in its first parallel region
       omp_set_num_threads(1);
       at::detail::empty_cpu({1}, at::kFloat).fill_(0);
     }
@@ -35,7 +35,8 @@ void prepare_thread() {
 
 namespace {
 
-// Stand-ins for tensors, without data. Those that share a storage keep sharing one, so that overlaps are found.
+// Stand-ins for tensors, without data. Tensors that share a storage get stand-ins that share one, so overlaps are
+// detected.
 class Stage {
  public:
   at::Tensor stand_in(const at::Tensor& tensor) {
@@ -83,7 +84,7 @@ bool is_generator(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::GeneratorType;
 }
 
-// Calls `use` with each tensor of an argument, and gives the argument with what it returned in their place.
+// Calls `use` with each tensor of an argument, and returns the argument with the results in their place.
 template <typename Use>
 c10::IValue mapped(const c10::IValue& value, Use&& use) {
   if (value.isTensor()) {
@@ -166,7 +167,7 @@ Operand Operand::frozen() const { return defined() && !host_.defined() ? constan
 void enqueue(const Stream& stream, const char* name, std::function<void()> work) {
   stream.launch(name, [work = std::move(work)] {
     prepare_thread();
-    const at::DisableRecordFunctionGuard unobserved;  // observers of all threads would take it for the program's
+    const at::DisableRecordFunctionGuard unobserved;  // observers of all threads would attribute it to the program
     work();
   });
 }
@@ -200,13 +201,13 @@ void Meeting::refuse(c10::Device other) const {
               " and ", other, "! (in operator ", name_, ")");
 }
 
-// What the schema says of the arguments and results of an operator.
+// The arguments and results of an operator, from its schema.
 struct Launch::Plan {
   const char* name;
   std::size_t arguments;
-  std::vector<bool> written;  // of each argument
-  std::vector<int> returned;  // of each result: the argument that it is, or -1
-  int generator = -1;         // the argument that is one
+  std::vector<bool> written;  // per argument
+  std::vector<int> returned;  // per result: the argument that it is, or -1
+  int generator = -1;         // the position of the generator argument, or -1
   Weakness weakness;
 
   explicit Plan(const c10::FunctionSchema& schema)
@@ -231,15 +232,15 @@ struct Launch::Plan {
   }
 };
 
-// One launch: all that its work needs. It may run many times, in replays.
+// The data of one launch's work, which may run repeatedly in replays.
 struct Launch::Call {
   c10::OperatorHandle op;
   std::shared_ptr<const Plan> plan;
   Body body;
-  std::vector<c10::IValue> plain;              // the arguments, with tensors left out
+  std::vector<c10::IValue> plain;              // the arguments without tensors
   std::vector<std::vector<Operand>> operands;  // the tensors of each argument
-  std::function<at::Generator()> generator;    // where numbers come from, if any are drawn
-  std::vector<std::vector<Operand>> outputs;   // of each result that is new; empty for one that is an argument
+  std::function<at::Generator()> generator;    // the source of random numbers, if any
+  std::vector<std::vector<Operand>> outputs;   // per result: new outputs; empty for a result that is an argument
 
   c10::IValue argument(std::size_t i) const {
     std::size_t next = 0;
@@ -329,7 +330,7 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (recipe_.check != nullptr) {
     recipe_.check(op, arguments);
   }
-  // Shapes and types, or the errors in them.
+  // Compute shapes and types, or raise their errors.
   Stack results;
   if (recipe_.shape) {
     Stage stage;
@@ -356,7 +357,7 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   auto call = std::make_shared<Call>(Call{op, plan_, recipe_.body, {}, {}, {}, {}});
   const bool stale = captures_stale_inputs(stream);
   bool writes = false;
-  std::int64_t elements = 0;  // of the largest tensor that is written
+  std::int64_t elements = 0;  // of the largest written tensor
   const auto note_written = [&](const at::Tensor& tensor) {
     writes = true;
     elements = std::max(elements, tensor.defined() ? tensor.numel() : 0);

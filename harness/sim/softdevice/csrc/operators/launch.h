@@ -1,6 +1,6 @@
-// Operators that run later than their launch: shapes and types are settled at once, on tensors without data, outputs
-// are allocated at once, and the arithmetic is done in the stream's thread by the CPU's kernels, on tensors that alias
-// the device's memory.
+// Operators that run later than their launch. The launch computes shapes and types on tensors without data, and
+// allocates the outputs. The CPU's kernels compute the results in the stream's thread, on tensors that alias the
+// device's memory.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,24 +21,24 @@
 
 namespace operators {
 
-// Prepares a thread of streams once: kernels there use that thread alone, nothing is recorded for autograd, and torch's
-// libraries have allocated what they keep for each thread, some 35 KiB.
+// Prepares a thread of streams once: its kernels run single-threaded, autograd records nothing, and torch's libraries
+// have made their allocations per thread, around 35 KiB.
 void prepare_thread();
 
-// A tensor as a piece of work knows it: where it is and how it is laid out, and no reference to it.
+// A tensor in a piece of work: its address and layout, but no reference to it.
 class Operand {
  public:
   Operand() = default;                              // an undefined tensor
   explicit Operand(const at::Tensor& device);       // aliases its memory
-  static Operand constant(const at::Tensor& host);  // a value of its own: what the host's tensor holds now
+  static Operand constant(const at::Tensor& host);  // holds a copy of the host tensor's current value
 
   bool defined() const { return dtype_ != c10::ScalarType::Undefined; }
   bool holds_elements() const { return host_.defined() ? host_.numel() > 0 : address_ != nullptr; }
-  // The tensor, for the CPU; in a stream's thread.
+  // Returns the tensor for the CPU. Call it in a stream's thread.
   at::Tensor tensor() const;
   // Copies the result of a kernel that was given `tensor()` and has left it elsewhere, because it resized it.
   void take(const at::Tensor& written) const;
-  // One that holds what the memory holds now, whoever may be writing there.
+  // Returns an operand with a copy of the memory's current contents, without waiting for pending writes.
   Operand frozen() const;
 
  private:
@@ -49,12 +49,11 @@ class Operand {
   at::Tensor host_;
 };
 
-// Launches work that calls the CPU's kernels. What it throws becomes a device-side assertion.
-// `name` must live for ever.
+// Launches work that calls the CPU's kernels. An exception becomes a device-side assertion. `name` must never be freed.
 void enqueue(const Stream& stream, const char* name, std::function<void()> work);
 
-// The stream that an operator on these tensors is launched on: the current one of their device. Throws c10::Error when
-// they are on several devices, of which tensors of the host with a dimension count as one.
+// Determines the device of an operator's tensors, on whose current stream the operator is launched. Throws c10::Error
+// if they are on several devices. Host tensors count as a device of their own unless `host_allowed`.
 class Meeting {
  public:
   explicit Meeting(const char* name) : name_(name) {}
@@ -67,23 +66,23 @@ class Meeting {
   std::optional<c10::Device> device_, host_;
 };
 
-// From an operator's arguments on the stack, with tensors of the device "meta" in the place of all tensors, to its
-// results. Throws what the operator is to throw.
+// Computes an operator's results from the arguments on the stack, with "meta" tensors in place of all tensors. Throws
+// the operator's errors.
 using Shape = std::function<void(const c10::OperatorHandle&, Stack*)>;
-// The same on the CPU's tensors, in the stream's thread.
+// Computes the results on CPU tensors, in the stream's thread.
 using Body = std::function<void(const c10::OperatorHandle&, Stack*)>;
 
 struct Recipe {
-  Shape shape;                   // none: nothing is checked, and all results are arguments
+  Shape shape;                   // none: no checks, and all results are arguments
   Body body;                     // none: the CPU's kernel of the same operator
-  const char* kernel = nullptr;  // its name among the device's kernels; none: the operator's
-  bool host_operands = false;    // whether tensors of the host of any size may stand among its operands
-  // Throws what the body would throw too late. Called first, with the device's tensors.
+  const char* kernel = nullptr;  // the name of the device's kernel; null: the operator's name
+  bool host_operands = false;    // whether operands may be host tensors of any size
+  // Throws errors that the body would throw too late. Called first, with the device's tensors.
   void (*check)(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) = nullptr;
-  // Asked at each launch, with the arguments on top of the stack.
+  // Evaluated at each launch, with the arguments on top of the stack.
   using Question = bool (*)(const Stack& stack, std::size_t arguments);
-  Question draws = nullptr;     // whether the body is given a generator as one argument more
-  Question declines = nullptr;  // whether the fallback is to do it
+  Question draws = nullptr;     // whether the body gets a generator as an additional argument
+  Question declines = nullptr;  // whether the fallback handles the call
 };
 
 // The boxed kernel of one operator.

@@ -1,6 +1,6 @@
-// The asynchronous operators other than pointwise ones, and those that have recipes of their own.
+// The asynchronous operators except pointwise ones, and those with their own recipes.
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O1")  // hundreds of signatures, each called once a launch: more takes minutes and gains nothing
+#pragma GCC optimize("O1")  // hundreds of signatures, each called once per launch: -O2 takes minutes and gains nothing
 #endif
 
 #include "operators.h"

@@ -1,4 +1,4 @@
-// The operators that run later than their launch, for whoever registers them.
+// The operators that run later than their launch, for registration by the two devices.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -12,16 +12,16 @@
 
 namespace operators {
 
-// Takes one operator, by its name and overload as in "index_select.out".
+// Receives one operator, by its name and overload as in "index_select.out".
 using Add = std::function<void(const std::string& name, Recipe recipe)>;
 
-// All operators for which there is a recipe; the pointwise ones are apart so that two compilers can work on them. This
-// torch may not have each of them.
+// Pass all operators that have a recipe to `add`; this torch may lack some. The pointwise ones are in their own file,
+// so that two compilers can run in parallel.
 void add_operators(const Add& add);
 void add_pointwise(const Add& add);
 
-// `function` is what answers for the device "meta" in C++. The dispatcher's own entry is not used: torch replaces it
-// with Python, which takes a hundred times as long and the interpreter's lock.
+// `function` is the C++ function for the device "meta". The dispatcher's entry is not used: torch replaces it with
+// Python, which takes a hundred times as long and needs the GIL.
 template <typename Operator>
 void add_shaped(const Add& add, typename Operator::schema* function) {
   std::string name = std::string(Operator::name).substr(sizeof("aten::") - 1);
@@ -37,7 +37,7 @@ void add_shaped(const Add& add, typename Operator::schema* function) {
   add(name, std::move(recipe));
 }
 
-// Whether this torch has the operator.
+// Returns whether this torch has the operator.
 bool known(const std::string& name);
 
 }  // namespace operators

@@ -1,6 +1,6 @@
-// The asynchronous pointwise operators; apart from the others so that two compilers can work on them.
+// The asynchronous pointwise operators, in their own file so that two compilers can run in parallel.
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O1")  // hundreds of signatures, each called once a launch: more takes minutes and gains nothing
+#pragma GCC optimize("O1")  // hundreds of signatures, each called once per launch: -O2 takes minutes and gains nothing
 #endif
 
 #include <ATen/MetaFunctions.h>

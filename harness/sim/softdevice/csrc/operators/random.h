@@ -7,7 +7,7 @@
 
 namespace operators {
 
-// A well mixed function of both (Steele, Lea and Flood's splitmix64 twice): neighbouring places share no numbers.
+// Mixes both well (Steele, Lea and Flood's splitmix64 twice): neighbouring positions share no numbers.
 inline std::uint64_t mixed(std::uint64_t seed, std::uint64_t place) {
   const auto mix = [](std::uint64_t value) {
     value += 0x9e3779b97f4a7c15u;

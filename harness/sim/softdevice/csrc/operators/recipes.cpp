@@ -51,7 +51,7 @@ void convolve_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   answer(stack, {input, kernel, offset});
 }
 
-// Arguments: input, probability, whether in training (none is yes), and the generator.
+// Arguments: input, probability, whether in training (None means yes), and the generator.
 void drop_out(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const Arguments a = *stack;
   const at::Tensor input = a[0].toTensor();
@@ -92,7 +92,7 @@ Recipe with_body(Rule rule, Body body) {
   return recipe;
 }
 
-// torch knows the shapes in Python alone: slower at the launch, and no less right.
+// torch computes these shapes only in Python: the launch is slower, but equally correct.
 Recipe asked_of_python() {
   Recipe recipe;
   recipe.shape = [](const c10::OperatorHandle& op, Stack* stack) {
@@ -198,7 +198,7 @@ Recipe convolution() { return with_body(rules::convolution, convolve); }
 Recipe convolution_backward() { return with_body(rules::convolution_backward, convolve_backward); }
 
 void amend(const std::string& name, Recipe& recipe) {
-  // A mask says with its values how large the result is.
+  // The values of a mask determine the size of the result.
   static constexpr std::array<std::string_view, 2> read = {"index.Tensor", "index.Tensor_out"};
   if (std::find(read.begin(), read.end(), name) != read.end()) {
     recipe.host_operands = true;

@@ -1,5 +1,5 @@
-// Operators whose results' shapes torch's C++ does not tell without data, and those that have another body than the
-// CPU's kernel of the same name.
+// Operators whose shapes torch's C++ cannot compute without data, and those whose body is not the CPU's kernel of the
+// same name.
 #pragma once
 
 #include <string>
@@ -13,11 +13,12 @@ namespace operators {
 // By the operator's name and overload, as in "index_select.out".
 std::vector<std::pair<std::string, Recipe>> recipes();
 
-// Of `convolution_overrideable` and its backward, which a front registers under the names that its key wants.
+// The recipes of `convolution_overrideable` and its backward. A device registers them under the names that its dispatch
+// key needs.
 Recipe convolution();
 Recipe convolution_backward();
 
-// Changes what has to be different in the recipe of an operator for which torch's C++ does tell the shapes.
+// Changes the recipe of an operator whose shapes torch's C++ computes, where it must differ.
 void amend(const std::string& name, Recipe& recipe);
 
 }  // namespace operators

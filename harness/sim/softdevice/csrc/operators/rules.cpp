@@ -121,7 +121,7 @@ Results binary(Arguments a) {
   return {sizes == self.sizes() ? like(self, dtype) : of(sizes, dtype)};
 }
 
-// The last argument is the output; those before it count with their sizes alone.
+// The last argument is the output; the others determine only the sizes.
 Results pointwise_out(Arguments a) { return {given(a.back().toTensor(), broadcast(a, a.size() - 1))}; }
 
 Results where(Arguments a) {
@@ -228,7 +228,8 @@ bool is_mask(const at::Tensor& index) {
   return index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
 }
 
-// Arguments: self, indices, values. How much masks select is known later, but they have to fit their dimensions.
+// Arguments: self, indices, values. The number of selected elements is unknown with masks, but a mask's sizes must
+// match.
 Results index_put(Arguments a) {
   const at::Tensor& target = a[0].toTensor();
   const at::Tensor& values = a[2].toTensor();
@@ -377,7 +378,7 @@ Results take(Arguments a) {
 
 Results flip(Arguments a) {
   const auto dims = a[1].toIntVector();
-  at::dim_list_to_bitset(dims, static_cast<std::size_t>(a[0].toTensor().dim()));  // refuses bad and repeated ones
+  at::dim_list_to_bitset(dims, static_cast<std::size_t>(a[0].toTensor().dim()));  // refuses invalid and repeated ones
   return like_first(a);
 }
 
@@ -497,7 +498,7 @@ Results group_norm_backward(Arguments a) {
 Results convolution(Arguments a) {
   const at::Tensor& input = a[0].toTensor();
   const at::Tensor& weight = a[1].toTensor();
-  // One number stands for all dimensions.
+  // A single number applies to all dimensions.
   const auto each = [&](const c10::IValue& value, const char* name) {
     return at::native::expand_param_if_needed(value.toIntVector(), name, weight.dim() - 2);
   };

@@ -1,4 +1,4 @@
-// Results without data, as shape rules make them.
+// Shape rules: they compute results without data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,22 +11,22 @@ namespace operators {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 using Results = std::vector<at::Tensor>;
-// From the arguments, of device "meta", to the results. Tensors that are written are arguments and results.
+// Computes the results from "meta" arguments. Tensors that are written are both arguments and results.
 using Rule = Results (*)(Arguments);
 
 namespace rules {
 
 at::Tensor of(at::IntArrayRef sizes, at::ScalarType dtype);
-// With the other's sizes, and its order of strides as far as it is dense.
+// Returns a tensor with the sizes of another; it also has its strides, or if it is not dense, their order.
 at::Tensor like(const at::Tensor& tensor, at::ScalarType dtype);
 inline at::Tensor like(const at::Tensor& tensor) { return like(tensor, tensor.scalar_type()); }
-// An output that was given, with these sizes: resized when it has others.
+// Returns a given output, resized if it has other sizes.
 at::Tensor given(at::Tensor output, at::IntArrayRef sizes);
-// The type in which a function with fractional results answers.
+// Returns the result type of a function with fractional results.
 at::ScalarType fractional(at::ScalarType dtype);
-at::Tensor optional(const c10::IValue& value);  // undefined for none
+at::Tensor optional(const c10::IValue& value);  // undefined for None
 
-// Whether an index chooses by yes and no, so that its values say how much it chooses.
+// Returns whether an index is a mask, whose values determine the number of selected elements.
 bool is_mask(const at::Tensor& index);
 
 // Pointwise.
@@ -41,7 +41,7 @@ Results where(Arguments arguments);
 Results where_out(Arguments arguments);
 Results loss(Arguments arguments);
 
-// In place. Shapes cannot change, so all there is to do is to refuse.
+// In place. Shapes cannot change, so these only check.
 Results self(Arguments arguments);
 Results fractional_self(Arguments arguments);
 Results broadcast_to_self(Arguments arguments);

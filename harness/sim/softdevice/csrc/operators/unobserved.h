@@ -1,4 +1,4 @@
-// Work of a simulation that a GPU does not do on the host, such as copies of numbers: profilers see nothing of it.
+// Work of the simulation that a GPU does not do on the host, such as copies of numbers: profilers do not see it.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -9,8 +9,8 @@
 
 namespace operators {
 
-// While it lives, this thread's operators are not recorded, and its memory is not told of. It must not live while an
-// operator of the program is called.
+// While it exists, this thread's operators are not recorded, and its allocations are not reported. It must not exist
+// while an operator of the program is called.
 class Unobserved {
  public:
   Unobserved() : memory_(c10::DebugInfoKind::PROFILER_STATE, nobody()) {}
@@ -21,7 +21,7 @@ class Unobserved {
                            c10::Device /*device*/) override {}
     bool memoryProfilingEnabled() const override { return false; }
   };
-  // Null, which changes nothing, without a profiler.
+  // Returns null without a profiler, which changes nothing.
   static std::shared_ptr<c10::DebugInfoBase> nobody() {
     static const auto* one = new std::shared_ptr<c10::DebugInfoBase>(std::make_shared<Nobody>());
     return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) == nullptr ? nullptr : *one;

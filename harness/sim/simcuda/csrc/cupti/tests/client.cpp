@@ -1,4 +1,4 @@
-// Runs the tests of CUPTI, each in a child of its own: `cupti_test [NAME...]`.
+// Runs the tests of CUPTI, each in its own child process: `cupti_test [NAME...]`.
 
 #include "client.h"
 
@@ -10,7 +10,7 @@ namespace simcuda::cupti::testing {
 
 namespace {
 
-std::mutex mutex;  // buffers come back in whatever thread has filled them
+std::mutex mutex;  // any thread that fills a buffer returns it
 
 void requested(std::uint8_t** buffer, std::size_t* size, std::size_t* most) {
   const std::lock_guard lock(mutex);
@@ -38,7 +38,7 @@ void completed(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std:
   }
   EQUAL(result, CUPTI_ERROR_MAX_LIMIT_REACHED);
   keep(buffer + valid);
-  // A record may be read as the longest of all.
+  // A record may be read as the longest layout.
   for (auto& bytes : client().records) bytes.resize(std::max<std::size_t>(bytes.size(), 512));
   std::free(buffer);
 }

@@ -1,4 +1,4 @@
-// A client of the activity API, for its tests: buffers that it hands out, and copies of the records that came back.
+// A client of the activity API: it provides buffers, and copies the records that are returned.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,18 +22,18 @@ void check_success(const char* file, int line, const char* text, int got);
 #define OK(...) \
   ::simcuda::cupti::testing::check_success(__FILE__, __LINE__, #__VA_ARGS__, static_cast<int>(__VA_ARGS__))
 
-// What `register_client` has registered works with these. Set them before.
+// The callbacks of `register_client` use these fields. Set them before that call.
 struct Client {
   std::size_t size = 4096, most = 0;  // of the buffers
   bool has_buffers = true;
   int requests = 0, completions = 0;
-  std::size_t dropped = 0;                         // told when a buffer came back
-  std::vector<std::vector<std::uint8_t>> records;  // as they came, each with its padding
+  std::size_t dropped = 0;                         // set when a buffer is returned
+  std::vector<std::vector<std::uint8_t>> records;  // in order of arrival, each with its padding
 };
 Client& client();
 void register_client();
 
-// Of a kind that has this layout, in the order in which they came.
+// Returns the records of a kind that has this layout, in order of arrival.
 template <typename Record>
 std::vector<Record> records(CUpti_ActivityKind kind) {
   std::vector<Record> found;

@@ -1,4 +1,4 @@
-// What is enabled, the program's buffers, callbacks, and the rest of the interface.
+// Enabling, the program's buffers, callbacks, and the rest of the interface.
 
 #include <cuda.h>
 
@@ -40,7 +40,7 @@ void called_back(void* data, CUpti_CallbackDomain domain, CUpti_CallbackId id, c
                   exit ? *static_cast<const int*>(call.functionReturnValue) : -1, call.correlationId,
                   call.correlationData});
   int device = 0;
-  OK(cudaGetDevice(&device));  // of this nobody is told
+  OK(cudaGetDevice(&device));  // a call within a callback is not reported
   if (exit && finalize) OK(cuptiFinalize());
 }
 
@@ -88,14 +88,14 @@ TEST(single_functions_are_told_or_left_out) {
   register_client();
   int device = 0;
   OK(cuptiActivityEnableRuntimeApi(CUPTI_RUNTIME_TRACE_CBID_cudaGetDevice_v3020, 1));
-  OK(cudaGetDevice(&device));  // told
+  OK(cudaGetDevice(&device));  // recorded
   OK(cudaSetDevice(0));
   OK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_RUNTIME));
   OK(cuptiActivityEnableRuntimeApi(CUPTI_RUNTIME_TRACE_CBID_cudaGetDevice_v3020, 0));
   OK(cudaGetDevice(&device));
-  OK(cudaSetDevice(0));                                  // told
-  OK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_RUNTIME));  // overrides what was said before
-  OK(cudaGetDevice(&device));                            // told
+  OK(cudaSetDevice(0));                                  // recorded
+  OK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_RUNTIME));  // overrides the single function
+  OK(cudaGetDevice(&device));                            // recorded
   OK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_RUNTIME));
   OK(cudaGetDevice(&device));
   flush();
@@ -127,7 +127,7 @@ TEST(a_full_buffer_comes_back_at_once_and_the_rest_at_a_flush) {
   flush();
   EQUAL(client().completions, 3);
   EQUAL(calls(), 5u);
-  flush();  // there is nothing left
+  flush();  // there is nothing left to return
   OK(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
   EQUAL(client().completions, 3);
   EQUAL(client().requests, 3);
@@ -155,7 +155,7 @@ TEST(records_without_a_buffer_are_counted_as_dropped) {
   OK(cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped));
   EQUAL(dropped, 0u);
   client().has_buffers = true;
-  client().size = 16;  // too small for any record
+  client().size = 16;  // smaller than any record
   OK(cudaGetDevice(&device));
   client().size = 4096;
   OK(cudaGetDevice(&device));
@@ -247,7 +247,7 @@ TEST(a_subscriber_is_called_at_begin_and_end_of_calls) {
   EQUAL(enabled, 1u);
   OK(cudaSetDevice(0));
   CHECK(cudaMalloc(nullptr, 1) == cudaErrorInvalidValue);
-  CHECK(cudaGetLastError() == cudaErrorInvalidValue);  // the subscriber's calls do not change it
+  CHECK(cudaGetLastError() == cudaErrorInvalidValue);  // the subscriber's calls do not change the last error
   OK(cuptiEnableCallback(0, handle, CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020));
   device_memory(16);
   EQUAL(told.size(), 2u);
@@ -295,7 +295,7 @@ TEST(cupti_can_be_detached_in_a_callback_and_used_again) {
   OK(cuptiEnableDomain(1, handle, CUPTI_CB_DOMAIN_RUNTIME_API));
   finalize = true;
   OK(cudaSetDevice(0));
-  EQUAL(calls(), 1u);  // what was recorded has come back
+  EQUAL(calls(), 1u);  // the record from before cuptiFinalize has been returned
   OK(cudaSetDevice(0));
   EQUAL(told.size(), 2u);
   EQUAL(cuptiActivityFlushAll(0), CUPTI_ERROR_INVALID_OPERATION);

@@ -1,4 +1,4 @@
-// What the records say of calls, kernels, copies, fills, waits and events.
+// The contents of the records of calls, kernels, copies, fills, waits and events.
 
 #include <cuda.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@ void enable(const Kinds& kinds) {
 
 void record(const Kinds& kinds) {
   register_client();
-  OK(cudaFree(nullptr));  // what the first use of a device does is not told
+  OK(cudaFree(nullptr));  // the initialisation of the device is not recorded
   OK(cudaSetDevice(0));
   enable(kinds);
 }
@@ -84,7 +84,7 @@ TEST(the_times_of_work_are_those_when_it_ran) {
   launch(stream, "behind", [] {});
   gate.await();
   flush();
-  CHECK(records<KernelRecord>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL).empty());  // nothing has ended
+  CHECK(records<KernelRecord>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL).empty());  // no kernel has ended
   const auto opened = time();
   gate.open();
   OK(cudaStreamSynchronize(stream));
@@ -120,7 +120,7 @@ TEST(a_call_of_the_driver_is_told_as_such) {
   EQUAL(driver.size(), 2u);
   EQUAL(driver[0].cbid, CUPTI_DRIVER_TRACE_CBID_cuMemsetD8_v2);
   EQUAL(driver[1].cbid, CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize);
-  EQUAL(calls().size(), 1u);  // cudaMalloc: what the driver's functions are made of is not told
+  EQUAL(calls().size(), 1u);  // cudaMalloc alone: calls of the runtime inside the driver's functions are not recorded
   const auto fills = records<FillRecord>(CUPTI_ACTIVITY_KIND_MEMSET);
   EQUAL(fills.size(), 1u);
   EQUAL(fills[0].correlationId, driver[0].correlationId);
@@ -266,7 +266,7 @@ TEST(an_event_has_the_time_when_the_stream_came_to_it) {
   OK(cudaDeviceSynchronize());
   flush();
   const auto events = records<EventRecord>(CUPTI_ACTIVITY_KIND_CUDA_EVENT);
-  EQUAL(events.size(), 2u);  // that on the legacy stream came first: the other stream does not block it
+  EQUAL(events.size(), 2u);  // the event on the legacy stream came first: the other stream is non-blocking
   EQUAL(events[0].streamId, 7u);
   CHECK(events[0].deviceTimestamp != 0 && events[0].deviceTimestamp < opened);
   CHECK(events[1].deviceTimestamp >= opened);

@@ -1,2 +1,2 @@
-// CUDA's file of this name checks the host's compiler. Nothing here is compiled by CUDA's.
+// CUDA's file of this name checks the host compiler. Here, nothing is compiled with nvcc.
 #pragma once

@@ -1,4 +1,4 @@
-// The attributes that CUDA's headers put on declarations, for a host compiler. CUDA's own file of this name is part of
+// The attributes in the declarations of CUDA's headers, for a host compiler. CUDA's own file of this name is part of
 // the compiler's package, which no build of torch installs.
 #pragma once
 

@@ -1,3 +1,3 @@
-// NCCL's header includes CUDA's file of this name, and uses nothing of it. CUDA's own needs the headers of CUDA's
+// NCCL's header includes CUDA's file of this name, but uses nothing of it. CUDA's own file needs headers of CUDA's
 // compiler.
 #pragma once

@@ -1,4 +1,4 @@
-// What the tests of the simulated NCCL share: communicators of several devices in one process, and their memory.
+// Helpers of the simulated NCCL's tests: communicators of several devices in one process, and their memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ using namespace ::testing;
 #define OK(...) EQUAL(static_cast<int>(__VA_ARGS__), 0)
 #define GIVES(result, ...) EQUAL(static_cast<int>(__VA_ARGS__), static_cast<int>(result))
 
-// One rank on each of the first devices, each with a stream.
+// One rank on each of the first `count` devices, each with a stream.
 class Ranks {
  public:
   explicit Ranks(int count) : communicators(static_cast<std::size_t>(count)), streams(communicators.size()) {
@@ -27,7 +27,7 @@ class Ranks {
 
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
   int count() const { return static_cast<int>(communicators.size()); }
-  // The body with the device of each rank as the current one.
+  // Calls the body once per rank, with the rank's device as the current one.
   template <typename Body>
   void each(Body&& body) {
     for (int rank = 0; rank < count(); ++rank) {
@@ -35,7 +35,7 @@ class Ranks {
       body(rank);
     }
   }
-  // The same in a group.
+  // Does the same within a group.
   template <typename Body>
   void grouped(Body&& body) {
     OK(ncclGroupStart());
@@ -52,7 +52,8 @@ class Ranks {
   std::vector<cudaStream_t> streams;
 };
 
-// Memory of the current device, which the host reads as well: that is what it is here.
+// Allocates memory of the current device. The host can access it, too, since the simulated device memory is host
+// memory.
 template <typename Type>
 Type* filled(std::size_t count, Type value) {
   void* made = nullptr;

@@ -1,4 +1,4 @@
-// What collectives and messages do to memory, and when.
+// The results of collectives and messages, and their order with other work.
 
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,4 @@
-// How communicators are made, refused, divided and ended.
+// Creating, refusing, splitting and ending communicators.
 
 #include <cstring>
 #include <string>
@@ -190,7 +190,7 @@ TEST(a_finalized_communicator_takes_no_more) {
 TEST(memory_that_no_device_has_is_an_illegal_access) {
   Ranks ranks(1);
   int here = 0;
-  Gate gate;  // no call behind the launch is to meet the error
+  Gate gate;  // keeps the error from calls after the launch
   launch(ranks.stream(0), gate.work());
   OK(ncclAllReduce(&here, &here, 1, ncclInt, ncclSum, ranks.communicator(0), ranks.stream(0)));
   gate.open();

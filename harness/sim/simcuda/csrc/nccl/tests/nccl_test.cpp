@@ -1,4 +1,4 @@
-// Runs the tests of the simulated NCCL, each in a child of its own: `simcuda_nccl_tests [NAME...]`.
+// Runs the tests of the simulated NCCL, each in its own child process: `simcuda_nccl_tests [NAME...]`.
 
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Captures: what becomes a node, how streams join, and what is refused.
+// Captures: the nodes they create, streams that join, and refused calls.
 
 #include <atomic>
 #include <thread>
@@ -32,7 +32,7 @@ cudaError_t end(cudaStream_t stream) {
   return error;
 }
 
-// After a capture that went wrong: the stream is free, and runs work.
+// After a failed capture, the stream can be used again and runs work.
 void check_free(cudaStream_t stream) {
   EQUAL(status_of(stream), cudaStreamCaptureStatusNone);
   std::atomic<bool> ran{false};

@@ -1,4 +1,4 @@
-// What the runtime's own tests share.
+// Helpers of the runtime's tests.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ using namespace ::testing;
 
 void check_error(const char* file, int line, const char* text, cudaError_t got, cudaError_t expected);
 
-// The call returns this error, and leaves it as the last one of the thread.
+// Checks that the call returns this error, and sets it as the thread's last error.
 #define GIVES(error, ...) ::simcuda::testing::check_error(__FILE__, __LINE__, #__VA_ARGS__, __VA_ARGS__, error)
 #define OK(...) GIVES(cudaSuccess, __VA_ARGS__)
 
@@ -25,7 +25,7 @@ inline cudaError_t launch(cudaStream_t stream, std::function<void()> work) {
 cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking, int priority = 0);
 cudaEvent_t new_event(unsigned flags = cudaEventDefault);
 
-// A graph of what is done to the stream meanwhile.
+// Returns the graph captured while the body runs.
 template <typename Body>
 cudaGraph_t captured(cudaStream_t stream, Body&& body) {
   OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));

@@ -1,4 +1,4 @@
-// Errors: names and texts, the last one of a thread, those that stay, devices and the process.
+// Errors: names and texts, the last error of a thread, sticky errors, devices and the process.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ TEST(errors_have_the_names_and_texts_of_cuda) {
 TEST(the_last_error_is_the_threads_own_and_taken_once) {
   int value = 0;
   EQUAL(cudaGetDeviceProperties(nullptr, 0), cudaErrorInvalidValue);
-  EQUAL(cudaGetDeviceCount(&value), cudaSuccess);  // a success does not hide it
+  EQUAL(cudaGetDeviceCount(&value), cudaSuccess);  // a success does not reset the last error
   EQUAL(cudaPeekAtLastError(), cudaErrorInvalidValue);
   cudaError_t elsewhere = cudaErrorUnknown;
   std::thread([&] { elsewhere = cudaGetLastError(); }).join();
@@ -84,7 +84,7 @@ TEST(a_child_forked_after_initialisation_is_without_cuda) {
     const bool good = cudaGetDeviceCount(&value) == cudaErrorInitializationError &&
                       cudaStreamSynchronize(stream) == cudaErrorInitializationError &&
                       cudaGetLastError() == cudaErrorInitializationError;
-    std::exit(good ? 0 : 1);  // with the destructors of statics, and of this thread's objects
+    std::exit(good ? 0 : 1);  // runs the destructors of statics, and of this thread's objects
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);

@@ -33,7 +33,7 @@ TEST(a_stream_waits_for_what_was_recorded_when_it_was_asked_to) {
   OK(cudaStreamWaitEvent(reader, event, 0));
   OK(launch(reader, [&ran] { ran = true; }));
   OK(launch(writer, second.work()));
-  OK(cudaEventRecord(event, writer));  // not what the reader waits for
+  OK(cudaEventRecord(event, writer));  // the reader does not wait for this record
   CHECK(!ran);
   first.open();
   OK(cudaStreamSynchronize(reader));
@@ -114,7 +114,7 @@ TEST(flags_of_events_are_checked) {
 TEST(another_process_waits_for_an_event) {
   int there[2], back[2];
   CHECK(pipe(there) == 0 && pipe(back) == 0);
-  const pid_t child = fork();  // CUDA is not initialised yet
+  const pid_t child = fork();  // CUDA is not yet initialised
   if (child == 0) {
     cudaIpcEventHandle_t handle;
     cudaEvent_t event = nullptr;

@@ -48,7 +48,7 @@ Conditional add_conditional(cudaGraph_t graph, cudaGraphConditionalNodeType type
   return made;
 }
 
-// Captures work into a graph that is there.
+// Captures work into an existing graph.
 template <typename Work>
 void fill(cudaGraph_t graph, Work work) {
   const cudaStream_t stream = new_stream();
@@ -120,10 +120,10 @@ TEST(nodes_added_by_hand_run_in_the_order_of_their_dependencies) {
   OK(cudaGraphAddDependencies(graph, from, to, nullptr, 2));
   run(graph);
   CHECK((order == std::vector<int>{0, 1, 2}));
-  GIVES(cudaErrorInvalidValue, cudaGraphAddDependencies(graph, from, to, nullptr, 1));  // there already
+  GIVES(cudaErrorInvalidValue, cudaGraphAddDependencies(graph, from, to, nullptr, 1));  // the edge already exists
   OK(cudaGraphAddDependencies(graph, &last, &first, nullptr, 1));
   cudaGraphExec_t exec = nullptr;
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&exec, graph, 0));  // a circle
+  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&exec, graph, 0));  // a cycle
   OK(cudaGraphRemoveDependencies(graph, &last, &first, nullptr, 1));
   OK(cudaGraphDestroyNode(middle));
   GIVES(cudaErrorInvalidValue, cudaGraphDestroyNode(middle));
@@ -226,10 +226,10 @@ TEST(work_sets_the_value_of_a_condition) {
   EQUAL(rounds, 5);
   const cudaStream_t stream = new_stream();
   const cudaGraphExec_t exec = instantiated(graph);
-  for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(exec, stream));  // each begins with the default
+  for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(exec, stream));  // each launch begins with the default value
   OK(cudaStreamSynchronize(stream));
   EQUAL(rounds, 20);
-  simcudaSetConditional(loop.handle, 1);  // outside of a launch: nothing
+  simcudaSetConditional(loop.handle, 1);  // has no effect outside a launch
 }
 
 TEST(conditions_are_nested) {

@@ -1,4 +1,4 @@
-// Memory of devices and of the host, copies, fills, addresses.
+// Memory of devices and of the host, copies, fills and addresses.
 
 #include <cuda_runtime_api.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
 
-constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free, beside the context
+constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
 
 std::size_t free_bytes() {
   std::size_t free = 0, total = 0;
@@ -35,7 +35,7 @@ long descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }
 
-// Bytes of this process that are in memory.
+// Returns the resident bytes of this process.
 std::size_t resident() {
   std::ifstream file("/proc/self/statm");
   std::size_t all = 0, pages = 0;
@@ -58,7 +58,7 @@ TEST(memory_is_counted_and_limited) {
   EQUAL(free_bytes(), at_first - 60 * MiB);
   GIVES(cudaErrorMemoryAllocation, cudaMalloc(&more, 8 * MiB));
   CHECK(more == nullptr);
-  OK(cudaSetDevice(1));  // each device has memory of its own
+  OK(cudaSetDevice(1));  // each device has its own memory
   OK(cudaMalloc(&more, 60 * MiB));
   OK(cudaFree(more));
   OK(cudaFree(all));
@@ -233,7 +233,7 @@ TEST(what_a_copy_waits_for_depends_on_the_memory) {
   OK(cudaMallocHost(&pinned, KiB));
   std::vector<char> pageable(KiB, 5);
   OK(launch(stream, gate.work()));
-  // None of these waits. Pageable memory has been read when the call returns, pinned memory has not.
+  // None of these calls waits. When they return, pageable memory has been read, but pinned memory has not.
   std::memset(pinned, 1, KiB);
   OK(cudaMemcpyAsync(device, pageable.data(), KiB, cudaMemcpyHostToDevice, stream));
   OK(cudaMemcpyAsync(other, pinned, KiB, cudaMemcpyHostToDevice, stream));
@@ -241,7 +241,7 @@ TEST(what_a_copy_waits_for_depends_on_the_memory) {
   std::memset(pinned, 2, KiB);
   GIVES(cudaErrorNotReady, cudaStreamQuery(stream));
   std::thread opener([&] { gate.open(); });
-  // This one does, for its target is pageable.
+  // This call waits, since its target is pageable.
   OK(cudaMemcpyAsync(pageable.data(), device, KiB, cudaMemcpyDeviceToHost, stream));
   EQUAL(int{pageable[0]}, 5);
   opener.join();
@@ -308,7 +308,7 @@ TEST(copies_and_fills_are_captured) {
   }
 }
 
-// The child is a new program in all but its code: it used nothing of CUDA before it was forked.
+// The child is effectively a new program: it did not use CUDA before the fork.
 TEST(another_process_opens_memory_by_its_handle) {
   int to_child[2], to_parent[2];
   CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);
@@ -328,7 +328,7 @@ TEST(another_process_opens_memory_by_its_handle) {
     _exit(good ? 0 : 1);
   }
   void *padding = nullptr, *memory = nullptr;
-  OK(cudaMalloc(&padding, 3 * MiB));  // so that the memory does not begin where the file does
+  OK(cudaMalloc(&padding, 3 * MiB));  // so that the memory does not begin at the file's offset 0
   OK(cudaMalloc(&memory, KiB));
   int value = 42;
   OK(cudaMemcpy(memory, &value, 4, cudaMemcpyHostToDevice));
@@ -342,7 +342,7 @@ TEST(another_process_opens_memory_by_its_handle) {
   EQUAL(status, 0);
   OK(cudaMemcpy(&value, memory, 4, cudaMemcpyDeviceToHost));
   EQUAL(value, -1);
-  // It is known that the process is gone.
+  // The call detects that the process is gone.
   GIVES(cudaErrorInvalidValue, cudaIpcGetMemHandle(&handle, &value));
 }
 

@@ -1,4 +1,4 @@
-// Memory in stream order, pools, and memory of graphs.
+// Stream-ordered memory, pools, and memory of graphs.
 
 #include <cuda_runtime_api.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
 
-constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free, beside the context
+constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
 
 std::size_t free_bytes() {
   std::size_t free = 0, total = 0;
@@ -53,7 +53,7 @@ TEST(a_stream_gets_at_once_what_it_freed) {
   OK(cudaMallocAsync(&first, MiB, stream));
   OK(launch(stream, gate.work()));
   OK(cudaFreeAsync(first, stream));
-  OK(cudaMallocAsync(&elsewhere, MiB, other));  // the work of the first stream is not done
+  OK(cudaMallocAsync(&elsewhere, MiB, other));  // the first stream's work is not done
   CHECK(elsewhere != first);
   OK(cudaMallocAsync(&again, MiB, stream));
   CHECK(again == first);
@@ -75,7 +75,7 @@ TEST(the_last_memory_is_had_by_waiting) {
   OK(launch(stream, gate.work()));
   OK(cudaFreeAsync(all, stream));
   OK(cudaMallocAsync(&again, 60 * MiB, other));
-  GIVES(cudaErrorNotReady, cudaStreamQuery(other));  // it waits for the other stream
+  GIVES(cudaErrorNotReady, cudaStreamQuery(other));  // the stream waits for the other stream
   gate.open();
   OK(cudaStreamSynchronize(other));
   OK(cudaFree(again));
@@ -159,7 +159,7 @@ TEST(pools_of_the_program) {
   OK(cudaMallocAsync(&memory, MiB, stream));
   EQUAL(attribute(pool, cudaMemPoolAttrUsedMemCurrent), MiB);
   EQUAL(attribute(default_pool(), cudaMemPoolAttrUsedMemCurrent), 0u);
-  OK(cudaMemPoolDestroy(pool));  // its memory lives on
+  OK(cudaMemPoolDestroy(pool));  // its memory stays valid
   OK(cudaMemsetAsync(memory, 1, MiB, stream));
   OK(cudaFreeAsync(memory, stream));
   OK(cudaStreamSynchronize(stream));
@@ -207,16 +207,16 @@ TEST(what_a_graph_allocates_the_program_may_free) {
   OK(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t exec = nullptr;
   OK(cudaGraphInstantiate(&exec, graph, 0));
-  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream));  // not yet
+  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream));  // not allocated yet
   OK(cudaGraphLaunch(exec, stream));
-  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(exec, stream));  // not again
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(exec, stream));  // not before the memory is freed
   char value = 0;
   OK(cudaMemcpyAsync(&value, memory, 1, cudaMemcpyDeviceToHost, stream));
   EQUAL(int{value}, 5);
   OK(cudaFreeAsync(memory, stream));
   OK(cudaGraphLaunch(exec, stream));
   OK(cudaStreamSynchronize(stream));
-  // It outlives its graph.
+  // The memory outlives its graph.
   OK(cudaGraphExecDestroy(exec));
   OK(cudaGraphDestroy(graph));
   OK(cudaMemcpyAsync(&value, memory, 1, cudaMemcpyDeviceToHost, stream));

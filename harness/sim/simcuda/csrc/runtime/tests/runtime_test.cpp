@@ -1,4 +1,4 @@
-// Runs the runtime's tests, each in a child of its own: `runtime_test [NAME...]`.
+// Runs the runtime's tests, each in its own child process: `runtime_test [NAME...]`.
 
 #include <cstdlib>
 

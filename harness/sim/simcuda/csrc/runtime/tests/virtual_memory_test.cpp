@@ -1,4 +1,4 @@
-// Addresses without memory, and memory that is mapped to them.
+// Reserved addresses, and memory that is mapped to them.
 
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ CUmemAllocationProp prop(int device = 0) {
   return prop;
 }
 
-constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free, beside the context
+constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
 
 std::size_t free_bytes() {
   std::size_t free = 0, total = 0;
@@ -58,14 +58,14 @@ CUdeviceptr reserve(std::size_t size) {
 TEST(memory_is_mapped_used_and_unmapped) {
   const CUdeviceptr address = reserve(4 * granularity);
   EQUAL(address % granularity, 0u);
-  EQUAL(free_bytes(), at_first);  // addresses cost nothing
+  EQUAL(free_bytes(), at_first);  // addresses use no memory
   const auto first = create(granularity), second = create(granularity);
   EQUAL(free_bytes(), at_first - 2 * granularity);
   EQUAL(simcudaMemMap(address, granularity, 0, first, 0), CUDA_SUCCESS);
   EQUAL(simcudaMemMap(address + granularity, granularity, 0, second, 0), CUDA_SUCCESS);
   allow(address, 2 * granularity);
   void* const memory = reinterpret_cast<void*>(address);
-  OK(cudaMemset(memory, 4, 2 * granularity));  // over the border of the two
+  OK(cudaMemset(memory, 4, 2 * granularity));  // across the boundary of the two mappings
   char value = 0;
   OK(cudaMemcpy(&value, static_cast<char*>(memory) + 2 * granularity - 1, 1, cudaMemcpyDeviceToHost));
   EQUAL(int{value}, 4);
@@ -73,11 +73,11 @@ TEST(memory_is_mapped_used_and_unmapped) {
   OK(cudaPointerGetAttributes(&attributes, memory));
   CHECK(attributes.type == cudaMemoryTypeDevice);
   GIVES(cudaErrorInvalidValue, cudaFree(memory));
-  // The mapping keeps the memory.
+  // The mapping keeps the memory alive.
   EQUAL(simcudaMemRelease(first), CUDA_SUCCESS);
   EQUAL(simcudaMemRelease(second), CUDA_SUCCESS);
   EQUAL(free_bytes(), at_first - 2 * granularity);
-  EQUAL(simcudaMemAddressFree(address, 4 * granularity), CUDA_ERROR_INVALID_VALUE);  // not while it is mapped
+  EQUAL(simcudaMemAddressFree(address, 4 * granularity), CUDA_ERROR_INVALID_VALUE);  // memory is still mapped there
   EQUAL(simcudaMemUnmap(address, 2 * granularity), CUDA_SUCCESS);
   EQUAL(free_bytes(), at_first);
   OK(cudaPointerGetAttributes(&attributes, memory));
@@ -191,7 +191,7 @@ TEST(memory_is_exported_and_imported) {
   allow(two, 2 * granularity);
   std::memset(reinterpret_cast<void*>(one + granularity), 8, 1);
   EQUAL(int{*reinterpret_cast<char*>(two + granularity)}, 8);
-  // What is exported is not given to anybody else.
+  // Exported memory is not reused for another allocation.
   EQUAL(simcudaMemUnmap(one, 2 * granularity), CUDA_SUCCESS);
   EQUAL(simcudaMemRelease(handle), CUDA_SUCCESS);
   void* other = nullptr;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
 
-// Whether what the allocator tells of itself fits together.
+// Checks that the allocator's statistics and snapshot are consistent.
 void check_consistent(const Allocator& allocator) {
   const Statistics stats = allocator.statistics();
   std::int64_t segments = 0, reserved = 0, allocated = 0, allocated_bytes = 0, active = 0, active_bytes = 0;
@@ -33,7 +33,7 @@ void check_consistent(const Allocator& allocator) {
       EQUAL(block.size % Allocator::rounding, 0u);
       place += block.size;
       CHECK(block.active || !block.allocated);
-      CHECK(block.active || !was_free);  // free neighbours are merged
+      CHECK(block.active || !was_free);  // free neighbours must be merged
       was_free = !block.active;
       if (block.allocated) ++allocated, allocated_bytes += size;
       if (block.active) ++active, active_bytes += size, requested += static_cast<std::int64_t>(block.requested);
@@ -70,7 +70,7 @@ TEST(sizes_are_rounded_and_segments_have_torchs_sizes) {
   struct Row {
     std::size_t bytes, block, segment;
   };
-  // A block keeps the rest of its segment where it is not worth splitting: of large ones, up to 1 MiB.
+  // A block keeps the rest of its segment if splitting is not worth it: for large blocks, up to 1 MiB.
   for (const Row& row : {Row{1, 512, 2 * MiB}, Row{512, 512, 2 * MiB}, Row{513, 1024, 2 * MiB}, Row{MiB, MiB, 2 * MiB},
                          Row{MiB + 1, MiB + 512, 20 * MiB}, Row{10 * MiB - 512, 10 * MiB - 512, 20 * MiB},
                          Row{10 * MiB, 10 * MiB, 10 * MiB}, Row{10 * MiB + 1, 10 * MiB + 512, 12 * MiB},
@@ -107,7 +107,7 @@ TEST(blocks_are_split_reused_and_merged) {
   allocator.free(third);  // merges with the rest of the segment
   EQUAL(allocator.snapshot()[0].blocks.size(), 3u);
   check_consistent(allocator);
-  Block* const best = allocator.allocate(60 * KiB, stream);  // the smaller of two that fit
+  Block* const best = allocator.allocate(60 * KiB, stream);  // the smaller of two blocks that fit
   EQUAL(address(best), begin);
   Block* const exact = allocator.allocate(40 * KiB, stream);
   EQUAL(address(exact), begin + 60 * KiB);
@@ -128,7 +128,7 @@ TEST(blocks_are_reused_by_their_own_stream_only) {
   close_behind(stream, gate);
   allocator.free(block);
   CHECK(address(allocator.allocate(1000, other)) != place);
-  EQUAL(address(allocator.allocate(1000, stream)), place);  // at once, whatever the stream still has to do
+  EQUAL(address(allocator.allocate(1000, stream)), place);  // immediately, regardless of pending work on the stream
   THROWS(Failure, "memory of device 0 for a stream of device 1", allocator.allocate(1, new_stream(1)));
 }
 
@@ -175,7 +175,7 @@ TEST(out_of_memory_comes_after_cached_memory_is_released) {
   Block* const kept = allocator.allocate(3 * MiB, stream);  // a segment of 20 MiB
   allocator.free(allocator.allocate(30 * MiB, stream));
   EQUAL(allocator.memory().first, 14 * MiB);
-  Block* const more = allocator.allocate(40 * MiB, stream);  // needs what is cached
+  Block* const more = allocator.allocate(40 * MiB, stream);  // requires the cached memory
   Statistics stats = allocator.statistics();
   EQUAL(stats.num_alloc_retries, 1);
   EQUAL(stats.num_device_free, 1);
@@ -188,7 +188,7 @@ TEST(out_of_memory_comes_after_cached_memory_is_released) {
   EQUAL(allocator.statistics().num_ooms, 2);
   allocator.free(kept);
   check_consistent(allocator);
-  // What another stream still uses is waited for.
+  // The allocator waits for another stream that still uses the memory.
   Gate gate;
   close_behind(other, gate);
   allocator.record(more, other);
@@ -222,7 +222,7 @@ TEST(emptying_gives_back_free_segments_after_waiting) {
   stream.launch("fill", [bytes] { std::memset(bytes, 1, 12 * MiB); });
   allocator.free(large);
   std::thread opener([&gate] { gate.open(); });
-  allocator.empty();  // if it did not wait, the fill would write where nothing is any more
+  allocator.empty();  // without the wait, the fill would write to unmapped memory
   opener.join();
   device(0).synchronize();
   EQUAL(allocator.snapshot().size(), 1u);
@@ -280,7 +280,7 @@ TEST(pools_keep_their_memory_to_themselves) {
   std::map<PoolId, int> segments;
   for (const SegmentView& segment : allocator.snapshot()) ++segments[segment.pool];
   EQUAL(segments[pool], 1);   // in use
-  EQUAL(segments[inner], 0);  // retained by nobody
+  EQUAL(segments[inner], 0);  // not retained
   check_consistent(allocator);
 }
 
@@ -302,11 +302,11 @@ TEST(a_pool_lives_while_it_is_retained) {
   allocator.release(pool);
   THROWS(Failure, "released more often", allocator.release(pool));
   allocator.empty();
-  EQUAL(allocator.snapshot().size(), 1u);  // what is in use stays
+  EQUAL(allocator.snapshot().size(), 1u);  // memory in use stays
   allocator.free(block);
   allocator.empty();
   EQUAL(allocator.snapshot().size(), 0u);
-  THROWS(Failure, "released more often", allocator.release(pool));  // it is forgotten
+  THROWS(Failure, "released more often", allocator.release(pool));  // the pool is forgotten
 }
 
 TEST(one_pool_can_be_emptied_by_itself) {
@@ -321,7 +321,7 @@ TEST(one_pool_can_be_emptied_by_itself) {
   allocator.empty(pool);
   EQUAL(allocator.snapshot().size(), 1u);
   CHECK((allocator.snapshot()[0].pool == PoolId{0, 0}));
-  allocator.empty(new_pool_id());  // one that is none has nothing
+  allocator.empty(new_pool_id());  // an unknown pool is empty
   allocator.release(pool);
 }
 
@@ -352,7 +352,7 @@ TEST(any_sequence_of_calls_leaves_it_consistent) {
       std::swap(held[random() % held.size()], held.back());
       const Held last = held.back();
       held.pop_back();
-      // What is in use was given to nobody else.
+      // Memory in use was not allocated again.
       const auto* const data = static_cast<const unsigned char*>(Allocator::data(last.block));
       CHECK(data[0] == last.mark && data[last.bytes - 1] == last.mark);
       if (choice < 60) {
@@ -424,7 +424,7 @@ TEST(memory_is_flat_over_many_launches_and_allocations) {
       }
       allocator.free(block);
       pinned.free(host);
-      if (i % 256 == 0) device(0).synchronize();  // bounds what is queued
+      if (i % 256 == 0) device(0).synchronize();  // limits the length of the queues
     }
     device(0).synchronize();
   };

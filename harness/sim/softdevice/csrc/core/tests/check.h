@@ -1,4 +1,4 @@
-// What the core's own tests share.
+// Helpers of the core's tests.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ inline Stream& new_stream(int index = 0) { return device(index).next_stream(Stre
 
 inline void close_behind(Stream& stream, const Gate& gate) { stream.launch("gate", gate.work()); }
 
-// Resident bytes of this process.
+// Returns the resident bytes of this process.
 std::size_t resident();
 
-// A sanitizer keeps what was freed, so that memory is not flat.
+// A sanitizer keeps freed memory, so memory use grows.
 #ifdef SANITIZED
 constexpr bool sanitized = true;
 #else

@@ -1,4 +1,4 @@
-// Runs the core's tests, each in a child of its own: `core_test [NAME...]`, `core_test --list`, `core_test --bench`.
+// Runs the core's tests, each in its own child process: `core_test [NAME...]`, `core_test --list`, `core_test --bench`.
 
 #include <unistd.h>
 

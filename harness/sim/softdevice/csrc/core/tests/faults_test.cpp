@@ -1,4 +1,4 @@
-// What is read from the environment, and faults.
+// Environment variables, and faults.
 
 #include "../faults.h"
 
@@ -114,7 +114,7 @@ TEST(every_fault_has_a_name) {
   EQUAL(std::string(fault_name(Fault::device_lost)), "device_lost");
 }
 
-// What each fault does, and that it does not without.
+// The effect of each fault, and its absence without the fault.
 
 TEST(fault_wait_ignored) {
   for (const bool broken : {false, true}) {
@@ -199,7 +199,7 @@ TEST(fault_block_given_twice) {
   Block* const first = allocator.allocate(1000, stream);
   inject(parse_injections("block_given_twice"));
   Block* const large = allocator.allocate(std::size_t{2} << 20, stream);
-  EQUAL(times_struck(Fault::block_given_twice), 0u);  // nothing of that size is in use
+  EQUAL(times_struck(Fault::block_given_twice), 0u);  // no memory of that size is in use
   Block* const second = allocator.allocate(800, stream);
   CHECK(Allocator::data(first) == Allocator::data(second));
   EQUAL(times_struck(Fault::block_given_twice), 1u);

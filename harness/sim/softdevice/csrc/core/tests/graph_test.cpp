@@ -15,7 +15,7 @@ namespace {
 
 constexpr PoolId own_pool{0, 0};
 
-// A graph of one node that counts how often it ran.
+// Captures a graph of one node that counts its runs.
 void capture_count(Graph& graph, Stream& stream, int& count, PoolId pool = own_pool) {
   graph.begin(stream, pool, CaptureMode::global);
   stream.launch("count", [&count] { ++count; });
@@ -88,11 +88,11 @@ TEST(a_stream_that_joined_must_come_back) {
     branch.launch("work", [] {});
     event.record(branch);
     event.block(origin);
-    branch.launch("more", [] {});  // nobody waits for this
+    branch.launch("more", [] {});  // not joined back
     THROWS(Failure, "joined the capture", graph.end());
     CHECK(origin.capture() == nullptr && branch.capture() == nullptr);
     THROWS(Failure, "before its capture has ended", graph.replay(origin));
-    // The graph holds nothing: it may capture again. A stream that joins and does nothing need not come back.
+    // The graph has no capture, so it can capture again. A stream that joins without work need not be joined back.
     graph.begin(origin, own_pool, CaptureMode::global);
     event.record(origin);
     event.block(branch);
@@ -268,7 +268,7 @@ TEST(random_work_takes_new_numbers_at_each_replay) {
   close_behind(stream, gate);
   graph.replay(stream);
   graph.replay(stream);
-  EQUAL(first->place(), 116u);  // taken at launch
+  EQUAL(first->place(), 116u);  // advanced at the launch
   EQUAL(second->place(), 8u);
   gate.open();
   stream.synchronize();
@@ -306,14 +306,14 @@ TEST(reset_waits_for_replays_and_gives_the_pool_up) {
   allocator.free(allocator.allocate(1000, stream));
   int count = 0;
   stream.launch("count", [&count] {
-    sleep_in_stream(std::chrono::milliseconds(20));  // a reset that does not wait is through long before
+    sleep_in_stream(std::chrono::milliseconds(20));  // a reset that does not wait would return long before
     ++count;
   });
   graph.end();
   EQUAL(allocator.snapshot().size(), 1u);
   CHECK(allocator.snapshot()[0].pool == graph.pool() && graph.pool() != own_pool);
   allocator.empty();
-  EQUAL(allocator.snapshot().size(), 1u);  // the graph needs it
+  EQUAL(allocator.snapshot().size(), 1u);  // the graph needs the memory
   Gate gate;
   close_behind(stream, gate);
   graph.replay(stream);
@@ -349,9 +349,9 @@ TEST(captured_allocations_come_from_the_captures_pool_and_are_reused_there) {
   one.end();
   int pools = 0;
   for (const SegmentView& segment : allocator.snapshot()) pools += segment.pool == one.pool() ? 1 : 0;
-  EQUAL(pools, 2);  // one for each stream
+  EQUAL(pools, 2);  // one per stream
   allocator.free(second);
-  // A second graph shares the pool, and with it the memory.
+  // A second graph shares the pool and its memory.
   two.begin(stream, one.pool(), CaptureMode::global);
   Block* const shared = allocator.allocate(1000, stream);
   CHECK(Allocator::data(shared) == place);
@@ -365,7 +365,7 @@ TEST(captured_allocations_come_from_the_captures_pool_and_are_reused_there) {
   two.reset();
   allocator.free(outside);
   allocator.empty();
-  EQUAL(allocator.snapshot().size(), 1u);  // what was allocated outside and is in use
+  EQUAL(allocator.snapshot().size(), 1u);  // the memory in use that was allocated outside
 }
 
 TEST(a_capture_on_two_devices_has_a_pool_on_each) {

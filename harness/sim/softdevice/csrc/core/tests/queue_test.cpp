@@ -17,7 +17,7 @@ using work::Mark;
 using work::Pool;
 using work::Queue;
 
-// Pools live as long as the process.
+// Pools must live until the process ends.
 Pool& new_pool(int threads) { return *new Pool("test", threads); }
 
 std::shared_ptr<Queue> new_queue(Pool& pool, int rank = 0) { return std::make_shared<Queue>(pool, rank); }
@@ -28,7 +28,7 @@ void drain(Queue& queue) {
   if (const auto mark = queue.fence()) mark->wait();
 }
 
-// Work that waits until it is let go.
+// Work that waits until it is released.
 struct Held {
   std::shared_ptr<Mark> reached = std::make_shared<Mark>(), open = std::make_shared<Mark>();
   work::Task task() {

@@ -72,7 +72,7 @@ TEST(marks_are_done_when_all_before_them_is) {
 TEST(what_work_holds_is_gone_before_it_counts_as_done) {
   Stream& stream = new_stream();
   std::promise<bool> idle;
-  // Runs in the stream's thread, when the work is let go of.
+  // Runs in the stream's thread when the work is destroyed.
   const auto look = [&](int* held) {
     idle.set_value(stream.fence() == nullptr);
     delete held;
@@ -114,7 +114,7 @@ TEST(a_stream_waits_for_what_an_event_was_last_recorded_for_when_it_was_told_to)
   Stream &first = new_stream(), &second = new_stream();
   Gate early, late;
   Event event(0, false);
-  event.block(second);  // holds up nobody: it was never recorded
+  event.block(second);  // does not block: the event was never recorded
   EQUAL(second.query(), true);
   close_behind(first, early);
   event.record(first);
@@ -165,7 +165,7 @@ TEST(the_first_failure_of_work_stays) {
   Event event(0, false);
   event.record(stream);
   event.block(other);
-  EQUAL(stream.query(), false);  // nothing is known of it yet
+  EQUAL(stream.query(), false);  // the error is not known yet
   gate.open();
   mark->wait();
   THROWS(Failure, "device 0: take: index 9 is out of bounds", stream.synchronize());
@@ -234,7 +234,7 @@ TEST(many_threads_launch_record_and_wait) {
 }
 
 TEST(work_of_one_stream_may_read_what_another_wrote_before_an_event) {
-  // Without locks: a sanitizer sees whether the order is a real one.
+  // No locks, so that a sanitizer detects a missing order.
   Stream &writer = new_stream(), &reader = new_stream();
   Event written(0, false), read(0, false);
   long value = 0, sum = 0;
@@ -339,7 +339,7 @@ TEST(a_child_of_a_process_that_used_a_device_is_told_so) {
       THROWS(Failure, part, allocator.allocate(1, stream));
       THROWS(Failure, part, allocator.empty());
       THROWS(Failure, part, PinnedAllocator::get().allocate(1));
-      // What destructors call does no harm.
+      // Functions that destructors call are safe.
       allocator.free(block);
       allocator.record(block, stream);
       PinnedAllocator::get().free(pinned);

@@ -20,7 +20,7 @@ void fail(const char* file, int line, const std::string& what) {
 
 namespace {
 
-constexpr unsigned limit = 300;  // seconds for a test; only one that hangs takes so long
+constexpr unsigned limit = 300;  // seconds per test; only a hanging test takes so long
 
 [[noreturn]] void run_here(const Test& test, void (*ended)()) {
   alarm(limit);

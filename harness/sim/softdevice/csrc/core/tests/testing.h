@@ -1,4 +1,4 @@
-// What the tests of both devices are written with: a list of named tests, checks, and gates for work to wait at.
+// The test framework of both devices: a list of named tests, checks, and gates at which work waits.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ struct Registered {
   Registered(const char* name, void (*body)()) { tests().push_back({name, body}); }
 };
 
-// Each test runs in a process of its own, with two devices of 64 MiB that nobody has used.
+// Each test runs in its own process, with two unused devices of 64 MiB.
 #define TEST(name)                                                    \
   static void name();                                                 \
   static const ::testing::Registered registered_##name{#name, &name}; \
@@ -44,7 +44,7 @@ void check_equal(const char* file, int line, const char* text, const Left& left,
   fail(file, line, what.str());
 }
 
-// Runs `call`, which must throw an `Error` whose text has `part` in it.
+// Checks that `call` throws an `Error` whose text contains `part`.
 template <typename Error, typename Call>
 void check_throws(const char* file, int line, const char* text, const std::string& part, Call&& call) {
   try {
@@ -62,7 +62,7 @@ void check_throws(const char* file, int line, const char* text, const std::strin
 #define THROWS(error, part, ...) \
   ::testing::check_throws<error>(__FILE__, __LINE__, #__VA_ARGS__, part, [&] { __VA_ARGS__; })
 
-// Work that is launched to pass it waits until it is opened, at its end at the latest.
+// Work launched with it waits until the gate is opened, at the latest by its destructor.
 class Gate {
  public:
   Gate() : state_(std::make_shared<State>()) {}
@@ -83,7 +83,7 @@ class Gate {
     state_->open = true;
     state_->changed.notify_all();
   }
-  // Until some stream has come to it.
+  // Waits until a stream has reached the gate.
   void await() {
     std::unique_lock lock(state_->mutex);
     state_->changed.wait(lock, [this] { return state_->reached; });
@@ -98,7 +98,7 @@ class Gate {
   const std::shared_ptr<State> state_;
 };
 
-// Runs the tests with these names, each in a child of its own, or all. In the child, `ended` is called after the test.
+// Runs the tests with these names, or all, each in its own child process. The child calls `ended` after the test.
 // Returns the program's exit status.
 int run(int count, char** names, void (*ended)() = nullptr);
 
