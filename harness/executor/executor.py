@@ -6,21 +6,17 @@ This code shares its process with a test, and the process may be about to die. O
 from __future__ import annotations
 
 import contextlib
-import errno
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 # Imported by name: a case may have replaced the attributes of the modules when its reports are written, and after its
 # end.
-from os import _exit, environ, fstat, ftruncate, getpid
-from os import write as write_to
+from os import _exit, environ, getpid
 from pathlib import Path
-from resource import RLIM_INFINITY, getrlimit, setrlimit
-from signal import ITIMER_REAL, pause, setitimer
+from signal import ITIMER_REAL, setitimer
 from sys import modules
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -40,14 +36,16 @@ from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import format_count
 from harness.devices import health
-from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit, streams
+from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit
+from harness.executor.guarded_channel import GuardedChannel
 from harness.executor.peak_memory import PeakMemory
 from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
+from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
 from harness.protocol import reports
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.exit_status import EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
-from harness.protocol.wire import Channel, Message, encode_message
+from harness.protocol.wire import Channel, Message
 
 #: Seconds after which no further case of one request begins, because the supervisor gets no message meanwhile.
 BURST = 0.05
@@ -77,18 +75,13 @@ class Executor:
         may read.
         """
         self._collected = collected
-        self._channel = channel
-        self._facts = files[1]
         self._page = page
         self._backend = backend
-        self._pid = getpid()
         self._watchdog = linux.PosixTimer(WATCHDOG_SIGNAL)
         self._temp = environ.get("TMPDIR", "")
         self._state = process.capture_process_state((0, 1, 2, channel.fileno(), *files), self._temp)
-        self._limits = self._state.limits
-        #: The descriptors of messages and facts. A case may have closed or replaced them.
-        self._own = {number: self._state.descriptors[number] for number in (channel.fileno(), files[1])}
-        self._streams = (sys.stdin, sys.stdout, sys.stderr)
+        self._channel = GuardedChannel(channel, files[1], self._state)
+        self._streams = StandardStreams()
         self._has_subtests = False
         #: Whether the current case has raised an error, including expected ones.
         self._has_raised = False
@@ -116,16 +109,11 @@ class Executor:
             if not self._backend.hardware:
                 self._inspector.begin()  # before the first request, when no process waits for it
             while True:
-                while (message := self._channel.pop()) is None:
-                    self._channel.receive()
-                    if self._channel.closed:
-                        _exit(0)
-                self._handle(message)
+                self._handle(self._channel.receive())
         except MemoryError:
             _exit(EXIT_NO_MEMORY)
         except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
-            self._expect_own_channel()
-            failure.report_error_and_exit(error, self._channel)
+            failure.report_error_and_exit(error, self._channel.unguarded())
 
     def _handle(self, message: Message) -> None:
         if message["op"] == "run":
@@ -146,17 +134,17 @@ class Executor:
         self._watchdog.start(message["limit"])
         try:
             facts = health.examine_device(
-                self._backend, message["seed"], tell=lambda step: self._send({"op": "step", "step": step})
+                self._backend, message["seed"], tell=lambda step: self._channel.send({"op": "step", "step": step})
             )
         except health.HealthError as error:
-            self._send({"op": "examined", "healthy": False, "text": str(error)})
+            self._channel.send({"op": "examined", "healthy": False, "text": str(error)})
         else:
-            self._send({"op": "examined", "healthy": True, "facts": facts})
+            self._channel.send({"op": "examined", "healthy": True, "facts": facts})
         self._watchdog.stop()
 
     def _on_warning(self, warning: warnings.WarningMessage, when: str) -> None:
         message = reports.pack_warning(warning, when)
-        self._guarded(lambda: _write(self._facts, encode_message(message)))
+        self._channel.note(message)
 
     def _on_report(self, report: pytest.TestReport) -> None:
         """Write the report of each phase when it ends, to the page or as a fact, so that it survives a later crash.
@@ -179,19 +167,19 @@ class Executor:
         if self._has_subtests and report.when == "call":
             # In this hook, pytest fails a test with failed subtests. Otherwise only terminal reporters call it.
             config.hook.pytest_report_teststatus(report=report, config=config)
-        self._flush_output()
-        streams.raise_if_disk_full(self._streams)
-        sizes = _size(1), _size(2)
+        self._streams.flush()
+        self._streams.raise_if_disk_full()
+        sizes = self._streams.sizes()
         memory = self._peaks.host(), self._peaks.device() if report.when == "teardown" else 0
         if reports.is_default_pass(report, self._location):
-            self._expect_own_process()
+            self._channel.expect_own_process()
             times = reports.phase_times_of(report, clock.times)
             if self._page.add(PassedPhase(PHASES.index(report.when), *times, *sizes, *memory)):
                 return
         self._is_plain = False
         message = reports.pack_report(config, report, self._location, when=clock.when, times=clock.times)
         message |= {"after": len(self._page.written), "out": sizes, "memory": memory}
-        self._guarded(lambda: _write(self._facts, encode_message(message)))
+        self._channel.note(message)
 
     def _run(self, message: Message) -> None:
         """Run the case of a request, and then its further cases while each passes with nothing else to report."""
@@ -202,16 +190,16 @@ class Executor:
             end = self._run_case(case)
             plain = len(end) == 1 and self._is_plain and [phase.when for phase in self._page.written] == _ALL_PHASES
             if place == len(cases) or not plain or self._page.held or monotonic() >= over:
-                self._send(end)
+                self._channel.send(end)
                 return
             self._note_begin(cases[place]["case"])
 
     def _note_begin(self, case: str) -> None:
         """Record that the next case begins. This implies that the last one has passed with nothing else to report."""
-        self._flush_output()
-        sizes = _size(1), _size(2)
+        self._streams.flush()
+        sizes = self._streams.sizes()
         message = {"op": "begun", "case": case, "t": now(), "out": sizes, "passed": self._page.written}
-        self._guarded(lambda: _write(self._facts, encode_message(message)))
+        self._channel.note(message)
 
     def _run_case(self, message: Message) -> Message:
         """Run a case and check the process. Return the message about its end."""
@@ -248,7 +236,7 @@ class Executor:
         self._watchdog.stop()
         state = process.capture_process_state(self._state.descriptors, self._temp)
         problems += process.compare_process_states(self._state, state)
-        problems += process.replaced_streams(self._streams, _streams_now())
+        problems += self._streams.replaced()
         problems += self._problems
         if state.alarm:
             setitimer(ITIMER_REAL, 0)
@@ -259,7 +247,7 @@ class Executor:
             now = linux.child_pids()
             new = sorted(set(now) - set(self._children))
             process.wait_for_exec(new, linux.has_not_called_exec, process.ExecPatience(process.START_PATIENCE))
-            _, own = linux.describe_process(self._pid) or ("", "")
+            _, own = linux.describe_process(getpid()) or ("", "")
             problems += process.leaked_children(self._children, now, linux.describe_process, own)
             self._children = now
         self._state = state
@@ -341,7 +329,7 @@ class Executor:
         aborted = self._protocol(self._collected.items[message["case"]], message, briefly=True)
         self._watchdog.stop()
         if "hook_error" in aborted:
-            self._streams[2].write(aborted["hook_error"]["traceback"])
+            self._streams.error.write(aborted["hook_error"]["traceback"])
             _exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
@@ -358,7 +346,7 @@ class Executor:
         self._run_without_report(message)
         self._listen()
         grown = self._inspector.grown(keeps=kept(self._collected.items[message["case"]]), has_raised=self._has_raised)
-        self._send({"op": "grown", "growths": grown})
+        self._channel.send({"op": "grown", "growths": grown})
 
     def _repeat(self, message: Message) -> None:
         """Run a case several times without reports, and send the growth of each run.
@@ -383,7 +371,7 @@ class Executor:
             if not message["history"] and not may_still_leak(grown, warmup=message["warmup"]):
                 break
         origin_lines = origins.of(message["history"]) if origins is not None else {}
-        self._send({"op": "repeated", "growths": grown, "origins": origin_lines})
+        self._channel.send({"op": "repeated", "growths": grown, "origins": origin_lines})
 
     def _round(self, message: Message) -> None:
         """Run cases one after the other without reports, and send the growth of each if the request has `counts`."""
@@ -397,7 +385,7 @@ class Executor:
             self._run_without_report(entry)
             grown.append(self._rounds.after_case(keeps=kept(self._collected.items[entry["case"]])))
         origins = self._rounds.origins() if message["last"] else {}
-        self._send({"op": "round", "cases": grown, "origins": origins})
+        self._channel.send({"op": "round", "cases": grown, "origins": origins})
 
     def _mute(self) -> None:
         self._collected.relay.on_report = self._collected.relay.on_warning = None
@@ -405,67 +393,6 @@ class Executor:
     def _listen(self) -> None:
         self._collected.relay.on_report = self._on_report
         self._collected.relay.on_warning = self._on_warning
-
-    def _send(self, message: Message) -> None:
-        self._guarded(lambda: self._channel.send(message))
-
-    def _guarded(self, write: Callable[[], object]) -> None:
-        """Write a message or a fact. Limits of the case that prevent the write are lifted for a retry."""
-        self._expect_own_channel()
-        try:
-            write()
-        except MemoryError:
-            self._restore_limits()
-            try:
-                write()
-            except MemoryError:
-                _exit(EXIT_NO_MEMORY)
-        except BrokenPipeError:
-            _exit(0)
-        except OSError as error:
-            if error.errno != errno.EFBIG:  # the case's limit on file sizes must not apply to the harness's files
-                raise
-            with self._limits_lifted():
-                write()
-
-    def _expect_own_channel(self) -> None:
-        """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
-        self._expect_own_process()
-        for number, identity in self._own.items():
-            if process.descriptor_identity(number) != identity:
-                _exit(EXIT_CHANNEL_GONE)
-
-    def _expect_own_process(self) -> None:
-        while getpid() != self._pid:
-            # A case forked this copy and left it running. Wait, so that the check finds the copy as a leftover child.
-            pause()
-
-    def _flush_output(self) -> None:
-        """Flush all output to the files. Their sizes then separate the output of one phase from that of the next."""
-        for stream in (*self._streams[1:], *_streams_now()[1:]):
-            try:
-                stream.flush()
-            except BaseException:  # noqa: BLE001 - a stream that the case has closed, or an object of its own
-                continue
-        linux.flush_c_stdio()
-
-    @contextlib.contextmanager
-    def _limits_lifted(self) -> Iterator[None]:
-        """Restore the initial limits as far as permitted, and set the case's limits again afterwards."""
-        left = {name: getrlimit(process.LIMITS[name]) for name in self._limits}
-        self._restore_limits()
-        try:
-            yield
-        finally:
-            for name, limits in left.items():
-                setrlimit(process.LIMITS[name], limits)
-
-    def _restore_limits(self) -> None:
-        for name, (soft, _) in self._limits.items():
-            number = process.LIMITS[name]
-            hard = getrlimit(number)[1]
-            allowed = soft if hard == RLIM_INFINITY else min(soft, hard) if soft >= 0 else hard
-            setrlimit(number, (allowed, hard))
 
     def _leave(self, message: Message) -> NoReturn:
         """Tear down all fixtures, then exit under the watchdog, as requested."""
@@ -488,13 +415,13 @@ class Executor:
                 bye |= {"grown": grown, "by_case": by_case}
         bye |= self._session.news().fields
         bridges.save_coverage()
-        self._send(bye)
+        self._channel.send(bye)
         if message["light"]:
             self._clear()
-            self._flush_output()
+            self._streams.flush()
             linux.c_exit(0)
             raise AssertionError("exit returned")
-        self._flush_output()
+        self._streams.flush()
         linux.interpreter_exit(0)
         raise AssertionError("Py_Exit returned")
 
@@ -505,26 +432,3 @@ class Executor:
         except BaseException:  # noqa: BLE001 - the exit status shows it, as in any other process
             sys.excepthook(*sys.exc_info())
             _exit(1)
-
-
-def _streams_now() -> tuple[Any, Any, Any]:
-    """Return Python's standard streams, None for one that the case has deleted."""
-    return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    """Append all of `data` to a file of the harness, or nothing: a partial line would look like a write by a case."""
-    left = data
-    try:
-        while left:
-            left = left[write_to(descriptor, left) :]
-    except OSError:
-        ftruncate(descriptor, fstat(descriptor).st_size - (len(data) - len(left)))
-        raise
-
-
-def _size(descriptor: int) -> int:
-    try:
-        return fstat(descriptor).st_size
-    except OSError:
-        return 0

@@ -8,6 +8,11 @@ import os
 import sys
 from collections.abc import Iterable
 
+# By its own name: a case may have replaced it.
+from os import fstat
+from typing import Any
+
+from harness.checks.process import StateProblem, replaced_streams
 from harness.core import linux
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -52,6 +57,39 @@ class UnbufferedFile(io.FileIO):
         return len(view)
 
 
+class StandardStreams:
+    """The standard streams of this process, and what a case does to them."""
+
+    def __init__(self) -> None:
+        self._own = _streams_now()
+
+    @property
+    def error(self) -> Any:
+        """The executor's own stream for errors."""
+        return self._own[2]
+
+    def flush(self) -> None:
+        """Flush all output to the files. Their sizes then separate the output of one phase from that of the next."""
+        for stream in (*self._own[1:], *_streams_now()[1:]):
+            try:
+                stream.flush()
+            except BaseException:  # noqa: BLE001 - a stream that the case has closed, or an object of its own
+                continue
+        linux.flush_c_stdio()
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes in the files for output and for errors."""
+        return _size(1), _size(2)
+
+    def replaced(self) -> list[StateProblem]:
+        """Return a problem for each stream that is now another object."""
+        return replaced_streams(self._own, _streams_now())
+
+    def raise_if_disk_full(self) -> None:
+        """Raise the OSError of a full disk that one of the streams has stored, if any."""
+        raise_if_disk_full(self._own)
+
+
 def raise_if_disk_full(streams: Iterable[object]) -> None:
     """Raise the OSError of a full disk that one of these streams has stored, if any."""
     for stream in streams:
@@ -61,3 +99,15 @@ def raise_if_disk_full(streams: Iterable[object]) -> None:
             continue
         if isinstance(raw, UnbufferedFile) and raw.full is not None:
             raise raw.full
+
+
+def _streams_now() -> tuple[Any, Any, Any]:
+    """Return Python's standard streams, None for one that the case has deleted."""
+    return getattr(sys, "stdin", None), getattr(sys, "stdout", None), getattr(sys, "stderr", None)
+
+
+def _size(descriptor: int) -> int:
+    try:
+        return fstat(descriptor).st_size
+    except OSError:
+        return 0
