@@ -25,8 +25,8 @@ void simcudaFailDevice(int device, int error, const char* why);
 // elsewhere it has no effect.
 void simcudaSetConditional(unsigned long long handle, unsigned value);
 
-int simcudaThreadCount();    // threads that the runtime has started in this process
-int simcudaIsInitialized();  // whether a call has reached the driver: a child forked after that cannot use CUDA
+int simcudaThreadCount();           // threads that the runtime has started in this process
+int simcudaIsInitialized();         // whether a call has reached the driver: a child forked after that cannot use CUDA
 int simcudaHasContext(int device);  // whether the device has been used
 void simcudaPrintTrace();           // prints the counts of SIMCUDA_TRACE to stderr
 }
