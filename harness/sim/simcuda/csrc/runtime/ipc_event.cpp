@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -24,9 +25,10 @@ constexpr auto interval = std::chrono::microseconds(200);
 constexpr std::uint64_t magic_value = 0x74766563706d6973;
 
 // The contents of a handle: the location of the page for other processes. The page exists while the event and the
-// process do.
+// process do. Its inode distinguishes it from what has the same numbers later.
 struct Content {
   std::uint64_t magic;
+  std::uint64_t inode;
   pid_t process;
   int file;
 };
@@ -67,6 +69,12 @@ Watch& watch() {
   return *watch;
 }
 
+std::uint64_t inode_of(int file) {
+  struct stat status{};
+  check(fstat(file, &status) == 0, cudaErrorOperatingSystem);
+  return status.st_ino;
+}
+
 }  // namespace
 
 std::shared_ptr<IpcEventPage> IpcEventPage::make() {
@@ -86,7 +94,7 @@ std::shared_ptr<IpcEventPage> IpcEventPage::open(const cudaIpcEventHandle_t& han
   std::shared_ptr<IpcEventPage> page(new IpcEventPage);
   const std::string path = "/proc/" + std::to_string(content.process) + "/fd/" + std::to_string(content.file);
   page->file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  check(page->file >= 0, cudaErrorInvalidResourceHandle);
+  check(page->file >= 0 && inode_of(page->file) == content.inode, cudaErrorInvalidResourceHandle);
   void* const address = mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page->file, 0);
   check(address != MAP_FAILED, cudaErrorMapBufferObjectFailed);
   page->counters = static_cast<Counters*>(address);
@@ -99,7 +107,7 @@ IpcEventPage::~IpcEventPage() {
 }
 
 cudaIpcEventHandle_t IpcEventPage::handle() const {
-  const Content content{magic_value, getpid(), file};
+  const Content content{magic_value, inode_of(file), getpid(), file};
   cudaIpcEventHandle_t handle{};
   std::memcpy(&handle, &content, sizeof content);
   return handle;
