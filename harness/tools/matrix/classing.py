@@ -16,7 +16,7 @@ from itertools import combinations
 
 
 class Factor(StrEnum):
-    """A property of a place that can explain a failure. The narrowest factor comes first, because it claims the least.
+    """A property of a place that can explain a failure. The narrowest comes first, because it claims the least.
 
     The later factors distinguish runs on the same machine: a change by a person, or the time of a change.
     """
@@ -70,7 +70,7 @@ _MACHINE = tuple(factor for factor in Factor if factor not in (*CONDITIONS, *TIM
 
 
 class Sure(StrEnum):
-    """The certainty of a class. See `sureness`."""
+    """How sure a class is. See `sureness`."""
 
     STRONG = "strong"
     WEAK = "weak"
