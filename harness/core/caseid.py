@@ -27,6 +27,12 @@ def _suite_of_file(name: str) -> str:
     return path.stem
 
 
+def function_of(case_id: str) -> str:
+    """Return the id without its parameters."""
+    path, separator, inside = case_id.partition("::")
+    return f"{path}{separator}{inside.partition('[')[0]}"
+
+
 def case_seed(run_seed: int, case: str) -> int:
     """Return the seed of `case`, in [0, 2**32), from the run's seed and the case id."""
     digest = hashlib.sha256(f"{run_seed}\0{case}".encode("utf-8", "backslashreplace")).digest()

@@ -190,6 +190,21 @@ def sees_all_processes() -> bool:
         return False
 
 
+def has_ended_before(pid: int, deadline: float, pause: float) -> bool:
+    """Return whether a child has ended before `deadline`, on the clock of `time.monotonic`. Wait for that.
+
+    The child is not reaped, so its pid is not reused. `pause`: seconds between two looks.
+    """
+    try:
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause)
+    except ChildProcessError:
+        return True  # if SIGCHLD is ignored, the kernel reaps the child itself
+    return True
+
+
 def has_not_called_exec(pid: int) -> bool:
     """Return whether a process was forked and has not called exec yet. False if it has ended.
 

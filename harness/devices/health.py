@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
+from harness.core import linux
 from harness.core.errors import HarnessError
 from harness.core.text import format_exit_code, single_line
 from harness.devices.device import Device
@@ -92,7 +93,7 @@ def check_device(
             )
         except OSError as error:
             return DeviceHealth(False, f"the examination process does not start: {error.strerror}", 0.0)
-        in_time = _ended(child, began + timeout)
+        in_time = _ended(child, timeout)
         status = _end(child, LADDER)
         seconds = time.monotonic() - began
         lines = _tail(answers, _ANSWER_KEPT).splitlines()
@@ -278,23 +279,19 @@ def _times(matrix: array[int], vector: Sequence[int]) -> list[int]:
     return [sum(map(operator.mul, matrix[first : first + edge], vector)) for first in range(0, len(matrix), edge)]
 
 
-def _ended(child: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Wait until the child has ended or `deadline` has passed. The child is not reaped, so its pid is not reused."""
-    while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_PAUSE)
-    return True
+def _ended(child: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
+    """Return whether the child ends within `seconds`."""
+    return linux.has_ended_before(child.pid, time.monotonic() + seconds, _PAUSE)
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) -> int | None:
     """Kill the child's group by the ladder, and then the rest of the group. Return the child's status, or None."""
     for number, grace in ladder:
-        if _ended(child, time.monotonic()):
+        if _ended(child):
             break
         os.killpg(child.pid, number)
-        _ended(child, time.monotonic() + grace)
-    if not _ended(child, time.monotonic()):
+        _ended(child, grace)
+    if not _ended(child):
         child.returncode = 0  # the child cannot be killed; without this, subprocess warns about a running process
         return None
     os.killpg(child.pid, signal.SIGKILL)

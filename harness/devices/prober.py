@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.backends.cuda import MASK
+from harness.core import linux
 from harness.core.text import format_exit_code, single_line
 from harness.devices import software
 from harness.devices.detected import Detected
@@ -213,7 +214,7 @@ def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float)
             )
         except OSError as error:
             return ProbeRun(failure=f"the probe does not start ({error.strerror})")
-        ended = _ends_within(process.pid, limit)
+        ended = linux.has_ended_before(process.pid, time.monotonic() + limit, _POLL_EVERY)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # The leader is not reaped yet, so the number of the group is not reused.
             os.killpg(process.pid, signal.SIGKILL)
@@ -225,17 +226,6 @@ def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float)
         if not ended:
             return ProbeRun(failure=f"the probe did not end within {limit:g} s")
         return ProbeRun(status, _head(output), _tail(errors))
-
-
-def _ends_within(pid: int, limit: float) -> bool:
-    """Return whether the child ends within `limit` seconds. It is not reaped, so its pid is not reused."""
-    deadline = time.monotonic() + limit
-    with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps the child itself
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_EVERY)
-    return True
 
 
 def _head(file: BinaryIO) -> bytes:

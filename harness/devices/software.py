@@ -107,7 +107,7 @@ def cuda_accelerator_graphs() -> Detected:
     built = torch_cuda_version()
     if built.value is None:
         return Detected(False, built.detail)
-    folder = _torch_folder()
+    folder = torch_folder()
     library = Path() if folder is None else folder / "lib" / "libtorch_cuda.so"
     try:
         registers = shared_library.has_symbol_with(library, b"GraphImplRegistry")
@@ -240,7 +240,7 @@ def parse_compiler_version(text: str) -> Version | None:
 @functools.cache
 def _torch_constants() -> Mapping[str, str | None] | str:
     """Return the plain assignments of ``torch/version.py``, or, as a text, why it could not be read."""
-    folder = _torch_folder()
+    folder = torch_folder()
     if folder is None:
         return "torch is not installed"
     file = folder / "version.py"
@@ -250,7 +250,8 @@ def _torch_constants() -> Mapping[str, str | None] | str:
         return f"{file} cannot be read ({error})"
 
 
-def _torch_folder() -> Path | None:
+def torch_folder() -> Path | None:
+    """Return the folder of the installed torch, or None. torch is not imported."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:

@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from harness.core.atomic import write_atomically
+from harness.core.caseid import function_of
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.file_kind import FileKind
 from harness.journal.ledger import Ledger
@@ -101,7 +102,7 @@ class DurationHistory:
         of the same test, else the same file. Otherwise the estimate comes from `slow`, or from the time limit of the
         case, compared with the usual `limit`.
         """
-        by_test, by_file = _means(self.seconds, _test), _means(self.seconds, _file)
+        by_test, by_file = _means(self.seconds, function_of), _means(self.seconds, _file)
         estimates = {case: max(seconds, by_file[_file(case)]) for case, seconds in self.seconds.items()}
         unknown = _UNKNOWN
         if self.slow is not None:
@@ -112,7 +113,7 @@ class DurationHistory:
         usual = statistics.median(self.seconds.values()) if self.seconds and is_representative else unknown
 
         def guess(case: str) -> float:
-            like = by_test.get(_test(case), by_file.get(_file(case)))
+            like = by_test.get(function_of(case), by_file.get(_file(case)))
             return usual * limits.get(case, limit) / limit if like is None else like
 
         return [estimates[case] if case in estimates else guess(case) for case in ids]
@@ -123,12 +124,6 @@ def _means(seconds: Mapping[str, float], key: Any) -> dict[str, float]:
     for case, value in seconds.items():
         groups[key(case)].append(value)
     return {name: statistics.fmean(values) for name, values in groups.items()}
-
-
-def _test(case: str) -> str:
-    """Return the id without its parameters."""
-    path, separator, rest = case.partition("::")
-    return f"{path}{separator}{rest.partition('[')[0]}"
 
 
 def _file(case: str) -> str:

@@ -66,6 +66,8 @@ class PullScheduling(WorkerScheduling):
         #: other's devices again and again, with a new executor per case.
         self._wide: deque[GivenCase] = deque()
         self._is_wide: frozenset[int] = frozenset()
+        #: The cases that workers have, as the agent got them.
+        self._given: dict[int, GivenCase] = {}
         self._asked = 0
         self._ended = False
         self._mean = math.inf
@@ -98,6 +100,7 @@ class PullScheduling(WorkerScheduling):
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         with self._lock:
             self._queues[node].remove(item_index)
+            self._given.pop(item_index, None)
             self._mean = duration if math.isinf(self._mean) else 0.8 * self._mean + 0.2 * duration
             self._source.say("done", case=item_index)
             self._fill()
@@ -114,8 +117,9 @@ class PullScheduling(WorkerScheduling):
                 return None
             assert self._ids is not None
             running, *others = queue
+            self._given.pop(running, None)
             for case in reversed(others):
-                self._buffer_of(case).appendleft(GivenCase(case))
+                self._buffer_of(case).appendleft(self._given.pop(case))
             self._source.say("done", case=running)
             self._fill()
             return self._ids[running]
@@ -153,7 +157,7 @@ class PullScheduling(WorkerScheduling):
         deep = depth(self._mean)
         leader = min(ready, key=number, default=None)
         while self._wide and leader is not None and len(self._queues[leader]) < LEAST:
-            self._send(leader, self._wide.popleft().case)
+            self._send(leader, self._wide.popleft())
         while self._buffer and ready:
             node = min(ready, key=lambda candidate: len(self._queues[candidate]))
             if len(self._queues[node]) >= max(deep, LEAST):
@@ -164,7 +168,7 @@ class PullScheduling(WorkerScheduling):
                 if given.avoid
                 else []
             )
-            self._send(min(others, key=lambda candidate: len(self._queues[candidate])) if others else node, given.case)
+            self._send(min(others, key=lambda candidate: len(self._queues[candidate])) if others else node, given)
         if self._ended:
             for node in ready if not self._buffer else ():
                 if not (self._wide and node is leader):
@@ -180,7 +184,8 @@ class PullScheduling(WorkerScheduling):
             self._asked += free
             self._source.say("want", cases=free)
 
-    def _send(self, node: WorkerController, case: int) -> None:
-        self._queues[node].append(case)
-        self._handed_out.tell(node.gateway.id, [case])
-        node.send_runtest_some([case])
+    def _send(self, node: WorkerController, given: GivenCase) -> None:
+        self._given[given.case] = given
+        self._queues[node].append(given.case)
+        self._handed_out.tell(node.gateway.id, [given.case])
+        node.send_runtest_some([given.case])

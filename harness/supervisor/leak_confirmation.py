@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
 from harness.checks.meters.table import format_growths, meter_of
+from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.journal import lines as journal_lines
@@ -51,7 +51,7 @@ def repeat(
     message: Message = {"op": "repeat", "case": request.case, "next": None, "seed": request.seed}
     counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP_REPETITIONS, "history": list(history)}
     handle.send({**message, **counts})
-    answer = handle.receive(time.monotonic() + min(limit + GRACE, most))
+    answer = handle.receive(clock.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
         return RepeatResult(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
     if answer is NoMessage.DEADLINE:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds
 from harness.checks.meters.table import format_growths
+from harness.core.clock import monotonic
 from harness.core.text import format_count, format_exit_code
 from harness.protocol.wire import Message
 from harness.supervisor import leak_confirmation as confirmation
@@ -34,7 +34,7 @@ class LeakTrials:
         search_time: SearchTime,
         without: Container[str] = (),
         on_trial: Callable[[int], object],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`cases` in the order in which they ran. `spawn` starts an executor for a case, in the `slot`.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
+
+from harness.core.clock import monotonic
 
 #: The share of a worker's time that its searches may take, and the seconds that they may take in any run.
 SHARE = 0.1
@@ -15,9 +16,7 @@ MORE = "--leak-search=SECONDS gives more"
 class SearchTime:
     """The time for all searches of one worker. Its time begins when this object is made."""
 
-    def __init__(
-        self, limit: float | None, multiplier: float = 1.0, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit: float | None, multiplier: float = 1.0, *, clock: Callable[[], float] = monotonic) -> None:
         """`limit`: in seconds; None for a tenth of the worker's time, at least `LEAST`. Both are multiplied.
 
         `clock` must be the clock of the executors' deadlines.

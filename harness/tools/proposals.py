@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.backends import cuda
 from harness.backends.table import backend_of
+from harness.core.caseid import function_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, single_line
@@ -103,7 +104,7 @@ def propose_waivers(contents: JournalContents, machine: RunMachine | None, today
     groups: dict[tuple[str, tuple[Outcome, ...], str], list[Verdict]] = {}
     for verdict in ledger.red:
         if expect := _seen(verdict):
-            groups.setdefault((_function(verdict.case), expect, verdict.message), []).append(verdict)
+            groups.setdefault((function_of(verdict.case), expect, verdict.message), []).append(verdict)
     entries, remarks = [], []
     for (function, expect, message), group in groups.items():
         for pattern, verdicts in _patterns(function, group, ids):
@@ -148,7 +149,7 @@ class _Ids:
         self._ids = ids
         self._by_function: dict[str, list[str]] = {}
         for case in ids:
-            self._by_function.setdefault(_function(case), []).append(case)
+            self._by_function.setdefault(function_of(case), []).append(case)
 
     def matched(self, pattern: str, function: str) -> set[str]:
         """Return the ids that match `pattern`, which was made from cases of `function`."""
@@ -238,12 +239,6 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
         yield f"not for a waiver: {verdict.case}: {verdict.outcome}: {verdict.message}"
     if len(others) > _MOST_NAMED:
         yield f"not for a waiver: {len(others) - _MOST_NAMED} more cases"
-
-
-def _function(case: str) -> str:
-    """Return the id without its parameters."""
-    path, separator, inside = case.partition("::")
-    return f"{path}{separator}{inside.partition('[')[0]}"
 
 
 def _pattern(text: str) -> str:

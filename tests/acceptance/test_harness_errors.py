@@ -44,7 +44,7 @@ SEEDS = ("harness.executor", "seeding", "seed_everything")
 BEGIN = ("harness.checks.inspector", "StateInspector", "begin")
 END = ("harness.checks.inspector", "StateInspector", "end")
 REPORT = ("harness.protocol", "reports", "is_default_pass")
-WRITE = ("harness.executor", "executor", "write_to")
+WRITE = ("harness.executor", "guarded_channel", "write_to")
 
 
 def with_defect(project: Project, target: tuple[str, str, str], *, when: str, error: str = _MISTAKE) -> Project:

@@ -131,6 +131,19 @@ def test_a_second_look_avoids_the_first_device(start: Start) -> None:
     assert session.nodes[0].sent == [2]
 
 
+def test_a_second_look_that_a_dead_worker_had_avoids_the_first_device_still(start: Start) -> None:
+    session = start(devices={"gw0": "GPU-0", "gw1": "GPU-1", "gw2": "GPU-1"}.__getitem__)
+    other = FakeNode("gw2")
+    session.add(other)
+    session.scheduler.schedule()
+    for case in range(3):
+        give(session, case, avoid="GPU-0")
+    nodes = [*session.nodes, other]
+    assert [node.sent for node in nodes] == [[], [0, 2], [1]]
+    assert session.scheduler.remove_node(cast("WorkerController", session.nodes[1])) == "case 0"
+    assert [node.sent for node in nodes] == [[], [0, 2], [1, 2]]
+
+
 def test_one_worker_runs_the_cases_for_several_devices(start: Start) -> None:
     """The others continue with cases for one device. The end comes when both kinds are done."""
     session = start(wide=frozenset({0, 1, 2, 3}))

@@ -79,6 +79,12 @@ def inert_line(text: str, limit: int = MOST_OF_LINE) -> str:
     return truncate_middle(text, limit).replace("\n", " ")
 
 
+def inert_indented_line(text: str) -> str:
+    """Return the text as `inert_line` does, with at most 500 characters after the spaces at its begin, which stay."""
+    indent = len(text) - len(text.lstrip(" "))
+    return " " * indent + inert_line(text, 500)
+
+
 def inert_markup(text: str) -> Markup:
     """Return the text as escaped HTML, with a small badge such as ``U+202E`` for each invisible character."""
     parts: list[str] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -107,13 +106,10 @@ def require_compiler(backend: Backend) -> None:
 
 def torch_folder() -> Path:
     """Return the folder of the installed torch. Raise BuildError if torch is not installed."""
-    try:
-        spec = importlib.util.find_spec("torch")
-    except ValueError:
-        spec = None  # sys.modules has a torch without a spec
-    if spec is None or spec.origin is None:
+    folder = software.torch_folder()
+    if folder is None:
         raise BuildError("torch is not installed")
-    return Path(spec.origin).parent
+    return folder
 
 
 def _torch_identity(folder: Path) -> str:

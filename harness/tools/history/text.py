@@ -44,7 +44,7 @@ def _lines(front: Front) -> Iterator[str]:
         cases = format_count(outbreak.cases, "case")
         yield f"{groups}, {cases}, {fronts.age_text(outbreak.first, front.night)}"
         for text in outbreak.began[:3]:
-            yield _line(f"  began: {text}")
+            yield inert.inert_indented_line(f"  began: {text}")
         if len(outbreak.began) > 3:
             yield f"  and on {len(outbreak.began) - 3} more"
         for group in outbreak.groups[:MOST_GROUPS]:
@@ -57,14 +57,14 @@ def _lines(front: Front) -> Iterator[str]:
         run = lane.run
         news = f", {lane.new} new, {lane.fixed} fixed" if lane.new or lane.fixed else ""
         facts = f"driver {run['driver']}, torch {run['torch']}"
-        yield _line(
+        yield inert.inert_indented_line(
             f"  {lane.lane}: {run['red']} red{news} of {run['cases']} ({run['night']}, {facts}) {spark(lane.trend)}"
         )
     yield from _more(len(front.lanes), "machine", "machines")
     for lane in front.stale[:MOST_LINES]:
-        yield _line(f"  {lane.lane}: {fronts.stale_text()}, the last in {lane.run['night']}")
+        yield inert.inert_indented_line(f"  {lane.lane}: {fronts.stale_text()}, the last in {lane.run['night']}")
     for device in front.suspicious:
-        yield _line(f"suspicious device: {suspicion_text(device)}")
+        yield inert.inert_indented_line(f"suspicious device: {suspicion_text(device)}")
     yield from _listed("flaky", [flaky_text(*row) for row in front.flaky])
     yield from _listed(
         "slower",
@@ -75,7 +75,7 @@ def _lines(front: Front) -> Iterator[str]:
     )
     yield from _listed("not run lately", [f"{case}: last in {night} ({why})" for case, night, why in front.not_run])
     for reason, number in front.never_run[:MOST_LINES]:
-        yield _line(f"never run: {format_count(number, 'case')}: {reason or 'no run has a result'}")
+        yield inert.inert_indented_line(f"never run: {format_count(number, 'case')}: {reason or 'no run has a result'}")
     yield from _listed(
         "waived, and passes", [f"{failure.case} on {failure.lane}: {failure.message}" for failure in front.healed]
     )
@@ -83,12 +83,12 @@ def _lines(front: Front) -> Iterator[str]:
 
 def group_lines(group: FailureGroup) -> Iterator[str]:
     """Yield the lines about a red group."""
-    yield _line(f"  [{group.key}] {group.title}")
+    yield inert.inert_indented_line(f"  [{group.key}] {group.title}")
     since = f", first seen {group.first}, drivers {', '.join(group.drivers)}"
-    yield _line(f"    {fronts.spread_text(group)}{since}")
-    yield _line(f"    example: {group.case}: {group.message}")
+    yield inert.inert_indented_line(f"    {fronts.spread_text(group)}{since}")
+    yield inert.inert_indented_line(f"    example: {group.case}: {group.message}")
     if group.reproduce:
-        yield _line(f"    {group.reproduce}")
+        yield inert.inert_indented_line(f"    {group.reproduce}")
 
 
 def suspicion_text(suspicion: DeviceSuspicion) -> str:
@@ -127,7 +127,7 @@ def story_text(story: Story, of_run: dict[int, str], changes: str = "") -> str:
 
 def suspects_lines(group: FailureGroup, suspects: Sequence[Suspect], commands: Sequence[str]) -> Iterator[str]:
     """Yield the facts whose change may have caused a group, and the commands that decide it."""
-    yield _line(f"[{group.key}] {group.title}")
+    yield inert.inert_indented_line(f"[{group.key}] {group.title}")
     if not suspects:
         yield "no known fact changed where it began, and none separates the runs with it from those without"
     for suspect in suspects:
@@ -137,17 +137,17 @@ def suspects_lines(group: FailureGroup, suspects: Sequence[Suspect], commands: S
             else "never changed on a machine with it"
         )
         sure = "all runs agree" if suspect.separates else "other runs contradict it, or it is not alone"
-        yield _line(
+        yield inert.inert_indented_line(
             f"  {suspect.name}: {suspect.good or 'none'} is good, {suspect.bad or 'none'} is bad ({moved}; {sure})"
         )
     yield "decide it with:"
     for command in commands:
-        yield f"  {_line(command)}"
+        yield f"  {inert.inert_indented_line(command)}"
 
 
 def news_lines(news: News, name: str, before: str) -> Iterator[str]:
     """Yield the differences of a run from the previous one."""
-    yield _line(
+    yield inert.inert_indented_line(
         f"{name}: {len(news.new)} newly red, {len(news.fixed)} fixed, {len(news.gated)} newly gated since {before}"
     )
     yield from _listed(
@@ -170,15 +170,10 @@ def spark(values: Sequence[int]) -> str:
 
 def _listed(title: str, texts: Sequence[str], most: int = MOST_LINES) -> Iterator[str]:
     for text in texts[:most]:
-        yield _line(f"{title}: {text}")
+        yield inert.inert_indented_line(f"{title}: {text}")
     yield from _more(len(texts), f"{title} entry", f"{title} entries", most)
 
 
 def _more(number: int, noun: str, plural: str, most: int = MOST_LINES) -> Iterator[str]:
     if number > most:
         yield f"and {format_count(number - most, f'more {noun}', f'more {plural}')}"
-
-
-def _line(text: str) -> str:
-    indent = len(text) - len(text.lstrip(" "))
-    return " " * indent + inert.inert_line(text, 500)

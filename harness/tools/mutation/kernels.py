@@ -18,6 +18,13 @@ def torch_() -> Any:
     return torch
 
 
+def torch_with_cuda() -> Any:
+    """Return torch with CUDA initialised."""
+    torch = torch_()
+    torch.cuda.init()
+    return torch
+
+
 def waves(*shape: int, dtype: str = "float64") -> Any:
     """Return irregular numbers of a shape, which are always the same."""
     torch = torch_()

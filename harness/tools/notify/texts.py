@@ -36,7 +36,7 @@ def title(bulletin: Bulletin) -> str:
         parts.append(format_count(findings, "finding"))
     if not bulletin.complete:
         parts.append("the run did not end")
-    return _line(f"{', '.join(parts) or 'nothing new'}: {bulletin.lane}, {bulletin.night}")
+    return inert.inert_indented_line(f"{', '.join(parts) or 'nothing new'}: {bulletin.lane}, {bulletin.night}")
 
 
 def _plural(why: Why) -> str:
@@ -51,9 +51,9 @@ def _plural(why: Why) -> str:
 def bulletin_lines(bulletin: Bulletin, site: str = "") -> Iterator[str]:
     """Yield the bulletin as lines of text, without the title."""
     state = f"{bulletin.red} red of {format_count(bulletin.cases, 'case')} in run {bulletin.run_id}"
-    yield _line(f"{state}{'' if bulletin.complete else ', which did not end'}")
+    yield inert.inert_indented_line(f"{state}{'' if bulletin.complete else ', which did not end'}")
     if bulletin.before:
-        yield _line(f"since {bulletin.before}: {bulletin.changes}")
+        yield inert.inert_indented_line(f"since {bulletin.before}: {bulletin.changes}")
     else:
         yield "the first run of this machine"
     groups = [topic for topic in bulletin.topics if topic.key]
@@ -65,7 +65,7 @@ def bulletin_lines(bulletin: Bulletin, site: str = "") -> Iterator[str]:
         yield f"and {format_count(len(groups) - MOST_GROUPS, 'more group')}"
     yield ""
     for topic in findings[:MOST_FINDINGS]:
-        yield _line(f"finding: {topic.title}: {topic.message}")
+        yield inert.inert_indented_line(f"finding: {topic.title}: {topic.message}")
     if len(findings) > MOST_FINDINGS:
         yield f"and {format_count(len(findings) - MOST_FINDINGS, 'more finding')}"
     if bulletin.fixed:
@@ -75,24 +75,24 @@ def bulletin_lines(bulletin: Bulletin, site: str = "") -> Iterator[str]:
     if bulletin.silenced:
         yield f"silenced: {format_count(bulletin.silenced, 'group')}"
     if bulletin.page:
-        yield _line(f"report: {bulletin.page}")
+        yield inert.inert_indented_line(f"report: {bulletin.page}")
 
 
 def _group(topic: Topic, site: str) -> Iterator[str]:
     since = f" since {topic.since}" if topic.since else ""
     owner = f" ({topic.owner})" if topic.owner else ""
-    yield _line(f"{topic.why}{since}: {topic.title}{owner}")
+    yield inert.inert_indented_line(f"{topic.why}{since}: {topic.title}{owner}")
     yield f"  {format_count(len(topic.cases), 'case')}, {' and '.join(topic.outcomes) or 'red'}:"
-    yield from (_line(f"    {case}") for case in topic.cases[:MOST_CASES])
+    yield from (inert.inert_indented_line(f"    {case}") for case in topic.cases[:MOST_CASES])
     if len(topic.cases) > MOST_CASES:
         yield f"    and {len(topic.cases) - MOST_CASES} more"
-    yield _line(f"  {topic.message}")
+    yield inert.inert_indented_line(f"  {topic.message}")
     if topic.reproduce:
-        yield _line(f"  {topic.reproduce}")
+        yield inert.inert_indented_line(f"  {topic.reproduce}")
     if site:
         from harness.tools.history.pages import page_file_name
 
-        yield _line(f"  {site.rstrip('/')}/{page_file_name('groups', topic.key)}")
+        yield inert.inert_indented_line(f"  {site.rstrip('/')}/{page_file_name('groups', topic.key)}")
 
 
 def text(bulletin: Bulletin, site: str = "") -> str:
@@ -186,8 +186,3 @@ BODIES = {"slack": slack, "mattermost": mattermost, "teams": teams, "json": bull
 
 def _body(bulletin: Bulletin, site: str) -> str:
     return "\n".join(bulletin_lines(bulletin, site)).rstrip()
-
-
-def _line(value: str) -> str:
-    indent = len(value) - len(value.lstrip(" "))
-    return " " * indent + inert.inert_line(value, 500)

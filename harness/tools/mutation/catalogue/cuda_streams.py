@@ -6,16 +6,10 @@ import functools
 from typing import Any
 
 from harness.tools.mutation.breaks import Theme, replace
+from harness.tools.mutation.kernels import torch_with_cuda
 
 broken = Theme()
 _on_cuda = functools.partial(broken, device="simcuda")
-
-
-def _torch() -> Any:
-    import torch
-
-    torch.cuda.init()
-    return torch
 
 
 @_on_cuda(
@@ -31,7 +25,7 @@ def cuda_events_are_always_done() -> None:
 
 
 def _event() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     event = torch.cuda.Event()
     torch.cuda._sleep(50_000_000)
     event.record()
@@ -53,7 +47,7 @@ def cuda_streams_do_not_wait() -> None:
 
 
 def _waited() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(first):
         torch.cuda._sleep(50_000_000)
@@ -98,7 +92,7 @@ def cuda_waits_are_for_the_latest_record() -> None:
 
 
 def _recorded_again() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     writer, reader, idle = (torch.cuda.Stream() for _ in range(3))
     x, event = torch.zeros(4, device="cuda"), torch.cuda.Event()
     torch.cuda.synchronize()
@@ -134,7 +128,7 @@ def cuda_stream_none_leaves_the_default_stream() -> None:
 
 
 def _after_none() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     with torch.cuda.stream(torch.cuda.Stream()):
         with torch.cuda.stream(None):
             pass
@@ -159,7 +153,7 @@ def cuda_streams_are_on_the_first_device() -> None:
 
 
 def _on_the_second(make: Any) -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     with torch.cuda.device(1):
         return make(torch).device.index
 
@@ -182,7 +176,7 @@ def cuda_operands_of_the_first_device_are_copied() -> None:
 
 
 def _sum_of_two_devices() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     try:
         return torch.add(torch.ones(2, device="cuda:1"), torch.ones(2, device="cuda:0")).tolist()
     except RuntimeError:
@@ -212,7 +206,7 @@ def blocking_events_do_not_block() -> None:
 
 
 def _waits_for_a_blocking_event() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     torch.cuda._sleep(400_000_000)
     event = torch.cuda.Event(blocking=True)
     event.record()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.tools.mutation.breaks import Theme, replace, replace_kernel
+from harness.tools.mutation.kernels import torch_
 
 broken = Theme()
 
@@ -12,20 +13,14 @@ _REDUCTIONS, _PRODUCTS, _EXACT = (f"suites/numerics/test_{name}.py" for name in 
 _INDEXING, _HALF, _LARGE = (f"suites/numerics/test_{name}.py" for name in ("indexing", "half_precision", "large"))
 
 
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
 def _irregular(count: int = 100) -> Any:
-    torch = _torch()
+    torch = torch_()
     return (torch.arange(1, count + 1, dtype=torch.float64) * 0.7318).sin() / 3
 
 
 def _through_float32(operator: str) -> None:
     """Make an operator on float64 compute in float32."""
-    torch = _torch()
+    torch = torch_()
 
     def around(kernel: Any, x: Any, *arguments: Any, **named: Any) -> Any:
         if x.dtype != torch.float64 or named.get("dtype") is not None:
@@ -46,7 +41,7 @@ def sum_of_float64_in_float32() -> None:
 
 @broken("A sum along a dimension of float64 is added up in float32.", _REDUCTIONS, shows=lambda: _along())
 def sum_along_of_float64_in_float32() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(kernel: Any, x: Any, dim: Any = None, keepdim: bool = False, **named: Any) -> Any:
         if x.dtype != torch.float64 or x.dim() < 2 or not dim:
@@ -81,14 +76,14 @@ def mm_of_float64_in_float32() -> None:
 
 
 def _product(dtype: str = "float64") -> object:
-    x = _irregular().view(10, 10).to(getattr(_torch(), dtype))
+    x = _irregular().view(10, 10).to(getattr(torch_(), dtype))
     return (x @ x).tolist()
 
 
 @broken(
     "A norm of float64 is computed in float32.",
     _REDUCTIONS,
-    shows=lambda: _torch().linalg.vector_norm(_irregular()).item(),
+    shows=lambda: torch_().linalg.vector_norm(_irregular()).item(),
 )
 def norm_of_float64_in_float32() -> None:
     _through_float32("linalg_vector_norm")
@@ -96,7 +91,7 @@ def norm_of_float64_in_float32() -> None:
 
 @broken("`index_add_` of float64 adds in float32.", _REDUCTIONS, _INDEXING, shows=lambda: _index_added())
 def index_add_of_float64_in_float32() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(kernel: Any, x: Any, dim: int, index: Any, source: Any, **named: Any) -> Any:
         if x.dtype != torch.float64:
@@ -107,7 +102,7 @@ def index_add_of_float64_in_float32() -> None:
 
 
 def _index_added() -> object:
-    torch = _torch()
+    torch = torch_()
     return torch.zeros(1, dtype=torch.float64).index_add_(0, torch.zeros(100, dtype=torch.long), _irregular()).item()
 
 
@@ -120,7 +115,7 @@ def var_of_float64_in_float32() -> None:
 
 @broken("A convolution of float64 is computed in float32.", _PRODUCTS, shows=lambda: _convolved())
 def convolution_of_float64_in_float32() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(convolve: Any) -> Any:
         def convolves(x: Any, weight: Any, *others: Any, **named: Any) -> Any:
@@ -134,7 +129,7 @@ def convolution_of_float64_in_float32() -> None:
 
 
 def _convolved(dtype: str = "float64") -> object:
-    torch = _torch()
+    torch = torch_()
     x = _irregular(144).view(1, 1, 12, 12).to(getattr(torch, dtype))
     return torch.nn.functional.conv2d(x, x[:, :, :3, :3]).flatten()[:5].tolist()
 
@@ -143,7 +138,7 @@ def _convolved(dtype: str = "float64") -> object:
     "A product of matrices of float32 is computed in bfloat16.", _PRODUCTS, _EXACT, shows=lambda: _product("float32")
 )
 def mm_of_float32_in_bfloat16() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(kernel: Any, a: Any, b: Any) -> Any:
         if a.dtype != torch.float32:
@@ -166,7 +161,7 @@ def _batched() -> object:
 @broken(
     "A norm of order three is that of order two, in all types.",
     _HALF,
-    shows=lambda: _torch().linalg.vector_norm(_torch().tensor([1.0, 2.0]), 3).item(),
+    shows=lambda: torch_().linalg.vector_norm(torch_().tensor([1.0, 2.0]), 3).item(),
 )
 def norm_of_order_three_is_that_of_two() -> None:
     replace_kernel(
@@ -175,9 +170,9 @@ def norm_of_order_three_is_that_of_two() -> None:
     )
 
 
-@broken("A sum leaves out the last element.", _REDUCTIONS, _EXACT, shows=lambda: _torch().ones(7).sum().item())
+@broken("A sum leaves out the last element.", _REDUCTIONS, _EXACT, shows=lambda: torch_().ones(7).sum().item())
 def sum_loses_the_last_element() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(kernel: Any, x: Any, dim: Any = None, keepdim: bool = False, **named: Any) -> Any:
         if x.dim() == 1 and len(x) > 1 and x.dtype == torch.float32:
@@ -192,7 +187,7 @@ def _changed(operator: str, change: Any) -> None:
     replace_kernel(operator, lambda kernel, *arguments, **named: change(kernel(*arguments, **named), *arguments))
 
 
-@broken("A mean leaves out NaN.", _REDUCTIONS, shows=lambda: _torch().tensor([1.0, float("nan")]).mean().item())
+@broken("A mean leaves out NaN.", _REDUCTIONS, shows=lambda: torch_().tensor([1.0, float("nan")]).mean().item())
 def mean_skips_nan() -> None:
     replace_kernel("mean", lambda kernel, x, **named: kernel(x.nan_to_num(0.0), **named))
     replace_kernel("mean.dim", lambda kernel, x, *others, **named: kernel(x.nan_to_num(0.0), *others, **named))
@@ -201,16 +196,16 @@ def mean_skips_nan() -> None:
 @broken(
     "A maximum of all elements passes over NaN.",
     _REDUCTIONS,
-    shows=lambda: _torch().tensor([1.0, float("nan")]).max().item(),
+    shows=lambda: torch_().tensor([1.0, float("nan")]).max().item(),
 )
 def max_skips_nan() -> None:
-    torch = _torch()
+    torch = torch_()
     replace_kernel(
         "max", lambda kernel, x: kernel(torch.where(x.isnan(), -float("inf"), x) if x.is_floating_point() else x)
     )
 
 
-@broken("A minimum starts from zero.", _REDUCTIONS, shows=lambda: _torch().ones(3).amin().item())
+@broken("A minimum starts from zero.", _REDUCTIONS, shows=lambda: torch_().ones(3).amin().item())
 def amin_starts_from_zero() -> None:
     _changed("amin", lambda found, x, *_: found.clamp(max=0) if x.is_floating_point() else found)
 
@@ -218,21 +213,21 @@ def amin_starts_from_zero() -> None:
 @broken(
     "A maximum of no negative number is found: it starts from zero.",
     _REDUCTIONS,
-    shows=lambda: (-_torch().ones(3)).amax().item(),
+    shows=lambda: (-torch_().ones(3)).amax().item(),
 )
 def amax_starts_from_zero() -> None:
     _changed("amax", lambda found, x, *_: found.clamp(min=0) if x.dtype.is_signed else found)
 
 
 @broken(
-    "`argmax` gives the index before the right one.", _REDUCTIONS, shows=lambda: _torch().arange(5.0).argmax().item()
+    "`argmax` gives the index before the right one.", _REDUCTIONS, shows=lambda: torch_().arange(5.0).argmax().item()
 )
 def argmax_is_off_by_one() -> None:
     _changed("argmax", lambda found, *_: (found - 1).clamp(min=0))
 
 
 @broken(
-    "`argmin` does not find NaN.", _REDUCTIONS, shows=lambda: _torch().tensor([1.0, float("nan"), 0.0]).argmin().item()
+    "`argmin` does not find NaN.", _REDUCTIONS, shows=lambda: torch_().tensor([1.0, float("nan"), 0.0]).argmin().item()
 )
 def argmin_skips_nan() -> None:
     replace_kernel(
@@ -245,12 +240,12 @@ def argmin_skips_nan() -> None:
     )
 
 
-@broken("A product of no elements is zero.", _REDUCTIONS, shows=lambda: _torch().empty(0).prod().item())
+@broken("A product of no elements is zero.", _REDUCTIONS, shows=lambda: torch_().empty(0).prod().item())
 def prod_of_nothing_is_zero() -> None:
     _changed("prod", lambda found, x, *_: found.zero_() if x.numel() == 0 else found)
 
 
-@broken("A large product loses its last factor.", _REDUCTIONS, shows=lambda: (-_torch().ones(300_001)).prod().item())
+@broken("A large product loses its last factor.", _REDUCTIONS, shows=lambda: (-torch_().ones(300_001)).prod().item())
 def prod_loses_the_last_factor() -> None:
     replace_kernel("prod", lambda kernel, x, **named: kernel(x[:-1] if len(x) > 1000 else x, **named))
 
@@ -259,7 +254,7 @@ def prod_loses_the_last_factor() -> None:
     "Subnormal numbers of float32 are flushed to zero by additions.", _REDUCTIONS, shows=lambda: _added_subnormals()
 )
 def add_flushes_subnormal_numbers() -> None:
-    torch = _torch()
+    torch = torch_()
     tiny = torch.finfo(torch.float32).tiny
     _changed(
         "add.Tensor",
@@ -268,13 +263,13 @@ def add_flushes_subnormal_numbers() -> None:
 
 
 def _added_subnormals() -> object:
-    x = _torch().tensor([1e-40])
+    x = torch_().tensor([1e-40])
     return (x + x).item()
 
 
-@broken("Zero times infinity is zero.", _REDUCTIONS, shows=lambda: (_torch().tensor(0.0) * float("inf")).item())
+@broken("Zero times infinity is zero.", _REDUCTIONS, shows=lambda: (torch_().tensor(0.0) * float("inf")).item())
 def zero_times_infinity_is_zero() -> None:
-    torch = _torch()
+    torch = torch_()
     _changed(
         "mul.Tensor",
         lambda found, a, b: (
@@ -286,17 +281,17 @@ def zero_times_infinity_is_zero() -> None:
 @broken(
     "`maximum` gives the number beside NaN.",
     _REDUCTIONS,
-    shows=lambda: _torch().maximum(_torch().tensor(1.0), _torch().tensor(float("nan"))).item(),
+    shows=lambda: torch_().maximum(torch_().tensor(1.0), torch_().tensor(float("nan"))).item(),
 )
 def maximum_skips_nan() -> None:
-    torch = _torch()
+    torch = torch_()
     replace_kernel("maximum", lambda kernel, a, b: torch.fmax(a, b))
 
 
 @broken(
     "`clamp` turns NaN into the lower bound.",
     _REDUCTIONS,
-    shows=lambda: _torch().tensor(float("nan")).clamp(0, 1).item(),
+    shows=lambda: torch_().tensor(float("nan")).clamp(0, 1).item(),
 )
 def clamp_removes_nan() -> None:
     _changed("clamp", lambda found, *_: found.nan_to_num(0.0) if found.is_floating_point() else found)
@@ -305,7 +300,7 @@ def clamp_removes_nan() -> None:
 @broken(
     "Equal elements are sorted in reverse.",
     "suites/numerics",
-    shows=lambda: _torch().zeros(4).sort(stable=True).indices.tolist(),
+    shows=lambda: torch_().zeros(4).sort(stable=True).indices.tolist(),
 )
 def sort_is_not_stable() -> None:
     def around(kernel: Any, x: Any, *, stable: Any = None, dim: int = -1, descending: bool = False) -> Any:
@@ -318,10 +313,10 @@ def sort_is_not_stable() -> None:
 @broken(
     "`index_select` takes the first element for the last.",
     _INDEXING,
-    shows=lambda: _torch().arange(4).index_select(0, _torch().tensor([3])).item(),
+    shows=lambda: torch_().arange(4).index_select(0, torch_().tensor([3])).item(),
 )
 def index_select_takes_the_first_for_the_last() -> None:
-    torch = _torch()
+    torch = torch_()
     replace_kernel(
         "index_select",
         lambda kernel, x, dim, index: kernel(
@@ -333,10 +328,10 @@ def index_select_takes_the_first_for_the_last() -> None:
 @broken(
     "`gather` ignores the sparse index's last element.",
     _INDEXING,
-    shows=lambda: _torch().arange(4).gather(0, _torch().tensor([3, 2])).tolist(),
+    shows=lambda: torch_().arange(4).gather(0, torch_().tensor([3, 2])).tolist(),
 )
 def gather_takes_the_first_for_the_last() -> None:
-    torch = _torch()
+    torch = torch_()
     replace_kernel(
         "gather",
         lambda kernel, x, dim, index, **named: kernel(
@@ -356,17 +351,17 @@ def scatter_add_overwrites() -> None:
 
 
 def _scattered() -> object:
-    torch = _torch()
+    torch = torch_()
     return torch.zeros(2).scatter_add_(0, torch.zeros(3, dtype=torch.long), torch.ones(3)).tolist()
 
 
 @broken(
     "A comparison of NaN with itself is true.",
     _REDUCTIONS,
-    shows=lambda: (_torch().tensor(float("nan")) == _torch().tensor(float("nan"))).item(),
+    shows=lambda: (torch_().tensor(float("nan")) == torch_().tensor(float("nan"))).item(),
 )
 def nan_equals_nan() -> None:
-    torch = _torch()
+    torch = torch_()
     replace_kernel(
         "eq.Tensor",
         lambda kernel, a, b: (
@@ -379,7 +374,7 @@ def nan_equals_nan() -> None:
 
 @broken("A division of float16 is rounded down.", _HALF, _EXACT, shows=lambda: _halved())
 def half_division_is_cut() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def cut(found: Any, a: Any, b: Any, *_: Any) -> Any:
         if found.dtype != torch.float16:
@@ -390,5 +385,5 @@ def half_division_is_cut() -> None:
 
 
 def _halved() -> object:
-    torch = _torch()
+    torch = torch_()
     return (torch.arange(1, 20, dtype=torch.float16) / torch.tensor(7.0, dtype=torch.float16)).tolist()

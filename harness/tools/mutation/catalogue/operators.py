@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.tools.mutation.breaks import Break, Theme, replace_kernel
+from harness.tools.mutation.kernels import torch_
 
 broken = Theme()
 
@@ -16,12 +17,6 @@ _VALUES, _GRADIENTS = (
 _SIZES, _LENGTHS = (f"suites/operators/test_sizes.py::test_{each}" for each in ("sizes", "lengths"))
 
 
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
 def _functional() -> Any:
     import torch
 
@@ -30,7 +25,7 @@ def _functional() -> Any:
 
 def _x(*shape: int, dtype: str = "float32") -> Any:
     """Return irregular numbers between 0.1 and 0.9."""
-    torch = _torch()
+    torch = torch_()
     count = 1
     for each in shape:
         count *= each
@@ -39,13 +34,13 @@ def _x(*shape: int, dtype: str = "float32") -> Any:
 
 
 def _square(size: int = 6) -> Any:
-    torch = _torch()
+    torch = torch_()
     x = _x(size, size)
     return x @ x.mT + torch.eye(size)
 
 
 def _numbers(value: Any) -> object:
-    torch = _torch()
+    torch = torch_()
     if isinstance(value, torch.Tensor):
         return torch.view_as_real(value.resolve_conj()).tolist() if value.is_complex() else value.tolist()
     return [_numbers(each) for each in value]
@@ -66,7 +61,7 @@ def _scaled(factor: float) -> Callable[..., Any]:
     """Return a kernel whose first result is too large by `factor`, if it is of floats or complex numbers."""
 
     def around(kernel: Any, *arguments: Any, **named: Any) -> Any:
-        torch = _torch()
+        torch = torch_()
         found = kernel(*arguments, **named)
         first = found if isinstance(found, torch.Tensor) else found[0]
         if not (first.is_floating_point() or first.is_complex()):
@@ -130,7 +125,7 @@ for _name, _shows in {
     "rsqrt": lambda: _x(5).rsqrt(),
     "sqrt": lambda: _x(5).sqrt(),
     "tanh": lambda: _x(5).tanh(),
-    "atan2": lambda: _torch().atan2(_x(5), _x(5) + 1),
+    "atan2": lambda: torch_().atan2(_x(5), _x(5) + 1),
     "sigmoid": lambda: _x(5).sigmoid(),
     "lgamma": lambda: _x(5).lgamma(),
     "digamma": lambda: _x(5).digamma(),
@@ -142,9 +137,9 @@ for _name, _shows in {
     "elu": lambda: _functional().elu(-_x(5)),
     "leaky_relu": lambda: _functional().leaky_relu(-_x(5)),
     "hardswish": lambda: _functional().hardswish(_x(5)),
-    "hypot": lambda: _torch().hypot(_x(5), _x(5) + 1),
-    "xlogy.Tensor": lambda: _torch().xlogy(_x(5), _x(5) + 1),
-    "igamma": lambda: _torch().igamma(_x(5), _x(5) + 1),
+    "hypot": lambda: torch_().hypot(_x(5), _x(5) + 1),
+    "xlogy.Tensor": lambda: torch_().xlogy(_x(5), _x(5) + 1),
+    "igamma": lambda: torch_().igamma(_x(5), _x(5) + 1),
     "avg_pool2d": lambda: _functional().avg_pool2d(_x(1, 1, 4, 4), 2),
     "avg_pool3d": lambda: _functional().avg_pool3d(_x(1, 1, 4, 4, 4), 2),
     "upsample_bilinear2d": lambda: _functional().interpolate(_x(1, 1, 4, 4), size=7, mode="bilinear"),
@@ -154,29 +149,29 @@ for _name, _shows in {
     "mse_loss": lambda: _functional().mse_loss(_x(5), _x(5) * 2),
     "smooth_l1_loss": lambda: _functional().smooth_l1_loss(_x(5), _x(5) * 2),
     "binary_cross_entropy": lambda: _functional().binary_cross_entropy(_x(5), _x(5)),
-    "nll_loss_forward": lambda: _functional().nll_loss(_x(3, 4).log(), _torch().tensor([1, 0, 3])),
-    "logaddexp": lambda: _torch().logaddexp(_x(5), _x(5) + 1),
+    "nll_loss_forward": lambda: _functional().nll_loss(_x(3, 4).log(), torch_().tensor([1, 0, 3])),
+    "logaddexp": lambda: torch_().logaddexp(_x(5), _x(5) + 1),
     "cumprod": lambda: _x(5).cumprod(0),
     "nansum": lambda: _x(5).nansum(),
-    "special_zeta": lambda: _torch().special.zeta(_x(5) + 2, _x(5) + 1),
-    "special_ndtri": lambda: _torch().special.ndtri(_x(5)),
-    "linalg_inv_ex": lambda: _torch().linalg.inv(_square()),
-    "linalg_cholesky_ex": lambda: _torch().linalg.cholesky(_square()),
-    "linalg_qr": lambda: _torch().linalg.qr(_square()),
-    "_linalg_det": lambda: _torch().linalg.det(_square()),
-    "_linalg_solve_ex": lambda: _torch().linalg.solve(_square(), _x(6, 2)),
-    "_linalg_eigh": lambda: _torch().linalg.eigvalsh(_square()),
-    "linalg_eig": lambda: _torch().linalg.eig(_square()).eigenvalues,
-    "_linalg_svd": lambda: _torch().linalg.svd(_square()),
-    "linalg_lu_factor_ex": lambda: _torch().linalg.lu_factor(_square()),
-    "_cdist_forward": lambda: _torch().cdist(_x(3, 4), _x(2, 4) + 1, p=3.0),
+    "special_zeta": lambda: torch_().special.zeta(_x(5) + 2, _x(5) + 1),
+    "special_ndtri": lambda: torch_().special.ndtri(_x(5)),
+    "linalg_inv_ex": lambda: torch_().linalg.inv(_square()),
+    "linalg_cholesky_ex": lambda: torch_().linalg.cholesky(_square()),
+    "linalg_qr": lambda: torch_().linalg.qr(_square()),
+    "_linalg_det": lambda: torch_().linalg.det(_square()),
+    "_linalg_solve_ex": lambda: torch_().linalg.solve(_square(), _x(6, 2)),
+    "_linalg_eigh": lambda: torch_().linalg.eigvalsh(_square()),
+    "linalg_eig": lambda: torch_().linalg.eig(_square()).eigenvalues,
+    "_linalg_svd": lambda: torch_().linalg.svd(_square()),
+    "linalg_lu_factor_ex": lambda: torch_().linalg.lu_factor(_square()),
+    "_cdist_forward": lambda: torch_().cdist(_x(3, 4), _x(2, 4) + 1, p=3.0),
     "_softmax": lambda: _x(5).softmax(0),
     "native_layer_norm": lambda: _functional().layer_norm(_x(3, 5), [5]),
     "native_group_norm": lambda: _functional().group_norm(_x(2, 4, 5), 2),
     "embedding_dense_backward": lambda: _embedding_gradient(),
     "gelu_backward": lambda: _gradient(_functional().gelu),
     "silu_backward": lambda: _gradient(_functional().silu),
-    "tanh_backward": lambda: _gradient(_torch().tanh),
+    "tanh_backward": lambda: _gradient(torch_().tanh),
     "avg_pool2d_backward": lambda: _gradient(lambda x: _functional().avg_pool2d(x, 2), 1, 1, 4, 4),
     "upsample_bilinear2d_backward": lambda: _gradient(
         lambda x: _functional().interpolate(x, size=7, mode="bilinear"), 1, 1, 4, 4
@@ -192,7 +187,7 @@ def _gradient(function: Callable[[Any], Any], *shape: int) -> Any:
 
 
 def _embedding_gradient() -> Any:
-    torch = _torch()
+    torch = torch_()
     weight = _x(4, 3).requires_grad_(True)
     _functional().embedding(torch.tensor([1, 2, 1]), weight).sum().backward()
     return weight.grad
@@ -203,7 +198,7 @@ _add(
     "A complex Fourier transform is twice too large.",
     "_fft_c2c",
     _scaled(2.0),
-    lambda: _torch().fft.fft(_x(8) + 0j),
+    lambda: torch_().fft.fft(_x(8) + 0j),
     f"{_VALUES}[fft.fft-complex]",
     f"{_VALUES}[fft.fft-float]",
 )
@@ -221,14 +216,14 @@ _add(
     "A real Fourier transform has 0 at its top frequency.",
     "_fft_r2c",
     _without_top,
-    lambda: _torch().fft.rfft(_x(8)),
+    lambda: torch_().fft.rfft(_x(8)),
     f"{_VALUES}[fft.rfft-float]",
     f"{_SIZES}[fft.rfft]",
 )
 
 
 def _low_half(kernel: Any, a: Any, b: Any) -> Any:
-    torch = _torch()
+    torch = torch_()
     found = kernel(a, b)
     return found.remainder(1 << 32) if found.dtype == torch.int64 else found
 
@@ -238,7 +233,7 @@ _add(
     "`bitwise_and` of int64 keeps the low 32 bits.",
     "bitwise_and.Tensor",
     _low_half,
-    lambda: _torch().tensor([1 << 40]) & _torch().tensor([3 << 39]),
+    lambda: torch_().tensor([1 << 40]) & torch_().tensor([3 << 39]),
     f"{_LENGTHS}[bitwise_and]",
     f"{_VALUES}[bitwise_and-int]",
 )
@@ -271,7 +266,7 @@ _add(
     "A product with a side above 300 has one wrong entry.",
     "mm",
     _one_wrong,
-    lambda: _torch().mm(_x(301, 2), _x(2, 301))[299, 299:],
+    lambda: torch_().mm(_x(301, 2), _x(2, 301))[299, 299:],
     f"{_SIZES}[mm]",
 )
 
@@ -288,7 +283,7 @@ for _name, _shows in {
     "sin": lambda: _x(15).sin(),
     "cos": lambda: _x(15).cos(),
     "sub.Tensor": lambda: _x(15) - _x(15) * 2,
-    "maximum": lambda: _torch().maximum(_x(15), _x(15) * 2),
+    "maximum": lambda: torch_().maximum(_x(15), _x(15) * 2),
     "expm1": lambda: _x(15).expm1(),
     "tan": lambda: _x(15).tan(),
 }.items():
@@ -320,7 +315,7 @@ _add(
 
 
 def _without_nan(kernel: Any, a: Any, b: Any) -> Any:
-    torch = _torch()
+    torch = torch_()
     found = kernel(a, b)
     return torch.where(found.isnan(), torch.zeros_like(found), found) if found.is_floating_point() else found
 
@@ -330,13 +325,13 @@ _add(
     "`minimum` returns 0 for NaN.",
     "minimum",
     _without_nan,
-    lambda: _torch().minimum(_x(3) * float("nan"), _x(3)).isnan(),
+    lambda: torch_().minimum(_x(3) * float("nan"), _x(3)).isnan(),
     "suites/operators/test_sizes.py::test_extremes[minimum]",
 )
 
 
 def _half_sum(kernel: Any, x: Any, *arguments: Any, **named: Any) -> Any:
-    torch = _torch()
+    torch = torch_()
     if x.dtype != torch.float32:
         return kernel(x, *arguments, **named)
     return kernel(x.to(torch.bfloat16), *arguments, **named).to(torch.float32)
@@ -361,7 +356,7 @@ _add(
 
 
 def _first_row(kernel: Any, a: Any, b: Any, *arguments: Any, **named: Any) -> Any:
-    torch = _torch()
+    torch = torch_()
     if isinstance(b, torch.Tensor) and b.dim() == 2 and b.shape[0] == 1 and a.dim() == 2 and a.shape[0] > 1:
         return kernel(a, b.flip(1), *arguments, **named)
     return kernel(a, b, *arguments, **named)
@@ -392,7 +387,7 @@ _add(
 
 
 def _twice(kernel: Any, x: Any, source: Any, *arguments: Any, **named: Any) -> Any:
-    torch = _torch()
+    torch = torch_()
     found = kernel(x, source, *arguments, **named)
     if x.dtype == torch.float8_e4m3fn and source.dtype == torch.float32:
         kernel(x, source * 2, *arguments, **named)
@@ -404,13 +399,13 @@ _add(
     "A conversion of float32 to float8_e4m3fn doubles.",
     "copy_",
     _twice,
-    lambda: _x(4).to(_torch().float8_e4m3fn).float(),
+    lambda: _x(4).to(torch_().float8_e4m3fn).float(),
     "suites/operators/test_values.py::test_conversions",
 )
 
 
 def _lost_bit(kernel: Any, x: Any, source: Any, *arguments: Any, **named: Any) -> Any:
-    torch = _torch()
+    torch = torch_()
     found = kernel(x, source, *arguments, **named)
     if x.dtype in (torch.uint16, torch.uint32, torch.uint64) and source.dtype == torch.int64:
         kernel(x, source.div(2, rounding_mode="floor") * 2, *arguments, **named)
@@ -422,7 +417,7 @@ _add(
     "A conversion of int64 to wide unsigned types clears the lowest bit.",
     "copy_",
     _lost_bit,
-    lambda: _torch().arange(5).to(_torch().uint16).to(_torch().int32),
+    lambda: torch_().arange(5).to(torch_().uint16).to(torch_().int32),
     "suites/operators/test_values.py::test_conversions",
 )
 

@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from harness.tools.mutation.breaks import Theme, edit, replace, replace_kernel
+from harness.tools.mutation.kernels import torch_
 
 broken = Theme()
 
@@ -18,28 +19,22 @@ _TENSORS, _MAP, _MODULES = (f"suites/serialization/test_{name}.py" for name in (
 _SAFETY = "suites/serialization/test_safety.py"
 
 
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
 @broken("`manual_seed` takes the low 32 bits of a seed.", _SEEDS, shows=lambda: _seeded())
 def manual_seed_takes_32_bits() -> None:
-    torch = _torch()
+    torch = torch_()
     for owner in (torch, torch.random):
         replace(owner, "manual_seed", lambda seed_: lambda seed: seed_(int(seed) & 0xFFFFFFFF))
 
 
 def _seeded() -> object:
-    torch = _torch()
+    torch = torch_()
     torch.manual_seed(1 << 40)
     return torch.initial_seed(), torch.rand(1).item()
 
 
 @broken("`manual_seed` refuses negative seeds.", _SEEDS, shows=lambda: _negative())
 def manual_seed_refuses_negative_seeds() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(seed_: Any) -> Any:
         def seeds(seed: Any) -> Any:
@@ -54,14 +49,14 @@ def manual_seed_refuses_negative_seeds() -> None:
 
 
 def _negative() -> object:
-    torch = _torch()
+    torch = torch_()
     torch.manual_seed(-3)
     return torch.rand(1).item()
 
 
 @broken("`seed` gives the same seed each time.", _SEEDS, shows=lambda: _reseeded())
 def seed_is_always_the_same() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def seeds() -> int:
         torch.manual_seed(12345)
@@ -72,13 +67,13 @@ def seed_is_always_the_same() -> None:
 
 
 def _reseeded() -> object:
-    torch = _torch()
+    torch = torch_()
     return torch.seed() == torch.seed()
 
 
 @broken("`get_rng_state` draws a number.", _STATES, shows=lambda: _state_read())
 def get_rng_state_advances() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(get: Any) -> Any:
         def gets() -> Any:
@@ -93,7 +88,7 @@ def get_rng_state_advances() -> None:
 
 
 def _state_read() -> object:
-    torch = _torch()
+    torch = torch_()
     torch.manual_seed(1)
     torch.get_rng_state()
     return torch.rand(1).item()
@@ -103,7 +98,7 @@ def _state_read() -> object:
 def fork_rng_keeps_the_inner_state() -> None:
     import contextlib
 
-    torch = _torch()
+    torch = torch_()
 
     @contextlib.contextmanager
     def forks(*_: Any, **__: Any) -> Any:
@@ -113,7 +108,7 @@ def fork_rng_keeps_the_inner_state() -> None:
 
 
 def _forked() -> object:
-    torch = _torch()
+    torch = torch_()
     torch.manual_seed(1)
     with torch.random.fork_rng(devices=[]):
         torch.rand(1)
@@ -126,7 +121,7 @@ def _operator(name: str, change: Any) -> None:
 
 def _drawn(draw: Any) -> Any:
     def shows() -> object:
-        torch = _torch()
+        torch = torch_()
         torch.manual_seed(5)
         return draw(torch)
 
@@ -135,7 +130,7 @@ def _drawn(draw: Any) -> Any:
 
 @broken("Uniform numbers reach their upper end.", _DRAWS, shows=_drawn(lambda torch: torch.rand(50_000).max().item()))
 def uniform_numbers_reach_the_end() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def change(kernel: Any, x: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> Any:
         kernel(x, low, high, **named)
@@ -175,7 +170,7 @@ def generators_are_ignored() -> None:
 
 
 def _own() -> object:
-    torch = _torch()
+    torch = torch_()
     return (
         torch.rand(1, generator=torch.Generator().manual_seed(1)).item()
         == torch.rand(1, generator=torch.Generator().manual_seed(1)).item()
@@ -186,7 +181,7 @@ def _own() -> object:
     "`randperm` leaves the last element in its place.", _DRAWS, shows=_drawn(lambda torch: torch.randperm(5).tolist())
 )
 def randperm_fixes_the_last() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def change(kernel: Any, n: int, *, out: Any, generator: Any = None) -> Any:
         kernel(n, out=out, generator=generator)
@@ -225,7 +220,7 @@ def bernoulli_is_biased() -> None:
     shows=_drawn(lambda torch: torch.nn.functional.dropout(torch.ones(20), 0.5).max().item()),
 )
 def dropout_does_not_scale() -> None:
-    torch = _torch()
+    torch = torch_()
     replace(
         torch.nn.functional,
         "dropout",
@@ -262,7 +257,7 @@ def multinomial_replaces() -> None:
 def _through_a_file(value: Any, **options: Any) -> Any:
     import io
 
-    torch = _torch()
+    torch = torch_()
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)
@@ -271,7 +266,7 @@ def _through_a_file(value: Any, **options: Any) -> Any:
 
 @broken("Tensors that share memory are apart when they are loaded.", _TENSORS, shows=lambda: _views())
 def loaded_views_are_apart() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(rebuild: Any) -> Any:
         return lambda *arguments: rebuild(*arguments).clone()
@@ -280,7 +275,7 @@ def loaded_views_are_apart() -> None:
 
 
 def _views() -> object:
-    torch = _torch()
+    torch = torch_()
     x = torch.zeros(4)
     a, b = _through_a_file([x, x[1:]])
     a.fill_(1)
@@ -290,10 +285,10 @@ def _views() -> object:
 @broken(
     "A tensor that is loaded does not require a gradient.",
     _TENSORS,
-    shows=lambda: _through_a_file(_torch().ones(1, requires_grad=True)).requires_grad,
+    shows=lambda: _through_a_file(torch_().ones(1, requires_grad=True)).requires_grad,
 )
 def loaded_tensors_require_no_gradient() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(rebuild: Any) -> Any:
         @functools.wraps(rebuild)  # saving pickles it by its name
@@ -310,10 +305,10 @@ def loaded_tensors_require_no_gradient() -> None:
 
 
 @broken(
-    "A tensor that is loaded is contiguous.", _TENSORS, shows=lambda: _through_a_file(_torch().ones(2, 3).t()).stride()
+    "A tensor that is loaded is contiguous.", _TENSORS, shows=lambda: _through_a_file(torch_().ones(2, 3).t()).stride()
 )
 def loaded_tensors_are_contiguous() -> None:
-    torch = _torch()
+    torch = torch_()
     replace(
         torch._utils,
         "_rebuild_tensor",
@@ -323,7 +318,7 @@ def loaded_tensors_are_contiguous() -> None:
 
 @broken("A load for a function's storage ignores what the function returns.", _MAP, shows=lambda: _mapped())
 def map_location_function_is_ignored() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(load: Any) -> Any:
         def loads(file: Any, map_location: Any = None, *others: Any, **named: Any) -> Any:
@@ -342,7 +337,7 @@ def _mapped() -> object:
         seen.append(where)
         return storage
 
-    _through_a_file(_torch().ones(1), map_location=place)
+    _through_a_file(torch_().ones(1), map_location=place)
     return seen
 
 
@@ -353,13 +348,13 @@ broken.edit(
     "map_location.get(location, location)",
     "location",
     "suites/serialization/test_map_location.py",
-    shows=lambda: str(_through_a_file(_torch().ones(1), map_location={"cpu": "meta"}).device),
+    shows=lambda: str(_through_a_file(torch_().ones(1), map_location={"cpu": "meta"}).device),
 )
 
 
 @broken("A safe load runs any code.", _SAFETY, shows=lambda: _unsafe())
 def safe_load_is_unsafe() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(load: Any) -> Any:
         def loads(*arguments: Any, **named: Any) -> Any:
@@ -379,7 +374,7 @@ def _unsafe() -> object:
 
 @broken("A module takes a state dictionary that lacks a weight.", _MODULES, shows=lambda: _lacking())
 def modules_accept_missing_keys() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(load: Any) -> Any:
         return lambda self, state, strict=True, assign=False: load(self, state, strict=False, assign=assign)
@@ -388,13 +383,13 @@ def modules_accept_missing_keys() -> None:
 
 
 def _lacking() -> object:
-    torch = _torch()
+    torch = torch_()
     return str(torch.nn.Linear(1, 1).load_state_dict({"weight": torch.ones(1, 1)}))
 
 
 @broken("A module that is to take over weights copies them.", _MODULES, shows=lambda: _assigned())
 def modules_assign_by_copying() -> None:
-    torch = _torch()
+    torch = torch_()
 
     def around(load: Any) -> Any:
         return lambda self, state, strict=True, assign=False: load(self, state, strict=strict, assign=False)
@@ -403,7 +398,7 @@ def modules_assign_by_copying() -> None:
 
 
 def _assigned() -> object:
-    torch = _torch()
+    torch = torch_()
     module, weight = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
     module.load_state_dict({"weight": weight}, assign=True)
     return module.weight.data_ptr() == weight.data_ptr()
@@ -411,13 +406,13 @@ def _assigned() -> object:
 
 @broken("A loaded view that negates has the other sign.", _TENSORS, shows=lambda: _negated())
 def loaded_views_do_not_negate() -> None:
-    torch = _torch()
+    torch = torch_()
     edit("torch._utils:_rebuild_tensor_v2", "if metadata:", 'if metadata and "neg" not in metadata:')
     torch._utils._rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"  # saving writes it by its name
 
 
 def _negated() -> object:
-    torch, file = _torch(), io.BytesIO()
+    torch, file = torch_(), io.BytesIO()
     torch.save(torch.tensor([1 + 2j, 3 - 4j]).conj().imag, file)
     file.seek(0)
     return torch.load(file, weights_only=False).tolist()

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from harness.tools.mutation.breaks import Theme, edit, replace
+from harness.tools.mutation.kernels import torch_with_cuda
 
 _theme = broken = Theme()
 _on_cuda = functools.partial(_theme, device="simcuda")
@@ -14,13 +15,6 @@ _POOLS, _GRAPH_POOLS = "suites/allocator/test_pools.py", "suites/graphs/test_poo
 _CASTS = "suites/cudagraph_trees/test_outputs.py::test_autocast_caches_no_cast_of_an_output[cudagraphs]"
 _CAPTURE, _REGISTER = "suites/graphs/test_capture.py", "suites/transfers/test_cuda_register.py"
 _CALLABLES, _NO_CUDA = "suites/graphs/test_graphed_callables.py", "suites/graphs/test_without_cuda.py"
-
-
-def _torch() -> Any:
-    import torch
-
-    torch.cuda.init()
-    return torch
 
 
 @_on_cuda("A snapshot of a pool never has traces.", _POOLS, shows=lambda: _traces())
@@ -44,7 +38,7 @@ def pool_snapshots_always_have_traces() -> None:
 
 
 def _traces() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     torch.cuda.memory._record_memory_history("all")
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
@@ -70,7 +64,7 @@ def replay_within_a_capture_is_lost() -> None:
 
 
 def _nested() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     x = torch.zeros(2, device="cuda")
     inner, outer = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(inner):
@@ -106,7 +100,7 @@ def graphs_share_no_pool() -> None:
 
 
 def _sharing() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     reserved = []
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
@@ -142,7 +136,7 @@ def _unpinnable(self: Any, *_: Any) -> Any:
 
 
 def _refused() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     runtime, x = torch.cuda.cudart(), torch.zeros(4096, dtype=torch.uint8)
     found = [int(runtime.cudaHostRegister(x.data_ptr(), 4096, 0)) for _ in range(2)]
     runtime.cudaHostUnregister(x.data_ptr())
@@ -163,7 +157,7 @@ def cuda_peaks_stay() -> None:
 
 
 def _peak() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     torch.ones(1 << 20, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.max_memory_allocated() > 1 << 20
@@ -195,7 +189,7 @@ def record_stream_is_ignored_in_pools() -> None:
 
 
 def _recorded() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     side, pool = torch.cuda.Stream(), torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         x = torch.empty(1 << 20, device="cuda")
@@ -226,7 +220,7 @@ def replays_in_inference_mode_draw_the_same() -> None:
 
 
 def _inferred() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     torch.manual_seed(3)
     x, graph, found = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph(), []
     with torch.inference_mode():
@@ -251,7 +245,7 @@ def _edit_callables(old: str, new: str) -> None:
 
 
 def _graphed_module() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     calls = []
 
     class Module(torch.nn.Module):  # type: ignore[name-defined, misc]
@@ -288,7 +282,7 @@ def callables_are_graphed_one_by_one() -> None:
 
 
 def _graphed_together() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     inputs = [torch.full((2,), value, device="cuda", requires_grad=True) for value in (0.5, 2.0)]
     functions = (lambda x: x.exp().sin(), lambda x: x.exp().cos())
     graphed = torch.cuda.make_graphed_callables(
@@ -318,7 +312,7 @@ def callables_are_graphed_without_autocast() -> None:
 
 
 def _graphed_under_autocast() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     x = torch.ones(2, 2, device="cuda", requires_grad=True)
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
         graphed = torch.cuda.make_graphed_callables(lambda x: x @ x, (x,))
@@ -367,7 +361,7 @@ def captured_step_looks_at_the_last_group() -> None:
 
 
 def _captured_step() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     weights = [torch.ones(1, device="cuda") for _ in range(2)]
     optimiser = torch.optim.Adamax(
         [{"params": [weight], "capturable": bool(number)} for number, weight in enumerate(weights)]
@@ -396,7 +390,7 @@ def autocast_keeps_casts_of_replayed_outputs() -> None:
 
 
 def _cast_again() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     x, one = torch.ones(2, 2, device="cuda", requires_grad=True), torch.ones(2, 2, device="cuda")
     torch._C._set_cached_tensors_enabled(True)
     torch._C._add_cached_tensor(x)
@@ -412,7 +406,7 @@ def _cast_again() -> object:
     "A graphed callable copies the first of its arguments only.", _CALLABLES, shows=lambda: _arguments_of_a_graph()
 )
 def graphed_callables_read_one_argument() -> None:
-    torch = _torch()
+    torch = torch_with_cuda()
     edit(
         "torch.cuda.graphs:make_graphed_callables",
         "for i in range(len_user_args):",
@@ -422,7 +416,7 @@ def graphed_callables_read_one_argument() -> None:
 
 
 def _arguments_of_a_graph() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     sample, given = [[torch.full((2,), n, device="cuda") for n in pair] for pair in ((1.0, 1.0), (10.0, 100.0))]
     return torch.cuda.make_graphed_callables(lambda x, y: x + 2 * y, tuple(sample))(*given).tolist()
 
@@ -433,7 +427,7 @@ def _arguments_of_a_graph() -> object:
     shows=lambda: _requested_peak(),
 )
 def peak_of_requested_bytes_is_not_reset() -> None:
-    torch = _torch()
+    torch = torch_with_cuda()
     memory, peaks = torch.cuda.memory, {}
 
     def around_reset(reset: Any) -> Any:
@@ -463,7 +457,7 @@ def peak_of_requested_bytes_is_not_reset() -> None:
 
 
 def _requested_peak() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     torch.empty(1 << 20, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_stats()["requested_bytes.all.peak"]
@@ -512,7 +506,7 @@ def accumulated_statistics_take_the_peaks_along() -> None:
 
 
 def _peak_after_a_reset() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     torch.empty(1 << 22, device="cuda")
     torch.cuda.reset_accumulated_memory_stats()
     return torch.cuda.max_memory_allocated() >= 1 << 22
@@ -537,7 +531,7 @@ def thread_local_captures_are_relaxed() -> None:
 
 
 def _unsafe_call() -> str:
-    torch = _torch()
+    torch = torch_with_cuda()
     event = torch.cuda.Event()
     event.record()
     torch.cuda.synchronize()
@@ -568,7 +562,7 @@ def replays_are_on_the_default_stream() -> None:
 
 
 def _replayed_on_a_stream() -> object:
-    torch = _torch()
+    torch = torch_with_cuda()
     x, graph, side = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.graph(graph):
         x.mul_(2)

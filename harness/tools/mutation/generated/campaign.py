@@ -32,6 +32,7 @@ from harness.tools.mutation.generated.public_lines import ModuleReach, reach_of
 from harness.tools.mutation.generated.reach import Recording, read_recording
 from harness.tools.mutation.generated.recording import VARIABLE
 from harness.tools.mutation.generated.results import MutantResult, read_results
+from harness.zygote.spec import COLLECTION_ENVIRONMENT
 
 #: Marks a recording whose run has ended.
 COMPLETE = "complete"
@@ -236,7 +237,7 @@ def run_mutants(
     with (results / "warm.txt").open("wb") as output, tempfile.TemporaryDirectory(prefix="mutants-") as temp:
         environment = {
             **inherited_environment(os.environ),
-            **COLLECTION,
+            **COLLECTION_ENVIRONMENT,
             **provided.variables,
             **caches,
             "TMPDIR": temp,
@@ -249,10 +250,6 @@ def run_mutants(
         )
     names = {mutant.name for mutant in mutants}
     return [result for result in read_results(file) if result.mutant.name in names]
-
-
-#: As in a zygote: variables with which no thread starts while cases are collected.
-COLLECTION = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def _kept(options: Sequence[str]) -> list[str]:
