@@ -106,8 +106,8 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
     assert [call for call in change.calls() if call.startswith(("pip", "pytest"))] == [
         "pip install -q -c constraints.txt -e . --no-compile",
         first,
-        "pytest suites/ -n auto --profile soft --ignore=suites/libraries --ignore=suites/operators --seed 2671318244",
         "pip install -q -c constraints.txt -e .[test] --no-compile --no-build-isolation",
+        "pytest suites/ -n auto --profile soft --ignore=suites/libraries --ignore=suites/operators --seed 2671318244",
         "pytest tests/ -n auto --dist worksteal --durations=50 --durations-min=5",
     ]
     beside = {"python -m harness.sim.softdevice.build", "ruff check .", "ruff format --check .", "mypy "}
