@@ -123,7 +123,7 @@ _FAMILIES = {way.name: way.family for way in WAYS}
 AIMS = (
     ("case, each case, over a bare fork", CASE, FORK, "each", 1.7),
     ("batch, whole run, over plain pytest", BATCH, PLAIN, "total", 2.0),
-    ("batch -n0, each case, over plain pytest", BATCH_1, PLAIN_1, "each", 2.0),
+    ("batch -n0, each case, over plain pytest", BATCH_1, PLAIN_1, "each", 1.3),
     ("batch -n2, whole run, over plain xdist", BATCH_2, PLAIN_2, "total", 1.4),
 )
 

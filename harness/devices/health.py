@@ -289,13 +289,18 @@ def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) ->
     for number, grace in ladder:
         if _ended(child):
             break
-        os.killpg(child.pid, number)
+        _signal_group(child, number)
         _ended(child, grace)
     if not _ended(child):
         child.returncode = 0  # the child cannot be killed; without this, subprocess warns about a running process
         return None
-    os.killpg(child.pid, signal.SIGKILL)
+    _signal_group(child, signal.SIGKILL)
     return child.wait()
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # if SIGCHLD is ignored, the kernel has reaped the child
+        os.killpg(child.pid, number)
 
 
 def _tail(file: IO[bytes], limit: int) -> bytes:

@@ -50,11 +50,11 @@ class GuardedChannel:
         self._guarded(lambda: _append(self._facts, encode_message(message)))
 
     def unguarded(self) -> Channel:
-        """Return the channel for a last message. Exit or wait as `expect_intact` does."""
-        self.expect_intact()
+        """Return the channel for a last message. Exit or wait if it is not intact or not that of this process."""
+        self._expect_intact()
         return self._channel
 
-    def expect_intact(self) -> None:
+    def _expect_intact(self) -> None:
         """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
         self.expect_own_process()
         for number, identity in self._own.items():
@@ -71,7 +71,7 @@ class GuardedChannel:
 
     def _guarded(self, write: Callable[[], object]) -> None:
         """Write. If limits that the case has set prevent it, lift them and try again."""
-        self.expect_intact()
+        self._expect_intact()
         try:
             write()
         except MemoryError:

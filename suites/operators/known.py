@@ -1,7 +1,7 @@
 """Known differences between torch and the reference, found by running, each with its reason.
 
 The cases of values and gradients leave these types out; `test_deviations.py` has a case for each, which is expected to
-fail. `OUT`, `OUT_OF_ANY_TYPE`, `EMPTY` and `OVERLOADS` mark the case itself as expected to fail.
+fail. `OUT`, `OUT_OF_ANY_TYPE`, `LAYOUTS`, `EMPTY` and `OVERLOADS` mark the case itself as expected to fail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def waive(
     everywhere: bool = False,
     raises: tuple[type[BaseException], ...] = (WrongValueError, pytest.fail.Exception),
 ) -> None:
-    """Expect the case to fail with a wrong value for this reason: with the CPU's kernels, or `everywhere`."""
+    """Expect the case to fail for this reason: with the CPU's kernels, or `everywhere`.
+
+    `raises`: the exceptions of the failure, by default those for a wrong value.
+    """
     if everywhere or has_host_kernels(device):
         request.applymarker(pytest.mark.xfail(reason=reason, raises=raises, strict=False))
 
@@ -185,12 +188,12 @@ OUT = {
     "narrow_copy": f"`out=` with strides is written in the order of memory ({ISSUE}84577)",
     "nn.functional.linear": "`out=` of three dimensions in the order of columns is refused",
 }
+#: Those that consist of other operators, in the same way on each device.
+OUT_EVERYWHERE = frozenset({"nn.functional.linear"})
 #: Operators that refuse some strides of their inputs, on each device.
 LAYOUTS = {"take_along_dim": "without `dim`, inputs that cannot be viewed in one dimension are refused"}
 #: Operators whose `out=` has no kernel on CUDA.
 OUT_WITHOUT_CUDA = ("narrow_copy",)
-#: Those that consist of other operators, in the same way on each device.
-OUT_EVERYWHERE = frozenset({"nn.functional.linear"})
 #: Operators that write floats into `out=` of integers.
 OUT_OF_ANY_TYPE = {
     "cumsum": "the type of `out=` is the type of the sum",

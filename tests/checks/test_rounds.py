@@ -130,7 +130,7 @@ def case_empties_it():
 case_empties_it.keeps = True
 """,
     )
-    least = 99 << 10  # the harness frees some hundred bytes meanwhile
+    least = 99 << 10  # with torch imported, malloc counts up to 800 bytes less (measured)
     assert all(growths[0].get("heap_bytes", 0) >= least for growths in rounds)
     assert all(growths[1].get("heap_bytes", 0) <= -least for growths in rounds)
     assert leaks_of_case(rounds, 0, range(2)) == leaks_together(rounds, range(2)) == []
