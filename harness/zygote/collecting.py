@@ -28,6 +28,9 @@ from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import escape_surrogates
 from harness.zygote.spec import ZygoteSpec
 
+#: A number of new objects that no process reaches. Not 0, which a test file may set.
+_UNREACHED_THRESHOLD = 2**31 - 1
+
 
 class PreloadError(HarnessError):
     """A module to import for all executors cannot be imported."""
@@ -85,10 +88,10 @@ class CollectorPlugin:
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._items[item.nodeid] = item
 
-    def pytest_collectreport(self) -> None:
-        # Nodes live until the end. Without this, the garbage collector walks all of them repeatedly while others are
-        # made.
-        gc.freeze()
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        with _no_automatic_collection():
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -129,8 +132,7 @@ class CollectorPlugin:
 def freeze_baseline(collected: CollectedSession) -> None:
     """Make the current state of this process, after the collection, the baseline for the checks of cases."""
     collected.guard.capture()
-    gc.unfreeze()  # objects that were frozen during the collection may be garbage now
-    gc.collect()
+    gc.collect()  # the first collection since the imports began
     # The garbage collector does not visit frozen objects, so their pages stay shared after a fork.
     gc.freeze()
 
@@ -203,7 +205,24 @@ def _imports(spec: ZygoteSpec) -> Generator[None]:
     torch's operator libraries take 20 ms in every process, without benefit.
     """
     finalizers_before = frozenset(_compat.finalizers())
-    yield
+    with _no_automatic_collection():
+        yield
     if spec.skip_early_exit_handlers:
         for finalizer in frozenset(_compat.finalizers()) - finalizers_before:
             finalizer.atexit = False
+
+
+@contextlib.contextmanager
+def _no_automatic_collection() -> Generator[None]:
+    """Collect no garbage automatically in this context, unless the code in it sets thresholds itself.
+
+    Nearly all objects of imported modules and collected cases live until the end of the process, and Python walks all of
+    them each time their number has grown by a quarter: this takes a quarter of the import of torch and its compilers.
+    """
+    first, *others = gc.get_threshold()
+    gc.set_threshold(_UNREACHED_THRESHOLD, *others)
+    try:
+        yield
+    finally:
+        if gc.get_threshold()[0] == _UNREACHED_THRESHOLD:
+            gc.set_threshold(first, *gc.get_threshold()[1:])

@@ -6,14 +6,17 @@ id. The answer to ``{"reap": PID}`` is the exit status of an ended process. The 
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import socket
 import sys
 import tempfile
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -48,6 +51,22 @@ class _Made:
     descriptors: list[int]
 
 
+class _Package(importlib.metadata.PathDistribution):
+    """An installed package whose metadata is read once. pytest reads that of all packages twice in each process."""
+
+    @functools.cached_property
+    def entry_points(self) -> importlib.metadata.EntryPoints:
+        return super().entry_points
+
+    @functools.cached_property
+    def files(self) -> list[importlib.metadata.PackagePath] | None:
+        return super().files
+
+    @functools.cached_property
+    def metadata(self) -> Any:
+        return super().metadata
+
+
 class _Imports:
     """Imports the modules while pytest's import hook, which rewrites assertions of plugins, is active."""
 
@@ -62,6 +81,7 @@ class _Imports:
 def main() -> None:
     """Import and serve requests; in a fork, continue as the requested process."""
     connection, path = socket.socket(fileno=int(sys.argv[1])), sys.path[1:]
+    importlib.metadata.PathDistribution = functools.cache(_Package)  # type: ignore[assignment, misc]
     before = list(sys.path)
     with tempfile.TemporaryDirectory() as empty:
         without = [
