@@ -175,7 +175,7 @@ os.environ.update({variables!r})
 import torch
 {last}
 """
-    return children.run(script)
+    return children.run(script + children.AT_ONCE)
 
 
 PRINT = "print(torch._C._accelerator_getAllocatorSettings())"

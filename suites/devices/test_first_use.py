@@ -192,7 +192,7 @@ torch.empty(10, device="cuda")
 counts.append(torch.cuda.device_count())
 print(*counts)
 """
-    first, hidden, shown, used = map(int, children.run(script).lines()[0].split())
+    first, hidden, shown, used = map(int, children.run(script + children.AT_ONCE).lines()[0].split())
 
     assert first >= 1
     assert (hidden, shown, used) == (0, first, first)
@@ -228,7 +228,7 @@ torch.ones(1, device="cuda")
 print(driver.cuDeviceGetCount(ctypes.byref(count)), count.value >= 1)
 """
 
-    assert children.run(script).lines() == ["3", "0 True"]
+    assert children.run(script + children.AT_ONCE).lines() == ["3", "0 True"]
 
 
 @pytest.mark.covers("test_cuda::TestBlockStateAbsorption::test_no_triton_on_import")
@@ -240,7 +240,7 @@ torch.rand(2, device=DEVICE)
 print(*(name in sys.modules for name in ("torch", "triton", "torch._inductor")))
 """
 
-    assert children.run(script, device).lines() == ["True False False"]
+    assert children.run(script + children.AT_ONCE, device).lines() == ["True False False"]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

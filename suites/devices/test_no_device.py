@@ -28,7 +28,7 @@ for expression in {expressions!r}:
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
     """Return the result of each expression in such a process: ("value", repr) or (exception class, message)."""
-    ended = children.run(ANSWER.format(expressions=expressions), environ=HIDDEN)
+    ended = children.run(ANSWER.format(expressions=expressions) + children.AT_ONCE, environ=HIDDEN)
     return {expression: (kind, text) for expression, kind, text in map(json.loads, ended.lines())}
 
 

@@ -29,7 +29,7 @@ def answers_each(*scenes: Sequence[str], environ: Mapping[str, str] | None = Non
         asking = (
             f"import json\nfrom suites.numerics.asked import answers_each\nprint(json.dumps(answers_each(*{scenes!r})))"
         )
-        found: list[list[Any]] = json.loads("\n".join(children.run(asking, environ=environ).lines()))
+        found: list[list[Any]] = json.loads("\n".join(children.run(asking + children.AT_ONCE, environ=environ).lines()))
         return found
     return [_answers_by_a_fork(steps) for steps in scenes]
 
