@@ -127,6 +127,10 @@ class BatchGrowth:
                 growth_by_case[case] = grown
         return growth_by_case
 
+    def sum_with(self, changes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sum by meter so far, with these changes."""
+        return self._grown | {name: max(0, self._grown.get(name, 0) + change) for name, change in changes.items()}
+
     def total(
         self, collected: Mapping[str, int], torn_down: Mapping[str, int], *, readable: Container[str]
     ) -> dict[str, int]:
@@ -150,8 +154,7 @@ class BatchGrowth:
             own[name] = own.get(name, 0) + change
 
     def _add(self, changes: Mapping[str, int]) -> None:
-        for name, change in changes.items():
-            self._grown[name] = max(0, self._grown.get(name, 0) + change)
+        self._grown = self.sum_with(changes)
 
 
 def suspicious_batch_growth(grown: Mapping[str, int], cases: int) -> dict[str, int]:

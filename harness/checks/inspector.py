@@ -124,12 +124,21 @@ class StateInspector:
         return changes
 
     def collect(self) -> None:
-        """Collect garbage before the last tear-down, so that the growth of several cases up to then is known."""
-        if self._meters is not None and self._before is not None and self._batch.several:
+        """Collect garbage before the last tear-down, so that the growth of several cases up to then is known.
+
+        Garbage among objects that the meters have frozen can only add to the growth. The search for it takes up to a
+        second, so it is made only if the growth is suspicious.
+        """
+        if self._meters is None or self._before is None or not self._batch.several:
+            return
+        before = self._before
+        collect_garbage()
+        self._meters.release_caches()
+        self._collected = self._changes(self._meters, before)
+        if suspicions_of_batch(self._batch.sum_with(self._collected), self._batch.cases):
             self._meters.collect_all()
-            collect_garbage()
             self._meters.release_caches()
-            self._collected = self._changes(self._meters, self._before)
+            self._collected = self._changes(self._meters, before)
 
     def finish(self) -> tuple[list[StateProblem], dict[str, int], dict[str, dict[str, int]]]:
         """Return, after the last tear-down, the state that has changed, and the growth of all cases together by meter.

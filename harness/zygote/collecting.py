@@ -216,8 +216,8 @@ def _imports(spec: ZygoteSpec) -> Generator[None]:
 def _no_automatic_collection() -> Generator[None]:
     """Collect no garbage automatically in this context, unless the code in it sets thresholds itself.
 
-    Nearly all objects of imported modules and collected cases live until the end of the process, and Python walks all of
-    them each time their number has grown by a quarter: this takes a quarter of the import of torch and its compilers.
+    Nearly all objects of imported modules and collected cases live until the end of the process. Python walks all of
+    them each time their number has grown by a quarter, which takes a quarter of the import of torch and its compilers.
     """
     first, *others = gc.get_threshold()
     gc.set_threshold(_UNREACHED_THRESHOLD, *others)

@@ -39,7 +39,8 @@ def ask(script: str, device: torch.device | None = None, conf: str = "", *, inte
     They replace this process's own settings. With `interpreter`, a new interpreter has them in its environment.
     """
     if interpreter:
-        ended = children.run(PREAMBLE + script + children.AT_ONCE, device, environ=dict.fromkeys(children.SETTINGS, conf))
+        environ = dict.fromkeys(children.SETTINGS, conf)
+        ended = children.run(PREAMBLE + script + children.AT_ONCE, device, environ=environ)
     else:
         ended = children.fork(PREAMBLE + script, device, settings=conf)
     return json.loads(ended.lines()[-1])

@@ -38,6 +38,12 @@ def batch(*cases: Mapping[str, int]) -> BatchGrowth:
     return made
 
 
+def test_the_sum_with_further_changes_leaves_the_sum_as_it_is() -> None:
+    grown = batch({"heap_bytes": 5, "threads": 1}, {"heap_bytes": 2})
+    assert grown.sum_with({"heap_bytes": -9, "tensors": 1}) == {"heap_bytes": 0, "threads": 1, "tensors": 1}
+    assert grown.total({}, {}, readable=ALL) == {"heap_bytes": 7, "threads": 1}
+
+
 def test_each_batch_rule_has_a_reason_and_grows_with_the_cases() -> None:
     rules = {meter.name: meter.batch for meter in METERS if meter.batch is not None}
     assert set(rules) == {"heap_bytes", "mapped_bytes", "cuda_driver", "python_blocks"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -248,6 +248,15 @@ def _through_partial(thing: object) -> str:
     return f"{words}, global '_TABLE' of module {__name__}"
 
 
+@pytest.fixture
+def _visible() -> Iterator[None]:
+    """Let the garbage collector see the modules of the tests, which are frozen after the collection."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_visible")
 @pytest.mark.parametrize("hold", [_through_dict, _through_slot, _through_class, _through_generator, _through_partial])
 def test_holders_in_words(hold: Any) -> None:
     thing: list[object] = []

@@ -119,6 +119,27 @@ def test_all_garbage_is_collected_when_asked_for(tier: str) -> None:
     assert run(code, tier) == [True, True]
 
 
+@pytest.mark.parametrize(("size", "examined"), [(100, False), (20_000, True)], ids=["unsuspicious", "suspicious"])
+def test_a_batch_is_examined_for_garbage_among_them_if_its_growth_is_suspicious(size: int, examined: bool) -> None:
+    """Memory that only such garbage holds is then no growth of the batch."""
+    code = f"""if True:
+        from harness.checks.inspector import StateInspector
+        from harness.checks.state.guard import StateGuard
+        inspector = StateInspector(StateGuard(), "fast")
+        inspector.begin()
+        node = Node()
+        node.many, node.blocks = [[] for _ in range(2 * MeterReader.FREEZE_ABOVE)], []
+        gone = weakref.ref(node)
+        for number in range(30):
+            inspector.end(str(number))
+            node.blocks.append(bytearray({size}))
+        del node
+        inspector.collect()
+        print(json.dumps([gone() is None, list(inspector.finish()[2])]))
+    """
+    assert run(code, "fast") == [examined, []]
+
+
 def test_nothing_is_frozen_where_other_code_looks_for_new_objects() -> None:
     code = """if True:
         meters, count = MeterReader("full", freeze=False), gc.get_freeze_count()
