@@ -21,7 +21,7 @@ Progress = Callable[[str], object]
 
 #: The oldest releases that work. `pyproject.toml` has the same numbers, with the reasons.
 _LEAST = {"cmake": (3, 20), "ninja": (1, 11)}
-_MEMORY_OF_ONE = 1 << 30  # bytes that the compiler needs for one file with torch's headers
+_MEMORY_OF_ONE = 5 << 28  # bytes that the compiler needs for the sources with torch's headers
 _MOST_ERRORS = 5
 _PROBE_LIMIT = 20.0  # seconds; a program on a cold network file system takes several seconds
 #: Variables that would make cmake or ninja build something other than the library's key says.
@@ -31,7 +31,7 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _FAILED = re.compile(r"FAILED: (?:\[code=\d+\] )?(.*)")
 #: The object of a source, and the library or program in messages of ninja.
 _OBJECT = re.compile(r"(?:(\S*)/)?CMakeFiles/[^/]+\.dir/(\S+)\.o\b")
-_TOGETHER, _MANY = re.compile(r"Unity/unity_(.+)_cxx\.cxx"), r"the other \1"
+_TOGETHER, _GROUP = re.compile(r"Unity/unity_(.+)_cxx\.cxx"), r"\1"
 _LINKED = re.compile(r"^(?:Linking CXX .* )?(\S+)")
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find)\b", re.IGNORECASE)
 
@@ -171,7 +171,7 @@ def format_ninja_step(text: str) -> str:
     """Return the description of a ninja step, from its text or its output, such as "compiling core/queue.cpp"."""
     if match := _OBJECT.search(text):
         source = posixpath.normpath(posixpath.join(match[1] or "", match[2].replace("__/", "../")))
-        return f"compiling {_TOGETHER.sub(_MANY, source)}"
+        return f"compiling {_TOGETHER.sub(_GROUP, source)}"
     match = _LINKED.match(text)
     return f"linking {posixpath.basename(match[1])}" if match else text
 

@@ -2,11 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <mutex>
 
+#include "enabled.h"
 #include "names.h"
 #include "simcuda_driver.h"
 
@@ -14,19 +13,13 @@ namespace simcuda::cupti {
 
 namespace {
 
-using Ids = std::array<std::atomic<bool>, most_ids>;
-
-Ids enabled_[CUPTI_CB_DOMAIN_SIZE];
+Enabled enabled_[CUPTI_CB_DOMAIN_SIZE];
 std::atomic<bool> subscribed{false};
 std::atomic<CUpti_CallbackFunc> callback_{nullptr};
 std::atomic<void*> data_{nullptr};
 char subscriber;
 
 bool known(CUpti_CallbackDomain domain) { return domain > CUPTI_CB_DOMAIN_INVALID && domain < CUPTI_CB_DOMAIN_SIZE; }
-
-bool any(const Ids& ids) {
-  return std::any_of(ids.begin(), ids.end(), [](const auto& one) { return one.load(std::memory_order_relaxed); });
-}
 
 bool on(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
   return id < most_ids && enabled_[domain][id].load(std::memory_order_relaxed);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "buffers.h"
+#include "enabled.h"
 #include "layouts.h"
 #include "names.h"
 
@@ -40,7 +41,7 @@ std::atomic<bool> kinds[CUPTI_ACTIVITY_KIND_COUNT];
 std::atomic<std::uint32_t> last_call{0};
 std::atomic<std::uint32_t> enabled_after[CUPTI_ACTIVITY_KIND_COUNT];
 // Single functions. Enabling or disabling the kind RUNTIME or DRIVER sets all of them.
-std::array<std::atomic<bool>, most_ids> runtime_calls, driver_calls;
+Enabled runtime_calls, driver_calls;
 std::atomic<bool> event_times{false}, unfinished_queries{true};
 std::atomic<CUpti_ActivityThreadIdType> thread_ids_{CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT};
 thread_local std::array<std::vector<std::uint64_t>, CUPTI_EXTERNAL_CORRELATION_KIND_SIZE> external;
@@ -287,12 +288,8 @@ void tell_fill(const SimcudaActivity& activity) {
   add(record, activity);
 }
 
-void set_all(std::array<std::atomic<bool>, most_ids>& calls, bool enabled) {
+void set_all(Enabled& calls, bool enabled) {
   for (auto& one : calls) one = enabled;
-}
-
-bool any(const std::array<std::atomic<bool>, most_ids>& calls) {
-  return std::any_of(calls.begin(), calls.end(), [](const auto& one) { return one.load(std::memory_order_relaxed); });
 }
 
 }  // namespace

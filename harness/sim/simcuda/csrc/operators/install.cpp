@@ -104,7 +104,6 @@ void add_all(Registrar& registrar, const std::set<std::string>& names) {
     }
   };
   operators::add_operators(add);
-  operators::add_pointwise(add);
   for (const std::string& name : names) {
     if (!registrar.served(name)) {
       add_rest(registrar, name);

@@ -16,13 +16,13 @@ namespace {
 using Kind = Allocation::Kind;
 
 // Never destroyed, like everything in this file.
-struct Table {
+struct Allocations {
   std::shared_mutex mutex;
   std::map<const char*, Allocation> allocations;
 };
-Table& table() {
-  static Table* const table = new Table;
-  return *table;
+Allocations& all_allocations() {
+  static auto* const all = new Allocations;
+  return *all;
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ Table& table() {
 void add_allocation(Allocation allocation) {
   static std::atomic<unsigned long long> ids{0};
   allocation.id = ++ids;
-  auto& [mutex, allocations] = table();
+  auto& [mutex, allocations] = all_allocations();
   const std::unique_lock lock(mutex);
   const auto next = allocations.lower_bound(allocation.base);
   if ((next != allocations.end() && next->first < allocation.base + allocation.size) ||
@@ -41,7 +41,7 @@ void add_allocation(Allocation allocation) {
 }
 
 std::optional<Allocation> remove_allocation(const void* address, std::initializer_list<Kind> kinds) {
-  auto& [mutex, allocations] = table();
+  auto& [mutex, allocations] = all_allocations();
   const std::unique_lock lock(mutex);
   const auto found = allocations.find(static_cast<const char*>(address));
   if (found == allocations.end()) return std::nullopt;
@@ -55,7 +55,7 @@ std::optional<Allocation> remove_allocation(const void* address, std::initialize
 }
 
 std::optional<Allocation> find_allocation(const void* address) {
-  auto& [mutex, allocations] = table();
+  auto& [mutex, allocations] = all_allocations();
   const std::shared_lock lock(mutex);
   const auto next = allocations.upper_bound(static_cast<const char*>(address));
   if (next == allocations.begin()) return std::nullopt;

@@ -48,9 +48,9 @@ class Context {
 
 namespace {
 
-Handles<Stream>& handles() {
-  static auto* const handles = new Handles<Stream>;
-  return *handles;
+Handles<Stream>& streams() {
+  static auto* const streams = new Handles<Stream>;
+  return *streams;
 }
 
 // Never destroyed: threads of the pool outlive the destructors of statics.
@@ -126,7 +126,7 @@ std::shared_ptr<Stream> Context::create(Stream::Kind kind, unsigned flags, int p
   wake();
   const int clamped = std::clamp(priority, highest_priority, lowest_priority);
   auto stream = std::make_shared<Stream>(device_, order_, kind, flags, clamped);
-  handles().add(stream);
+  streams().add(stream);
   add(stream);
   return stream;
 }
@@ -166,14 +166,14 @@ std::shared_ptr<Stream> create_stream(Device& device, unsigned flags, int priori
 }
 
 void destroy_stream(Stream& stream) {
-  handles().remove(&stream);
+  streams().remove(&stream);
   context_of(stream.device()).remove(stream);
 }
 
 std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
   if (handle == nullptr || handle == cudaStreamLegacy) return context_of(current_device()).legacy();
   if (handle == cudaStreamPerThread) return per_thread_stream(current_device());
-  if (auto stream = handles().find(handle)) return stream;
+  if (auto stream = streams().find(handle)) return stream;
   throw Error(cudaErrorInvalidResourceHandle);
 }
 

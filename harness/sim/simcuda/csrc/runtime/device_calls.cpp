@@ -26,7 +26,7 @@ using namespace simcuda;
 
 namespace {
 
-constexpr unsigned known_flags =
+constexpr unsigned settable_flags =
     cudaDeviceScheduleMask | cudaDeviceMapHost | cudaDeviceLmemResizeToMax | cudaDeviceSyncMemops;
 
 std::atomic<unsigned> device_flags[machine::most_devices];
@@ -92,7 +92,7 @@ SIMCUDA_EXPORT cudaError_t cudaChooseDevice(int* index, const cudaDeviceProp* wa
 
 SIMCUDA_EXPORT cudaError_t cudaSetDeviceFlags(unsigned flags) {
   SIMCUDA_CALL(driver, {
-    check((flags & ~known_flags) == 0);
+    check((flags & ~settable_flags) == 0);
     const unsigned schedule = flags & cudaDeviceScheduleMask;
     check((schedule & (schedule - 1)) == 0);  // at most one of them
     device_flags[current_device().index] = flags;

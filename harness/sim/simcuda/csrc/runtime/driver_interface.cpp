@@ -8,26 +8,16 @@
 #include <utility>
 
 #include "allocations.h"
-#include "call.h"
 #include "capture.h"
 #include "context.h"
 #include "copy.h"
+#include "driver_call.h"
 #include "process.h"
 #include "simcuda_driver.h"
 
 using namespace simcuda;
 
 namespace {
-
-template <typename Body>
-CUresult driver_call(const char* name, Body body) {
-  if (const cudaError_t refused = begin_call(name, Needs::device)) return static_cast<CUresult>(refused);
-  try {
-    return static_cast<CUresult>(body());
-  } catch (const Error& error) {
-    return static_cast<CUresult>(error.code);
-  }
-}
 
 unsigned long long read(const void* address, unsigned size) {
   return size == 4 ? __atomic_load_n(static_cast<const std::uint32_t*>(address), __ATOMIC_ACQUIRE)
@@ -73,7 +63,7 @@ SIMCUDA_EXPORT int simcudaFindAllocation(const void* address, SimcudaAllocation*
 
 SIMCUDA_EXPORT CUresult simcudaStreamWriteValue(cudaStream_t handle, void* address, unsigned long long value,
                                                 unsigned size) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::device>(__func__, [&] {
     const auto stream = find_stream(handle);
     check(find_allocation(address) && reinterpret_cast<std::uintptr_t>(address) % size == 0);
     Operation operation;
@@ -93,7 +83,7 @@ SIMCUDA_EXPORT CUresult simcudaStreamWriteValue(cudaStream_t handle, void* addre
 // until the wait ends.
 SIMCUDA_EXPORT CUresult simcudaStreamWaitValue(cudaStream_t handle, const void* address, unsigned long long value,
                                                unsigned size, unsigned flags) {
-  return driver_call(__func__, [&]() -> cudaError_t {
+  return driver_call<Needs::device>(__func__, [&]() -> cudaError_t {
     const auto stream = find_stream(handle);
     check(find_allocation(address) && reinterpret_cast<std::uintptr_t>(address) % size == 0);
     check(!capture_of(*stream), cudaErrorNotSupported);
@@ -116,7 +106,7 @@ SIMCUDA_EXPORT CUresult simcudaStreamWaitValue(cudaStream_t handle, const void* 
 
 SIMCUDA_EXPORT CUresult simcudaFill(void* address, size_t pitch, unsigned value, unsigned element, size_t width,
                                     size_t height, cudaStream_t handle, int synchronous) {
-  return driver_call(__func__, [&]() -> cudaError_t {
+  return driver_call<Needs::device>(__func__, [&]() -> cudaError_t {
     if (width == 0 || height == 0) return cudaSuccess;
     const auto stream = find_stream(handle);
     if (synchronous) forbid_implicit(*stream, "cuMemset");

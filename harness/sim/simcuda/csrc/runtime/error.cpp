@@ -4,7 +4,7 @@ namespace simcuda {
 
 namespace {
 
-thread_local cudaError_t last = cudaSuccess;
+thread_local cudaError_t recorded = cudaSuccess;
 
 struct Row {
   int number;
@@ -38,15 +38,15 @@ const char* error_text(cudaError_t error) {
 }
 
 cudaError_t fail(cudaError_t error) {
-  if (error != cudaSuccess) last = error;
+  if (error != cudaSuccess) recorded = error;
   return error;
 }
 
-cudaError_t last_error() { return last; }
+cudaError_t last_error() { return recorded; }
 
 cudaError_t take_last_error() {
-  const cudaError_t error = last;
-  last = cudaSuccess;
+  const cudaError_t error = recorded;
+  recorded = cudaSuccess;
   return error;
 }
 

@@ -10,9 +10,9 @@ namespace simcuda {
 
 namespace {
 
-Handles<Event>& handles() {
-  static auto* const handles = new Handles<Event>;
-  return *handles;
+Handles<Event>& events() {
+  static auto* const events = new Handles<Event>;
+  return *events;
 }
 
 }  // namespace
@@ -34,12 +34,12 @@ void Event::set_mark(std::shared_ptr<Mark> mark) {
 }
 
 std::shared_ptr<Event> find_event(cudaEvent_t handle) {
-  if (auto event = handles().find(handle)) return event;
+  if (auto event = events().find(handle)) return event;
   throw Error(cudaErrorInvalidResourceHandle);
 }
 
-void add_event(std::shared_ptr<Event> event) { handles().add(std::move(event)); }
+void add_event(std::shared_ptr<Event> event) { events().add(std::move(event)); }
 
-void remove_event(cudaEvent_t handle) { check(handles().remove(handle) != nullptr, cudaErrorInvalidResourceHandle); }
+void remove_event(cudaEvent_t handle) { check(events().remove(handle) != nullptr, cudaErrorInvalidResourceHandle); }
 
 }  // namespace simcuda

@@ -21,7 +21,7 @@ using namespace simcuda;
 
 namespace {
 
-constexpr unsigned known_flags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+constexpr unsigned event_flags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
 
 // CUDA Programming Guide, "Prohibited and Unhandled Operations": an event in a capture is not scheduled for execution,
 // so querying it is invalid. The capture is invalidated.
@@ -33,7 +33,7 @@ void forbid_captured(Event& event, const char* call) {
 }
 
 // Returns the mark that finishes with the last record; null if there is none.
-std::shared_ptr<Mark> last(Event& event) {
+std::shared_ptr<Mark> last_record(Event& event) {
   if (event.page) return IpcEventPage::mark(event.page);
   return event.mark();
 }
@@ -108,7 +108,7 @@ void wait(Stream& stream, Event& event, unsigned flags) {
     if (!capture) {
       if (event.captured) throw Error(cudaErrorCapturedEvent);
       describe_wait(stream, event);
-      stream.wait(last(event));
+      stream.wait(last_record(event));
       return;
     }
     Capture::Member& member = *capture->member(stream);
@@ -141,14 +141,14 @@ void wait(Stream& stream, Event& event, unsigned flags) {
   }
   if (any_capture()) forbid_implicit(stream, "cudaStreamWaitEvent");
   describe_wait(stream, event);
-  stream.wait(last(event));
+  stream.wait(last_record(event));
 }
 
 }  // namespace
 
 SIMCUDA_EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   SIMCUDA_CALL(device, {
-    check(event != nullptr && (flags & ~known_flags) == 0);
+    check(event != nullptr && (flags & ~event_flags) == 0);
     // "cudaEventInterprocess must be specified along with cudaEventDisableTiming."
     check(!(flags & cudaEventInterprocess) || (flags & cudaEventDisableTiming));
     Device& device = current_device();
@@ -200,7 +200,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     forbid_captured(*event, "cudaEventSynchronize");
     forbid_unsafe("cudaEventSynchronize");
     describe_wait(*event);
-    if (const auto mark = last(*event)) mark->wait();
+    if (const auto mark = last_record(*event)) mark->wait();
     release_after_wait(event->device());
     return event->device().error();
   });

@@ -15,12 +15,12 @@ using namespace simcuda;
 
 namespace {
 
-constexpr unsigned long long known_flags =
+constexpr unsigned long long instantiation_flags =
     cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload | cudaGraphInstantiateFlagUseNodePriority;
 
 cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags) {
   check((flags & cudaGraphInstantiateFlagDeviceLaunch) == 0, cudaErrorNotSupported);
-  check((flags & ~known_flags) == 0);
+  check((flags & ~instantiation_flags) == 0);
   auto exec = std::make_shared<Exec>(*find_graph(graph), flags);
   const cudaGraphExec_t handle = exec->handle();
   add_exec(std::move(exec));

@@ -44,17 +44,17 @@ class Block : public std::enable_shared_from_this<Block> {
   bool live_ = false;    // allocated and not freed
 };
 
-struct State {
+struct GraphMemory {
   std::mutex mutex;
   std::vector<Use> use{static_cast<std::size_t>(device_count())};
   std::set<Block*> blocks;
   std::set<std::shared_ptr<Block>> live;  // blocks that outlive their graph
 };
-State& state() {
-  static auto* const state = new State;
-  return *state;
+GraphMemory& graph_memory() {
+  static auto* const memory = new GraphMemory;
+  return *memory;
 }
-Use& use_of(const Device& device) { return state().use.at(static_cast<std::size_t>(device.index)); }
+Use& use_of(const Device& device) { return graph_memory().use.at(static_cast<std::size_t>(device.index)); }
 
 std::shared_ptr<Block> Block::make(Device& device, std::size_t bytes) {
   check(bytes != 0);
@@ -64,16 +64,16 @@ std::shared_ptr<Block> Block::make(Device& device, std::size_t bytes) {
   // The allocation table must not keep the block alive.
   auto weak = std::make_shared<std::weak_ptr<Block>>(block);
   add_allocation({block->base, bytes, Allocation::Kind::graph, &device, 0, 0, std::move(weak)});
-  const std::lock_guard lock(state().mutex);
-  state().blocks.insert(block.get());
+  const std::lock_guard lock(graph_memory().mutex);
+  graph_memory().blocks.insert(block.get());
   return block;
 }
 
 Block::~Block() {
   if (base == nullptr) return;
   remove_allocation(base, {Allocation::Kind::graph});
-  const std::lock_guard lock(state().mutex);
-  state().blocks.erase(this);
+  const std::lock_guard lock(graph_memory().mutex);
+  graph_memory().blocks.erase(this);
   arena_of(device).release(base, size);
   if (!backed_) return;
   arena_of(device).give_back(size);
@@ -81,7 +81,7 @@ Block::~Block() {
 }
 
 bool Block::back() {
-  const std::lock_guard lock(state().mutex);
+  const std::lock_guard lock(graph_memory().mutex);
   if (backed_) return true;
   if (!arena_of(device).take(size)) return false;
   backed_ = true;
@@ -96,10 +96,10 @@ cudaError_t Block::allocate() {
     trim_pools(device);
     if (!back()) return cudaErrorMemoryAllocation;
   }
-  const std::lock_guard lock(state().mutex);
+  const std::lock_guard lock(graph_memory().mutex);
   if (live_) return cudaErrorInvalidValue;
   live_ = true;
-  state().live.insert(shared_from_this());
+  graph_memory().live.insert(shared_from_this());
   Use& use = use_of(device);
   use.used += size;
   use.used_high = std::max(use.used_high, use.used);
@@ -108,10 +108,10 @@ cudaError_t Block::allocate() {
 
 cudaError_t Block::free() {
   const auto self = shared_from_this();  // outlives the lock
-  const std::lock_guard lock(state().mutex);
+  const std::lock_guard lock(graph_memory().mutex);
   if (!live_) return cudaErrorInvalidValue;
   live_ = false;
-  state().live.erase(self);
+  graph_memory().live.erase(self);
   use_of(device).used -= size;
   return cudaSuccess;
 }
@@ -183,7 +183,7 @@ void free_if_left(const Operation& operation) {
 }
 
 void graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which, void* value) {
-  const std::lock_guard lock(state().mutex);
+  const std::lock_guard lock(graph_memory().mutex);
   const Use& use = use_of(device);
   auto& to = *static_cast<std::uint64_t*>(value);
   switch (which) {
@@ -205,7 +205,7 @@ void graph_memory_attribute(const Device& device, cudaGraphMemAttributeType whic
 }
 
 void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeType which) {
-  const std::lock_guard lock(state().mutex);
+  const std::lock_guard lock(graph_memory().mutex);
   Use& use = use_of(device);
   switch (which) {
     case cudaGraphMemAttrUsedMemHigh:
@@ -221,8 +221,8 @@ void reset_graph_memory_attribute(const Device& device, cudaGraphMemAttributeTyp
 
 void trim_graph_memory(Device& device) {
   drain(device);  // what is freed may be used by replays that are queued
-  const std::lock_guard lock(state().mutex);
-  for (Block* block : state().blocks) {
+  const std::lock_guard lock(graph_memory().mutex);
+  for (Block* block : graph_memory().blocks) {
     if (&block->device == &device) block->trim();
   }
 }

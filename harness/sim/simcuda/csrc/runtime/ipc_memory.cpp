@@ -55,13 +55,13 @@ struct Opened {
   std::size_t mapped;
   int count;
 };
-struct Table {
+struct OpenedMemory {
   std::mutex mutex;
   std::map<char*, Opened> opened;
 };
-Table& table() {
-  static Table* const table = new Table;
-  return *table;
+OpenedMemory& opened_memory() {
+  static auto* const memory = new OpenedMemory;
+  return *memory;
 }
 
 Device& device_of(const Name& name) {
@@ -113,7 +113,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle
     check(name.magic == Name::magic_value);
     check(name.process != getpid(), cudaErrorDeviceUninitialized);
     wake(current_device());
-    auto& [mutex, opened] = table();
+    auto& [mutex, opened] = opened_memory();
     const std::lock_guard lock(mutex);
     for (auto& [base, each] : opened) {
       if (each.name.key() != name.key()) continue;
@@ -135,7 +135,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcCloseMemHandle(void* address) {
     check(found && found->kind == Kind::opened && found->base == address);
     drain(*found->device);
     drain(current_device());
-    auto& [mutex, opened] = table();
+    auto& [mutex, opened] = opened_memory();
     const std::lock_guard lock(mutex);
     const auto place = opened.find(static_cast<char*>(address));
     check(place != opened.end());

@@ -24,14 +24,14 @@ Handles<Pool>& pools() {
 }
 
 // By device index: the default pools, the current pools, and all pools.
-struct Table {
+struct PoolTable {
   std::mutex mutex;
   std::vector<std::shared_ptr<Pool>> defaults{static_cast<std::size_t>(device_count())};
   std::vector<std::shared_ptr<Pool>> current{static_cast<std::size_t>(device_count())};
   std::vector<std::weak_ptr<Pool>> all;
 };
-Table& table() {
-  static auto* const table = new Table;
+PoolTable& pool_table() {
+  static auto* const table = new PoolTable;
   return *table;
 }
 
@@ -41,8 +41,8 @@ std::atomic<bool> any_used{false};
 std::shared_ptr<Pool> make_pool(Device& device, std::size_t most) {
   auto pool = std::make_shared<Pool>(device, most);
   pools().add(pool);
-  std::erase_if(table().all, [](const auto& each) { return each.expired(); });
-  table().all.push_back(pool);
+  std::erase_if(pool_table().all, [](const auto& each) { return each.expired(); });
+  pool_table().all.push_back(pool);
   return pool;
 }
 
@@ -50,8 +50,8 @@ template <typename Use>
 void for_each_pool(Device& device, Use use) {
   std::vector<std::shared_ptr<Pool>> all;
   {
-    const std::lock_guard lock(table().mutex);
-    for (const auto& each : table().all) {
+    const std::lock_guard lock(pool_table().mutex);
+    for (const auto& each : pool_table().all) {
       if (auto pool = each.lock(); pool && &pool->device() == &device) all.push_back(std::move(pool));
     }
   }
@@ -325,35 +325,35 @@ std::shared_ptr<Pool> find_pool(cudaMemPool_t handle) {
 }
 
 std::shared_ptr<Pool> default_pool(Device& device) {
-  const std::lock_guard lock(table().mutex);
-  auto& pool = table().defaults.at(static_cast<std::size_t>(device.index));
+  const std::lock_guard lock(pool_table().mutex);
+  auto& pool = pool_table().defaults.at(static_cast<std::size_t>(device.index));
   if (!pool) pool = make_pool(device, 0);
   return pool;
 }
 
 std::shared_ptr<Pool> current_pool(Device& device) {
   auto fallback = default_pool(device);
-  const std::lock_guard lock(table().mutex);
-  const auto& current = table().current.at(static_cast<std::size_t>(device.index));
+  const std::lock_guard lock(pool_table().mutex);
+  const auto& current = pool_table().current.at(static_cast<std::size_t>(device.index));
   return current ? current : fallback;
 }
 
 std::shared_ptr<Pool> create_pool(Device& device, std::size_t most) {
-  const std::lock_guard lock(table().mutex);
+  const std::lock_guard lock(pool_table().mutex);
   return make_pool(device, most);
 }
 
 void set_current_pool(const std::shared_ptr<Pool>& pool) {
-  const std::lock_guard lock(table().mutex);
-  table().current.at(static_cast<std::size_t>(pool->device().index)) = pool;
+  const std::lock_guard lock(pool_table().mutex);
+  pool_table().current.at(static_cast<std::size_t>(pool->device().index)) = pool;
 }
 
 void destroy_pool(const std::shared_ptr<Pool>& pool) {
   const auto index = static_cast<std::size_t>(pool->device().index);
   {
-    const std::lock_guard lock(table().mutex);
-    check(table().defaults.at(index) != pool);
-    if (auto& current = table().current.at(index); current == pool) current.reset();
+    const std::lock_guard lock(pool_table().mutex);
+    check(pool_table().defaults.at(index) != pool);
+    if (auto& current = pool_table().current.at(index); current == pool) current.reset();
   }
   pools().remove(pool->handle());
 }

@@ -20,9 +20,9 @@
 #include "access.h"
 #include "allocations.h"
 #include "arena.h"
-#include "call.h"
 #include "context.h"
 #include "device.h"
+#include "driver_call.h"
 #include "pages.h"
 #include "pools.h"
 #include "simcuda_driver.h"
@@ -65,29 +65,16 @@ struct Mapping {
   unsigned access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
 };
 
-struct State {
+struct VirtualMemory {
   std::mutex mutex;
   std::map<char*, std::size_t> reserved;
   std::deque<std::pair<char*, std::size_t>> freed;  // the most recently freed ranges
   std::map<char*, Mapping> mappings;
   std::map<const Physical*, std::shared_ptr<Physical>> handles;
 };
-State& state() {
-  static State* const state = new State;
-  return *state;
-}
-
-template <typename Body>
-CUresult driver_call(const char* name, Body body) {
-  if (const cudaError_t refused = begin_call(name, Needs::driver)) return static_cast<CUresult>(refused);
-  try {
-    body();
-    return CUDA_SUCCESS;
-  } catch (const Error& error) {
-    return static_cast<CUresult>(error.code);
-  } catch (const std::bad_alloc&) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+VirtualMemory& virtual_memory() {
+  static auto* const memory = new VirtualMemory;
+  return *memory;
 }
 
 void check_driver(bool condition, CUresult otherwise = CUDA_ERROR_INVALID_VALUE) {
@@ -99,18 +86,18 @@ bool whole(std::size_t size) { return size != 0 && size % granularity == 0; }
 
 // The caller of these holds the mutex.
 std::shared_ptr<Physical> find(CUmemGenericAllocationHandle handle) {
-  const auto found = state().handles.find(reinterpret_cast<const Physical*>(handle));
-  check_driver(found != state().handles.end());
+  const auto found = virtual_memory().handles.find(reinterpret_cast<const Physical*>(handle));
+  check_driver(found != virtual_memory().handles.end());
   return found->second;
 }
 CUmemGenericAllocationHandle keep(const std::shared_ptr<Physical>& physical) {
-  state().handles[physical.get()] = physical;
+  virtual_memory().handles[physical.get()] = physical;
   return reinterpret_cast<CUmemGenericAllocationHandle>(physical.get());
 }
 // Returns the beginning of the reservation that contains the range; null if there is none.
 char* reserved(const char* begin, std::size_t size) {
-  const auto next = state().reserved.upper_bound(const_cast<char*>(begin));
-  if (next == state().reserved.begin()) return nullptr;
+  const auto next = virtual_memory().reserved.upper_bound(const_cast<char*>(begin));
+  if (next == virtual_memory().reserved.begin()) return nullptr;
   const auto [base, length] = *std::prev(next);
   return begin + size <= base + length ? base : nullptr;
 }
@@ -118,8 +105,8 @@ char* reserved(const char* begin, std::size_t size) {
 std::vector<std::map<char*, Mapping>::iterator> mappings_of(char* begin, std::size_t size) {
   std::vector<std::map<char*, Mapping>::iterator> found;
   char* place = begin;
-  for (auto each = state().mappings.find(begin); place < begin + size; ++each) {
-    check_driver(each != state().mappings.end() && each->first == place);
+  for (auto each = virtual_memory().mappings.find(begin); place < begin + size; ++each) {
+    check_driver(each != virtual_memory().mappings.end() && each->first == place);
     found.push_back(each);
     place += each->second.size;
   }
@@ -139,7 +126,7 @@ void check_prop(const CUmemAllocationProp* prop) {
 
 SIMCUDA_EXPORT CUresult simcudaMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr wish,
                                                  unsigned long long flags) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(address != nullptr && whole(size) && flags == 0 && (alignment & (alignment - 1)) == 0);
     const std::size_t to = std::max(alignment, granularity);
     constexpr int protection = PROT_NONE, kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -158,23 +145,23 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressReserve(CUdeviceptr* address, size_t si
       munmap(base + size, to - static_cast<std::size_t>(base - begin));
     }
     watch_accesses(base, size, current_device());
-    const std::lock_guard lock(state().mutex);
-    state().reserved[base] = size;
+    const std::lock_guard lock(virtual_memory().mutex);
+    virtual_memory().reserved[base] = size;
     *address = reinterpret_cast<CUdeviceptr>(base);
   });
 }
 
 SIMCUDA_EXPORT CUresult simcudaMemAddressFree(CUdeviceptr address, size_t size) {
-  return driver_call(__func__, [&] {
-    const std::lock_guard lock(state().mutex);
-    const auto found = state().reserved.find(pointer(address));
-    check_driver(found != state().reserved.end() && found->second == size);
-    const auto mapping = state().mappings.lower_bound(pointer(address));
-    check_driver(mapping == state().mappings.end() || mapping->first >= pointer(address) + size);
-    state().reserved.erase(found);
+  return driver_call<Needs::driver>(__func__, [&] {
+    const std::lock_guard lock(virtual_memory().mutex);
+    const auto found = virtual_memory().reserved.find(pointer(address));
+    check_driver(found != virtual_memory().reserved.end() && found->second == size);
+    const auto mapping = virtual_memory().mappings.lower_bound(pointer(address));
+    check_driver(mapping == virtual_memory().mappings.end() || mapping->first >= pointer(address) + size);
+    virtual_memory().reserved.erase(found);
     // Keep the addresses inaccessible for a while: work that still uses them then fails, and the system must not reuse
     // them.
-    auto& freed = state().freed;
+    auto& freed = virtual_memory().freed;
     freed.emplace_back(pointer(address), size);
     if (freed.size() <= freed_ranges) return;
     unwatch_accesses(freed.front().first);
@@ -185,7 +172,7 @@ SIMCUDA_EXPORT CUresult simcudaMemAddressFree(CUdeviceptr address, size_t size) 
 
 SIMCUDA_EXPORT CUresult simcudaMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
                                          const CUmemAllocationProp* prop, unsigned long long flags) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(handle != nullptr && whole(size) && flags == 0);
     check_prop(prop);
     Device& device = simcuda::device(prop->location.id);
@@ -208,25 +195,25 @@ SIMCUDA_EXPORT CUresult simcudaMemCreate(CUmemGenericAllocationHandle* handle, s
     physical->file = arena.file();
     physical->offset = arena.offset(memory);
     physical->types = prop->requestedHandleTypes;
-    const std::lock_guard lock(state().mutex);
+    const std::lock_guard lock(virtual_memory().mutex);
     *handle = keep(physical);
   });
 }
 
 // Mappings keep the memory alive.
 SIMCUDA_EXPORT CUresult simcudaMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver_call(__func__, [&] {
-    const std::lock_guard lock(state().mutex);
+  return driver_call<Needs::driver>(__func__, [&] {
+    const std::lock_guard lock(virtual_memory().mutex);
     const auto physical = find(handle);
-    if (--physical->references == 0) state().handles.erase(physical.get());
+    if (--physical->references == 0) virtual_memory().handles.erase(physical.get());
   });
 }
 
 SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t offset,
                                       CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(whole(size) && offset == 0 && flags == 0 && address % granularity == 0);
-    const std::lock_guard lock(state().mutex);
+    const std::lock_guard lock(virtual_memory().mutex);
     const auto physical = find(handle);
     char* const base = pointer(address);
     char* const range = reserved(base, size);
@@ -240,18 +227,18 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
       throw Error(cudaErrorMemoryAllocation);
     }
     madvise(base, size, MADV_DONTFORK);
-    state().mappings[base] = {size, physical};
+    virtual_memory().mappings[base] = {size, physical};
   });
 }
 
 // The call waits for nothing: queued or later work that uses the addresses is an error.
 SIMCUDA_EXPORT CUresult simcudaMemUnmap(CUdeviceptr address, size_t size) {
-  return driver_call(__func__, [&] {
-    const std::lock_guard lock(state().mutex);
+  return driver_call<Needs::driver>(__func__, [&] {
+    const std::lock_guard lock(virtual_memory().mutex);
     for (const auto& each : mappings_of(pointer(address), size)) {
       remove_allocation(each->first, {Allocation::Kind::mapped});
       mmap(each->first, each->second.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-      state().mappings.erase(each);
+      virtual_memory().mappings.erase(each);
     }
   });
 }
@@ -259,7 +246,7 @@ SIMCUDA_EXPORT CUresult simcudaMemUnmap(CUdeviceptr address, size_t size) {
 // All devices use host memory, so access for one device is access for all.
 SIMCUDA_EXPORT CUresult simcudaMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* access,
                                             size_t count) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(access != nullptr && count != 0);
     unsigned flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     for (size_t i = 0; i < count; ++i) {
@@ -268,7 +255,7 @@ SIMCUDA_EXPORT CUresult simcudaMemSetAccess(CUdeviceptr address, size_t size, co
       check_driver(at.id >= 0 && at.id < device_count(), CUDA_ERROR_INVALID_DEVICE);
       flags |= access[i].flags;
     }
-    const std::lock_guard lock(state().mutex);
+    const std::lock_guard lock(virtual_memory().mutex);
     for (const auto& each : mappings_of(pointer(address), size)) {
       each->second.access |= flags;
       const int protection = (each->second.access & CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ : 0) |
@@ -280,11 +267,11 @@ SIMCUDA_EXPORT CUresult simcudaMemSetAccess(CUdeviceptr address, size_t size, co
 
 SIMCUDA_EXPORT CUresult simcudaMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
                                             CUdeviceptr address) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(flags != nullptr && location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE);
-    const std::lock_guard lock(state().mutex);
-    const auto next = state().mappings.upper_bound(pointer(address));
-    check_driver(next != state().mappings.begin());
+    const std::lock_guard lock(virtual_memory().mutex);
+    const auto next = virtual_memory().mappings.upper_bound(pointer(address));
+    check_driver(next != virtual_memory().mappings.begin());
     const auto& [base, mapping] = *std::prev(next);
     check_driver(pointer(address) < base + mapping.size);
     *flags = mapping.access;
@@ -293,7 +280,7 @@ SIMCUDA_EXPORT CUresult simcudaMemGetAccess(unsigned long long* flags, const CUm
 
 SIMCUDA_EXPORT CUresult simcudaMemGetAllocationGranularity(size_t* size, const CUmemAllocationProp* prop,
                                                            CUmemAllocationGranularity_flags) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(size != nullptr);
     check_prop(prop);
     *size = granularity;
@@ -302,9 +289,9 @@ SIMCUDA_EXPORT CUresult simcudaMemGetAllocationGranularity(size_t* size, const C
 
 SIMCUDA_EXPORT CUresult simcudaMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                                     CUmemGenericAllocationHandle handle) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(prop != nullptr);
-    const std::lock_guard lock(state().mutex);
+    const std::lock_guard lock(virtual_memory().mutex);
     const auto physical = find(handle);
     *prop = {};
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -315,15 +302,15 @@ SIMCUDA_EXPORT CUresult simcudaMemGetAllocationPropertiesFromHandle(CUmemAllocat
 }
 
 SIMCUDA_EXPORT CUresult simcudaMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(handle != nullptr);
-    const std::lock_guard lock(state().mutex);
-    const auto next = state().mappings.upper_bound(static_cast<char*>(address));
-    check_driver(next != state().mappings.begin());
+    const std::lock_guard lock(virtual_memory().mutex);
+    const auto next = virtual_memory().mappings.upper_bound(static_cast<char*>(address));
+    check_driver(next != virtual_memory().mappings.begin());
     const auto& [base, mapping] = *std::prev(next);
     check_driver(address < base + mapping.size);
     // The program may have released all handles.
-    if (state().handles.contains(mapping.physical.get())) {
+    if (virtual_memory().handles.contains(mapping.physical.get())) {
       ++mapping.physical->references;
     } else {
       mapping.physical->references = 1;
@@ -336,9 +323,9 @@ SIMCUDA_EXPORT CUresult simcudaMemRetainAllocationHandle(CUmemGenericAllocationH
 // are multiples of 2 MiB, so the size fits into the lower bits of the position.
 SIMCUDA_EXPORT CUresult simcudaMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                                           CUmemAllocationHandleType type, unsigned long long flags) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(shareable != nullptr && flags == 0);
-    const std::lock_guard lock(state().mutex);
+    const std::lock_guard lock(virtual_memory().mutex);
     const auto physical = find(handle);
     check_driver(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
     check_driver((physical->types & type) != 0);
@@ -353,7 +340,7 @@ SIMCUDA_EXPORT CUresult simcudaMemExportToShareableHandle(void* shareable, CUmem
 
 SIMCUDA_EXPORT CUresult simcudaMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
                                                             CUmemAllocationHandleType type) {
-  return driver_call(__func__, [&] {
+  return driver_call<Needs::driver>(__func__, [&] {
     check_driver(handle != nullptr);
     check_driver(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
     const int given = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
@@ -376,7 +363,7 @@ SIMCUDA_EXPORT CUresult simcudaMemImportFromShareableHandle(CUmemGenericAllocati
     physical->file = file;
     physical->offset = static_cast<std::size_t>(position) / granularity * granularity;
     physical->types = type;
-    const std::lock_guard lock(state().mutex);
+    const std::lock_guard lock(virtual_memory().mutex);
     *handle = keep(physical);
   });
 }

@@ -33,7 +33,7 @@ auto released(Call&& call) -> decltype(call()) {
   return translated(std::forward<Call>(call));
 }
 
-py::dict converted(const Stat& stat) {
+py::dict to_python(const Stat& stat) {
   py::dict result;
   result["current"] = stat.current;
   result["peak"] = stat.peak;
@@ -42,7 +42,7 @@ py::dict converted(const Stat& stat) {
   return result;
 }
 
-py::dict converted(const BlockView& block) {
+py::dict to_python(const BlockView& block) {
   py::dict result;
   result["address"] = block.address;
   result["size"] = block.size;
@@ -52,14 +52,14 @@ py::dict converted(const BlockView& block) {
 }
 
 // The names are those of torch.cuda.memory_snapshot.
-py::dict converted(const SegmentView& segment, int device) {
+py::dict to_python(const SegmentView& segment, int device) {
   std::size_t allocated = 0, active = 0, requested = 0;
   py::list blocks;
   for (const BlockView& block : segment.blocks) {
     if (block.allocated) allocated += block.size;
     if (block.active) active += block.size;
     if (block.active) requested += block.requested;
-    blocks.append(converted(block));
+    blocks.append(to_python(block));
   }
   py::dict result;
   result["device"] = device;
@@ -79,7 +79,7 @@ py::list memory_snapshot() {
   py::list result;
   for (int index = 0; index < soft::device_count(); ++index) {
     const auto segments = released([&] { return soft::device(index).allocator().snapshot(); });
-    for (const SegmentView& segment : segments) result.append(converted(segment, index));
+    for (const SegmentView& segment : segments) result.append(to_python(segment, index));
   }
   return result;
 }
@@ -87,10 +87,10 @@ py::list memory_snapshot() {
 py::dict host_memory_stats() {
   const PinnedStatistics from = released([] { return PinnedAllocator::get().statistics(); });
   py::dict result;
-  result["allocations"] = converted(from.segment);
-  result["allocated_bytes"] = converted(from.reserved_bytes);
-  result["active_requests"] = converted(from.active_requests);
-  result["active_bytes"] = converted(from.active_bytes);
+  result["allocations"] = to_python(from.segment);
+  result["allocated_bytes"] = to_python(from.reserved_bytes);
+  result["active_requests"] = to_python(from.active_requests);
+  result["active_bytes"] = to_python(from.active_bytes);
   result["num_host_alloc"] = from.num_host_alloc;
   result["num_host_free"] = from.num_host_free;
   return result;

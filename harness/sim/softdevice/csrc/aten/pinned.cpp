@@ -10,7 +10,7 @@ namespace {
 
 void give_back(void* address) { PinnedAllocator::get().free(address); }
 
-c10::CachingAllocator::Stat converted(const Stat& from) {
+c10::CachingAllocator::Stat to_torch(const Stat& from) {
   c10::CachingAllocator::Stat to;
   to.current = from.current;
   to.peak = from.peak;
@@ -37,10 +37,10 @@ class TorchPinnedAllocator final : public at::HostAllocator {
   at::HostStats get_stats() override {
     const PinnedStatistics from = PinnedAllocator::get().statistics();
     at::HostStats to;
-    to.active_requests = converted(from.active_requests);
-    to.active_bytes = converted(from.active_bytes);
-    to.allocations = converted(from.segment);
-    to.allocated_bytes = converted(from.reserved_bytes);
+    to.active_requests = to_torch(from.active_requests);
+    to.active_bytes = to_torch(from.active_bytes);
+    to.allocations = to_torch(from.segment);
+    to.allocated_bytes = to_torch(from.reserved_bytes);
     to.num_host_alloc = from.num_host_alloc;
     to.num_host_free = from.num_host_free;
     return to;

@@ -26,7 +26,6 @@ operators::Add into(torch::Library& library) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   operators::add_operators(into(library));
-  operators::add_pointwise(into(library));
   into(library)("convolution_overrideable", operators::convolution());
   into(library)("convolution_backward_overrideable", operators::convolution_backward());
   // torch registers these for each of its own devices, and 2.11 then has no kernel for a third-party device.

@@ -13,7 +13,7 @@ namespace simcuda::cupti::testing {
 
 namespace {
 
-std::size_t calls() { return records<CallRecord>(CUPTI_ACTIVITY_KIND_RUNTIME).size(); }
+std::size_t recorded_calls() { return records<CallRecord>(CUPTI_ACTIVITY_KIND_RUNTIME).size(); }
 
 struct Told {
   CUpti_CallbackDomain domain;
@@ -122,11 +122,11 @@ TEST(a_full_buffer_comes_back_at_once_and_the_rest_at_a_flush) {
   int device = 0;
   for (int i = 0; i < 5; ++i) OK(cudaGetDevice(&device));
   EQUAL(client().completions, 2);
-  EQUAL(calls(), 4u);
+  EQUAL(recorded_calls(), 4u);
   OK(cuptiActivityFlushPeriod(1));
   flush();
   EQUAL(client().completions, 3);
-  EQUAL(calls(), 5u);
+  EQUAL(recorded_calls(), 5u);
   flush();  // there is nothing left to return
   OK(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
   EQUAL(client().completions, 3);
@@ -140,7 +140,7 @@ TEST(buffers_are_filled_as_far_as_records_fit) {
   int device = 0;
   for (int i = 0; i < 4; ++i) OK(cudaGetDevice(&device));
   EQUAL(client().completions, 1);
-  EQUAL(calls(), 3u);
+  EQUAL(recorded_calls(), 3u);
 }
 
 TEST(records_without_a_buffer_are_counted_as_dropped) {
@@ -160,7 +160,7 @@ TEST(records_without_a_buffer_are_counted_as_dropped) {
   client().size = 4096;
   OK(cudaGetDevice(&device));
   flush();
-  EQUAL(calls(), 1u);
+  EQUAL(recorded_calls(), 1u);
   EQUAL(client().dropped, 1u);
 }
 
@@ -182,7 +182,7 @@ TEST(records_of_many_threads_are_all_there) {
   flush();
   const auto kernels = records<KernelRecord>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
   EQUAL(kernels.size(), std::size_t{threads * launches});
-  EQUAL(calls(), std::size_t{threads * (launches + 2)});
+  EQUAL(recorded_calls(), std::size_t{threads * (launches + 2)});
   EQUAL(client().dropped, 0u);
   std::map<std::uint32_t, int> launched;
   for (const auto& call : records<CallRecord>(CUPTI_ACTIVITY_KIND_RUNTIME)) {
@@ -295,7 +295,7 @@ TEST(cupti_can_be_detached_in_a_callback_and_used_again) {
   OK(cuptiEnableDomain(1, handle, CUPTI_CB_DOMAIN_RUNTIME_API));
   finalize = true;
   OK(cudaSetDevice(0));
-  EQUAL(calls(), 1u);  // the record from before cuptiFinalize has been returned
+  EQUAL(recorded_calls(), 1u);  // the record from before cuptiFinalize has been returned
   OK(cudaSetDevice(0));
   EQUAL(told.size(), 2u);
   EQUAL(cuptiActivityFlushAll(0), CUPTI_ERROR_INVALID_OPERATION);
@@ -304,7 +304,7 @@ TEST(cupti_can_be_detached_in_a_callback_and_used_again) {
   OK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_RUNTIME));
   OK(cudaSetDevice(0));
   flush();
-  EQUAL(calls(), 2u);
+  EQUAL(recorded_calls(), 2u);
 }
 
 TEST(attributes_keep_their_values) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <functional>
 
 #include "../../../../softdevice/csrc/core/tests/testing.h"
@@ -17,6 +18,11 @@ void check_error(const char* file, int line, const char* text, cudaError_t got, 
 // Checks that the call returns this error, and sets it as the thread's last error.
 #define GIVES(error, ...) ::simcuda::testing::check_error(__FILE__, __LINE__, #__VA_ARGS__, __VA_ARGS__, error)
 #define OK(...) GIVES(cudaSuccess, __VA_ARGS__)
+
+constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
+
+constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
+std::size_t free_bytes();
 
 inline cudaError_t launch(cudaStream_t stream, std::function<void()> work) {
   return static_cast<cudaError_t>(simcudaLaunch(stream, "test", &work));

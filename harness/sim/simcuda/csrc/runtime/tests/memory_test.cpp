@@ -20,17 +20,6 @@ namespace simcuda::testing {
 
 namespace {
 
-constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
-
-constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
-
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  OK(cudaMemGetInfo(&free, &total));
-  EQUAL(total, 64 * MiB);
-  return free;
-}
-
 long descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }

@@ -13,16 +13,6 @@ namespace simcuda::testing {
 
 namespace {
 
-constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
-
-constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
-
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  OK(cudaMemGetInfo(&free, &total));
-  return free;
-}
-
 cudaMemPool_t default_pool() {
   cudaMemPool_t pool = nullptr;
   OK(cudaDeviceGetDefaultMemPool(&pool, 0));

@@ -15,6 +15,13 @@ void check_error(const char* file, int line, const char* text, cudaError_t got, 
   if (last != got) fail(file, line, std::string(text) + ": the last error is " + cudaGetErrorName(last));
 }
 
+std::size_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  OK(cudaMemGetInfo(&free, &total));
+  EQUAL(total, 64 * MiB);
+  return free;
+}
+
 cudaStream_t new_stream(unsigned flags, int priority) {
   cudaStream_t stream = nullptr;
   OK(cudaStreamCreateWithPriority(&stream, flags, priority));

@@ -14,7 +14,7 @@ namespace simcuda::testing {
 
 namespace {
 
-constexpr std::size_t MiB = 1 << 20, granularity = 2 * MiB;
+constexpr std::size_t granularity = 2 * MiB;
 
 CUmemAllocationProp prop(int device = 0) {
   CUmemAllocationProp prop{};
@@ -23,14 +23,6 @@ CUmemAllocationProp prop(int device = 0) {
   prop.location.id = device;
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return prop;
-}
-
-constexpr std::size_t at_first = 64 * MiB - 4 * MiB;  // free memory, without the context
-
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  OK(cudaMemGetInfo(&free, &total));
-  return free;
 }
 
 void allow(CUdeviceptr address, std::size_t size) {
