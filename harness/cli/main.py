@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import __version__
-from harness.backends.table import BACKENDS, is_kind, known_kinds
+from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.conformance import conformance
@@ -84,9 +84,10 @@ app = typer.Typer(
 
 
 def _device_kind(text: str) -> str:
-    if text != "auto" and text not in BACKENDS and not is_kind(text):
-        raise typer.BadParameter(f"{text!r}: expected auto, {', '.join(known_kinds())}, or the kind of another device")
-    return text
+    try:
+        return parse_device(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: expected {error}") from None
 
 
 class Format(StrEnum):

@@ -13,20 +13,17 @@ from typing import Any
 from junitparser import Attr, Error, Failure, Skipped, SystemErr, SystemOut, xunit2
 
 from harness.core.outcome import Outcome
-from harness.core.text import escape_invalid_xml, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
 from harness.journal.events import Finding, Finish, Levels
 from harness.journal.verdicts import Verdict
 from harness.protocol.exit_text import format_executor_exit
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
+from harness.reporting.text_limits import GREEN_SHARE, MOST_TEXT
 
-#: Maximum characters of one captured text or traceback, if the report has room for them.
-MOST_TEXT = 32_768
 #: The limits that are tried in turn, until the report is small enough.
 LIMITS = (*(MOST_TEXT >> step for step in range(16)), 0)
-#: Share of the limit for the texts of cases that are not red.
-_GREEN_SHARE = 8
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
 _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LOST})
@@ -138,7 +135,7 @@ class CaseWriter:
             more += [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown.grows else []
         more += [f"KEEPS {single_line(attempt.keeps)}"] if attempt.keeps else []
         more += [f"PROPERTY {single_line(name)} = {value}" for name, value in attempt.properties]
-        share = 1 if verdict.outcome.is_red else _GREEN_SHARE
+        share = 1 if verdict.outcome.is_red else GREEN_SHARE
         out = self._captured(SystemOut, attempt.stdout, share, more)
         return out + self._captured(SystemErr, _errors(attempt), share)
 
@@ -171,7 +168,7 @@ def finding_case(finding: Finding, number: int) -> bytes:
 
 def finding_text(finding: Finding) -> str:
     """Return a finding as text, with the first of its cases and its command."""
-    cases = f" [{', '.join(finding.cases[:20])}{', …' if len(finding.cases) > 20 else ''}]" if finding.cases else ""
+    cases = f" [{list_first(finding.cases, 20)}]" if finding.cases else ""
     return "\n".join([f"{finding.kind}: {finding.message}{cases}", *_command(finding.reproduce)])
 
 

@@ -20,12 +20,11 @@ from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
+from harness.reporting.text_limits import MOST_TEXT
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
-#: Maximum characters of one captured text. The journal has the whole text.
-MOST_TEXT = 32_768
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]

@@ -26,6 +26,7 @@ from harness.core import clock, linux
 from harness.core.errors import HarnessError, NoDeviceError, convert_to_write_error
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.lease_board import BoardEntry, LeaseBoard, Process
+from harness.scheduling.named_pipe import create_pipe, write_to_pipe
 
 #: The environment variable with the folder of the board. All runs that share devices must use the same one.
 VARIABLE = "HARNESS_LEASE_DIR"
@@ -200,10 +201,7 @@ class DeviceLeases:
             return
         prepare_board(self._folder)
         with convert_to_write_error(f"into {str(self._folder)!r}"):
-            os.mkfifo(self._file("pipe"))
-            # Opened for writing too, because a pipe without a writer is at end of file, so that poll would always
-            # return.
-            self._pipe = os.open(self._file("pipe"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._pipe = create_pipe(self._file("pipe"))
             self._alive = os.open(self._file("alive"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
             fcntl.flock(self._alive, fcntl.LOCK_EX)
             os.fchmod(self._pipe, _MODE)
@@ -323,12 +321,7 @@ class DeviceLeases:
     def _wake(self, holder: str) -> None:
         # A dead worker has no pipe, or its pipe has no reader. A worker with a full pipe checks each second anyway.
         with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._file("pipe", holder), flags)
-            try:
-                os.write(descriptor, b"\n")
-            finally:
-                os.close(descriptor)
+            write_to_pipe(self._file("pipe", holder), b"\n")
 
     def _read(self) -> LeaseBoard:
         """Return the board. It is empty if there is none, or if it is older than the last boot. Raise BoardError."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import struct
 import tempfile
@@ -19,6 +18,7 @@ from harness.backends.table import device_variables
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
+from harness.core.kill_ladder import LADDER
 from harness.fixtures import CaseSettings
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
@@ -30,8 +30,6 @@ from harness.supervisor import compiler_caches
 from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
-#: The kill ladder: signals in order, each with the seconds to wait for the exit before the next signal.
-LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 #: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.
 SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20

@@ -22,8 +22,8 @@ from harness.core.text import escape_invalid_xml
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.junit_names import Names
+from harness.reporting.text_limits import MOST_TEXT
 from tests.reporting import build
 
 CASE = "suites/streams/test_events.py::TestX::test_y[cpu-3]"

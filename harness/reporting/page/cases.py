@@ -13,9 +13,8 @@ from harness.journal.verdicts import Verdict
 from harness.protocol.exit_text import format_executor_exit
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
+from harness.reporting.text_limits import GREEN_SHARE
 
-#: Share of the limit for the texts of cases that are not red.
-_GREEN_SHARE = 8
 #: Maximum characters of the name of a case.
 MOST_OF_NAME = 2000
 _KEPT_FILES = re.compile(r"temporary files are kept in .*/(files/\w[\w.-]*)(?:, except .*)?")
@@ -133,7 +132,7 @@ def _case(
     has_files: Callable[[str], bool],
 ) -> PageCase:
     bad = verdict.outcome.is_red or verdict.outcome is Outcome.FLAKY
-    limit = text_limit if bad else text_limit // _GREEN_SHARE
+    limit = text_limit if bad else text_limit // GREEN_SHARE
     waiting = {(start.attempt, start.executor, start.worker): start for start in starts}
     attempts = []
     for finish in verdict.finishes:

@@ -18,7 +18,6 @@ from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
 from harness.reporting.page.model import IN_FULL, Page, duration_text
 
-_PACKAGE = "harness.reporting.page"
 #: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
 _SCRIPTS = ("uplot.min.js", "shared.js", "page.js")
@@ -33,7 +32,7 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
     """
     in_full = page.bad[:IN_FULL]
     script_data = data.page_data(page, in_full)
-    styles, scripts = ([shell.asset(_PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
+    styles, scripts = ([shell.asset(shell.PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
     text = template().render(
         page=page,
         in_full=in_full,
@@ -54,7 +53,7 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
 @functools.cache
 def template() -> Template:
     """Return the template of the page, cached: reading it takes longer than rendering a short run."""
-    environment = shell.jinja_environment(_PACKAGE)
+    environment = shell.jinja_environment(shell.PACKAGE)
     filters: Mapping[str, Any] = {
         "duration": duration_text,
         "clock": _clock,

@@ -21,7 +21,7 @@ from harness.backends.table import BACKENDS
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.core.text import format_count, single_line
+from harness.core.text import format_count, list_first, single_line
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, fault_catalogue
@@ -168,12 +168,11 @@ def orders_json(campaign: OrdersCampaign) -> str:
 def _named(entry: FaultRow) -> str:
     if not entry.caught:
         return f"{entry.breaks} (occurred {entry.struck} times)" if entry.struck else f"{entry.breaks} (never occurred)"
-    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(entry.caught_by.items())[:_SHOWN]]
-    return ", ".join([*named, *(["…"] if len(entry.caught_by) > _SHOWN else [])])
+    return list_first([f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in entry.caught_by.items()], _SHOWN)
 
 
 def _not_counted(entry: FaultRow) -> str:
-    names = ", ".join([*entry.not_counted[:_SHOWN], *(["…"] if len(entry.not_counted) > _SHOWN else [])])
+    names = list_first(entry.not_counted, _SHOWN)
     how_many = format_count(len(entry.not_counted), "case")
     return f"not counted for {entry.fault}: {how_many} in which it did not occur, green alone: {names}"
 

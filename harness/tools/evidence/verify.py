@@ -12,6 +12,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from harness.core.models import first_problem
 from harness.core.outcome import EXIT_OK
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.gating.mustpass import MustPass
@@ -103,9 +104,7 @@ def _manifest(members: dict[str, Content]) -> tuple[Manifest | None, str]:
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        return None, f"{manifests.FILE_NAME} is not valid: {where}: {first['msg']}"
+        return None, f"{manifests.FILE_NAME} is not valid: {first_problem(error)}"
     if manifests.manifest_bytes(manifest) != data:
         return None, f"{manifests.FILE_NAME} is not written as harness package writes it: it was edited"
     return manifest, ""
