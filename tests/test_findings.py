@@ -28,6 +28,7 @@ from harness.reporting import terminal
 from harness.tools.cluster import run as cluster_run
 from harness.tools.cluster.record import ClusterRecord, SessionLines
 from harness.tools.evidence import manifest, record, verify
+from tests.journal import journals
 from tests.reporting import build
 
 HARNESS = Path(harness.__file__).parent
@@ -91,11 +92,7 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, made: list[build.Line]) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
-    with journal.Journal(folder / journal.FILE_NAME) as file:
-        file.append(*made)
-    return folder
+    return journals.write_bytes(folder, b"".join(journals.encoded(made)), ENVIRONMENT)
 
 
 def harness_(*words: object, status: int = EXIT_OK) -> str:

@@ -10,26 +10,12 @@ from harness.controller.journal_tail import JournalTail
 from harness.core.outcome import Outcome
 from harness.journal.journal import FILE_NAME, Journal
 from harness.progress.progress import Progress
+from tests.progress.lines import T, activity, finish, start
 from tests.reporting import build
 from tests.reporting.build import Line
 
-T = 1_760_000_000.0
 RUN = build.run(t=T)
 CASES = build.collected(*(f"c{number}" for number in range(40)), t=T + 10)
-
-
-def start(case: str, at: float, worker: str = "gw0", **changes: object) -> Line:
-    return build.start(case, t=T + at, worker=worker, **changes)
-
-
-def finish(
-    case: str, outcome: Outcome = Outcome.PASSED, at: float = 20, worker: str = "gw0", **changes: object
-) -> Line:
-    return build.finish(case, outcome, t=T + at, worker=worker, **changes)
-
-
-def activity(what: str, at: float, worker: str = "gw0", **changes: object) -> Line:
-    return build.activity(what, t=T + at, worker=worker, **changes)
 
 
 @pytest.mark.parametrize(

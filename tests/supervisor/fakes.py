@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -23,8 +24,20 @@ from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
+#: An executor's exit status by the signal that ends it.
+DIES = {int(signal.SIGTERM): -15}
 #: A fake executor's reaction to a request.
 Script = Callable[["FakeExecutor"], None]
+
+
+class Clock:
+    """A clock that tests advance."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class FakeItem:

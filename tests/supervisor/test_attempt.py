@@ -13,11 +13,10 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.reports import RemoteFailure
 from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
 from harness.supervisor.judgement import Judgement
-from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, Script, handle_on, request
+from tests.supervisor.fakes import BINDING, DIES, FakeExecutor, FakeZygote, Script, handle_on, request
 
 #: A limit whose deadline, which is GRACE later, is now.
 OVER_AT_ONCE = -GRACE
-DIES = {int(signal.SIGTERM): -15}
 HEAP = {"heap_bytes": 1 << 20}
 
 

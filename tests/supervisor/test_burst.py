@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.protocol.phase_page import PHASES
 from harness.protocol.wire import encode_message
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.burst import Burst
-from tests.supervisor.fakes import FakeExecutor, handle_on, request
-
-DIES = {int(signal.SIGTERM): -15}
-PHASES = ("setup", "call", "teardown")
+from tests.supervisor.fakes import DIES, FakeExecutor, handle_on, request
 
 
 def three(limit: float = 60.0) -> Sequence[CaseRequest]:

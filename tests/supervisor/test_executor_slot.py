@@ -20,10 +20,9 @@ from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient, ZygoteError
-from tests.supervisor.fakes import BINDING, NO_PID, FakeExecutor, FakeZygote
+from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeZygote
 
 PATIENCE = 60.0
-DIES = {int(signal.SIGTERM): -15}
 
 
 class Bench:

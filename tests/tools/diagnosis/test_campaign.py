@@ -10,7 +10,6 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
-from harness.journal.reader import JournalContents
 from harness.sim.native.faults import Injection
 from harness.tools.diagnosis.campaign import (
     RECORD,
@@ -31,8 +30,7 @@ A, B, C, D = (f"suites/streams/test_a.py::{name}" for name in "abcd")
 
 
 def ledger(*lines: build.Line) -> Ledger:
-    events = build.events(build.run(devices=["SOFT-0"]), build.collected(A, B, C, D), *lines)
-    return Ledger.from_journal(JournalContents(Path("run/journal.ndjson"), tuple(events)))
+    return build.ledger(build.run(devices=["SOFT-0"]), build.collected(A, B, C, D), *lines)
 
 
 def ended(case: str, outcome: Outcome = Outcome.PASSED, **changes: object) -> list[build.Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ ROOT_OPTIONS = ["--rootdir", "../elsewhere", "-oxfail_strict=true", "-W", "error
 
 
 def contents(*lines: build.Line) -> JournalContents:
-    return JournalContents(Path("run/journal.ndjson"), tuple(build.events(build.run(argv=ARGV), *lines)))
+    return build.contents(build.run(argv=ARGV), *lines)
 
 
 def test_the_company_is_what_the_process_had_run_before() -> None:
@@ -56,8 +55,8 @@ def test_a_nested_run_gets_its_options_from_its_command_line_only() -> None:
 def test_software_devices_and_their_faults_are_those_it_had() -> None:
     run = build.run(settings={"device": "soft", "inject": "slow; event_early:0.5,seed=3"})
     finish = build.finish(C, Outcome.FAILED, devices=["SOFT-1"])
-    events = build.events(run, build.start(A), build.finish(A), build.start(C), finish)
-    found = company_of(JournalContents(Path("run/journal.ndjson"), tuple(events)), C)
+    journal = build.contents(run, build.start(A), build.finish(A), build.start(C), finish)
+    found = company_of(journal, C)
     command = found.command([A])
     assert command.startswith("SOFT_VISIBLE_DEVICES=SOFT-1 pytest ")
     assert command.endswith("--device=soft '--inject=slow; event_early:0.5,seed=3'")
@@ -66,8 +65,8 @@ def test_software_devices_and_their_faults_are_those_it_had() -> None:
 def test_what_changes_the_collection_is_kept() -> None:
     finish = build.finish(C, Outcome.FAILED)
     run = build.run(argv=["pytest", *ROOT_OPTIONS, "--", "-c", "a_path"])
-    lines = build.events(run, build.start(A), build.finish(A), build.start(C), finish)
-    found = company_of(JournalContents(Path("run/journal.ndjson"), tuple(lines)), C)
+    journal = build.contents(run, build.start(A), build.finish(A), build.start(C), finish)
+    found = company_of(journal, C)
     rootdir = f"--rootdir={found.rootdir}"
     assert found.options == (rootdir, "-o", "xfail_strict=true", "-W", "error", "--import-mode=importlib")
 
@@ -82,8 +81,8 @@ def test_what_changes_the_collection_is_kept() -> None:
 )
 def test_the_cases_run_in_the_way_they_did(settings: dict[str, Any], kept: list[str]) -> None:
     finish = build.finish(C, Outcome.FAILED)
-    events = build.events(build.run(settings=settings), build.start(A), build.finish(A), build.start(C), finish)
-    found = company_of(JournalContents(Path("run/journal.ndjson"), tuple(events)), C)
+    journal = build.contents(build.run(settings=settings), build.start(A), build.finish(A), build.start(C), finish)
+    found = company_of(journal, C)
     assert [word for word in found.command([A]).split() if word.startswith(("--start", "--under"))] == kept
 
 

@@ -116,7 +116,7 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = read_summary(runs.write(tmp_path / "r", written))
     assert isinstance(found, RunSummary)
-    ledger = Ledger.from_events(build.events(*written))
+    ledger = build.ledger(*written)
     said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
     assert set(said.values()) > {Outcome.FLAKY, Outcome.LOST, Outcome.WAIVED, Outcome.NOT_RUN, Outcome.TIMEOUT}
@@ -163,7 +163,7 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
         found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
     assert isinstance(found, RunSummary)
     said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
-    ledger = Ledger.from_events(build.events(build.run(), build.collected(*CASES), *some))
+    ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
 
 

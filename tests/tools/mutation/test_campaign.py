@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
-from harness.journal.reader import JournalContents
 from harness.tools.mutation.breaks import Break
 from harness.tools.mutation.campaign import CLEAN, run_mutations
 from tests.reporting import build
@@ -20,8 +18,7 @@ CASE = "suites/streams/test_pace.py::a"
 def ledger(outcome: Outcome | None, **changes: object) -> Ledger:
     """Return the ledger of a run of one case, which has not run if it has no outcome."""
     lines = [build.start(CASE), build.finish(CASE, outcome, **changes)] if outcome else []
-    events = build.events(build.run(devices=["SOFT-0"]), build.collected(CASE), *lines)
-    return Ledger.from_journal(JournalContents(Path("run/journal.ndjson"), tuple(events)))
+    return build.ledger(build.run(devices=["SOFT-0"]), build.collected(CASE), *lines)
 
 
 @pytest.mark.parametrize(
