@@ -59,6 +59,17 @@ def reset_compiler() -> None:
 
 
 @contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Reset the compiler before and after the block, and ignore its warnings within."""
+    reset_compiler()
+    try:
+        with compiler_unheard():
+            yield
+    finally:
+        reset_compiler()
+
+
+@contextmanager
 def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
     """Capture each new backward pass in the block as a graph, and run it as compiled by `compile_graph`.
 

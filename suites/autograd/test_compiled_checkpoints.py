@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from suites._torch_private_compiled import compiler_unheard, reset_compiler
+from suites import _torch_private_compiled as private
 from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
 from .engines import COMPILED, Engine, Known
@@ -63,10 +63,8 @@ class Ran(torch.utils._python_dispatch.TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     """Reset the compiler before and after the case; its cache does not distinguish checkpoint policies."""
-    reset_compiler()
-    with compiler_unheard():
+    with private.fresh_compiler():
         yield
-    reset_compiler()
 
 
 @pytest.fixture

@@ -98,15 +98,15 @@ def test_torch_logs_verbose_names_changed_sizes(device: torch.device) -> None:
         captures.append(1)
         return torch.compile(graph, backend="eager")
 
-    private.reset_compiler()
     model = network(device)
-    try:
-        with heard("compiled_autograd_verbose") as messages, private.enable(compile_graph, any_size=False):
-            for size in (10, 11, 12):
-                model.zero_grad()
-                list(train(model, rows(size, device)))
-    finally:
-        private.reset_compiler()
+    with (
+        private.fresh_compiler(),
+        heard("compiled_autograd_verbose") as messages,
+        private.enable(compile_graph, any_size=False),
+    ):
+        for size in (10, 11, 12):
+            model.zero_grad()
+            list(train(model, rows(size, device)))
 
     assert len(captures) == 2
     new, changed = misses(messages)
