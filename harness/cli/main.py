@@ -176,7 +176,7 @@ def devices(
         typer.Option(
             "--history",
             metavar="DIR",
-            help="Report what the runs in this folder say about each device; may be repeated.",
+            help="Report the results of each device in the runs of this folder; may be repeated.",
         ),
     ] = None,
 ) -> None:

@@ -32,7 +32,7 @@ def notify(
     and findings.
 
     A group that was red before is not reported again, except as a reminder. Nothing is sent if there is nothing to
-    report. A channel that cannot be reached is a line on standard error.
+    report. A channel that cannot be reached is reported on standard error.
 
     Exit status: 0, also if a channel could not be reached; 4 if the rules are not valid or the history has no such run.
     """

@@ -323,7 +323,7 @@ OPTIONS = {
             "--extended",
             _flag,
             False,
-            "run also the cases with the mark extended, which the default run leaves out",
+            "also run the cases with the mark extended, which the default run leaves out",
             off="--no-extended",
         ),
         Option(

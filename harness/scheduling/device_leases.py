@@ -258,7 +258,9 @@ class DeviceLeases:
         assert self._entry is not None
         entry = board.find(self._entry.turn)
         if entry is None:
-            raise BoardError(f"the claim of this worker is gone from {str(self._folder / _BOARD)!r}: who removed it?")
+            raise BoardError(
+                f"the claim of this worker was removed from {str(self._folder / _BOARD)!r}: leave it to the runs"
+            )
         return entry
 
     def _blocked(self) -> tuple[str, str]:
@@ -363,6 +365,6 @@ def prepare_board(folder: Path) -> None:
     groups = {os.getegid(), *os.getgroups()}
     if status.st_mode & stat.S_IWOTH or (status.st_uid != os.getuid() and status.st_gid not in groups):
         raise BoardError(
-            f"the folder {str(folder)!r} for leases of devices belongs to others, or everyone may write into it: "
+            f"the folder {str(folder)!r} for leases of devices belongs to another user, or is writable by everyone: "
             f"remove it, or name another one in {VARIABLE}"
         )

@@ -288,8 +288,8 @@ class Worker:
             if isinstance(error, OSError) and error.errno not in _STARVED:
                 raise  # a bug in the harness: pytest shows its traceback
             self.over = (
-                f"harness: worker {self.name} cannot go on: {error!r}; look at the limits on open files and processes "
-                f"(`ulimit -n`, `ulimit -u`) and at the free memory"
+                f"harness: worker {self.name} cannot continue: {error!r}; check the limits on open files and processes "
+                f"(`ulimit -n`, `ulimit -u`) and the free memory"
             )
         self.told_to_stop()
 

@@ -159,8 +159,8 @@ def test_a_worker_that_is_stopped_is_named() -> None:
     assert progress.pids == {"gw0": 70, "gw1": 71}
     assert progress.snapshot(T + 30, {"gw1": 71, "gw0": 70}).line == (
         "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s; "
-        "gw0 is stopped (process 70, by SIGSTOP or a debugger): to let it go on type kill -CONT 70; "
-        "gw1 is stopped (process 71, by SIGSTOP or a debugger): to let it go on type kill -CONT 71"
+        "gw0 is stopped (process 70, by SIGSTOP or a debugger): to continue it, type kill -CONT 70; "
+        "gw1 is stopped (process 71, by SIGSTOP or a debugger): to continue it, type kill -CONT 71"
     )
     progress.forget("gw0")
     assert progress.pids == {"gw1": 71}

@@ -87,7 +87,7 @@ def test_a_low_window_shows_what_runs_longest() -> None:
 
 def test_a_worker_that_a_signal_stopped() -> None:
     shot = snapshot(*collected(3, "gw0"), start("c0", 10, "gw0"), at=20, stopped={"gw0": 71})
-    text = "gw0 is stopped (process 71, by SIGSTOP or a debugger): to let it go on type kill -CONT 71"
+    text = "gw0 is stopped (process 71, by SIGSTOP or a debugger): to continue it, type kill -CONT 71"
     assert " ".join(drawn(shot)[3:5]) == text
 
 

@@ -185,7 +185,7 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     if status == EXIT_OK:
         return Headline("green", "Green", f"{'; '.join(parts)}.")
     if status == EXIT_NOTHING_RAN:
-        return Headline("empty", "Nothing ran", f"No case ran to a verdict: {'; '.join(parts)}.")
+        return Headline("empty", "Nothing ran", f"No case has a verdict: {'; '.join(parts)}.")
     word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
     more = "" if ledger.red or ledger.findings else " Pytest ended with this status for another reason: see its output."
     return Headline("red", word, f"{'; '.join(parts)}; exit status {status}.{more}")

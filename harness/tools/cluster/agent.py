@@ -203,7 +203,7 @@ class Agent:
             self._beaten = now
             self._say(Beat())
         if now - self._heard > HEAD_SILENCE and not self._quitting:
-            self._stop(f"the head has said nothing for {HEAD_SILENCE:.0f} s")
+            self._stop(f"the head has sent nothing for {HEAD_SILENCE:.0f} s")
         if self._session is not None:
             self._send_lines(self._session)
             if self._session.process.poll() is not None:
@@ -242,7 +242,7 @@ class Agent:
 
     def _start(self, begin: Begin) -> None:
         if begin.version != VERSION:
-            raise LinkProtocolError(f"the head speaks version {begin.version} of the protocol, this agent {VERSION}")
+            raise LinkProtocolError(f"the head uses version {begin.version} of the protocol, and this agent {VERSION}")
         self._begin = begin
         host = platform.node()
         self._say(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))

@@ -94,10 +94,12 @@ def read_hosts(path: Path) -> tuple[str, ...]:
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise EngineError(f"{str(path)!r}: {name!r} is not a host: write one destination of ssh a line")
+            raise EngineError(f"{str(path)!r}: {name!r} is not a host: write one ssh destination per line")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None or not names:
-        raise EngineError(f"{str(path)!r} {f'names {twice!r} twice' if twice else 'names no host'}: one host a line")
+        raise EngineError(
+            f"{str(path)!r} {f'names {twice!r} twice' if twice else 'names no host'}: write one host per line"
+        )
     return tuple(names)
 
 

@@ -268,7 +268,7 @@ class Head:
         name = member.host.name
         match message:
             case Hello(host=host, pid=pid):
-                self._say(f"node {name}: agent {pid} on {single_line(host, 60)} is there")
+                self._say(f"node {name}: agent {pid} on {single_line(host, 60)} has connected")
             case Lines(lines=lines):
                 for text in lines:
                     self._enter(member, text)
@@ -399,7 +399,9 @@ class Head:
         if member.ready is None and not asked:
             self._finding("session", f"node {name}: the tests could not be collected: {last}", name)
         elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not asked) or unexplained:
-            text = why if not unexplained else "pytest found something red that is no case; its output is in the folder"
+            text = (
+                why if not unexplained else "pytest reported a failure outside the cases; its output is in the folder"
+            )
             self._finding("session", f"node {name}: session {member.lines.number}: {text}", name)
         actions = self._queue.session_over(name, why, time.monotonic())
         member.lines, member.ready = SessionLines(name, member.lines.number + 1), None
@@ -482,7 +484,7 @@ class Head:
             return
         wrong = self._difference(member, ready)
         if wrong:
-            text = f"node {name} takes no part, since it is not like the others: {wrong}"
+            text = f"node {name} is excluded, because it differs from the others: {wrong}"
             self._note(name, "refused", wrong)
             self._finding("unlike_node", text, name)
             self._act(self._queue.refuse(name, wrong))
@@ -570,7 +572,7 @@ class Head:
         self._note(name, "lost", text)
         self._finding("node_lost", f"node {name} was lost: {text}", name)
         if not member.closed:
-            self._tell(member, Quit(stop="the head has given this node up", now=True))
+            self._tell(member, Quit(stop="the head has abandoned this node", now=True))
 
     def _note(self, name: str, state: str, message: str) -> None:
         self._say(f"node {name}: {state}: {message}")

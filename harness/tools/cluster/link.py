@@ -102,7 +102,7 @@ class Link:
     def _greeting(self, line: bytes) -> Hello | None:
         self._noise += len(line)
         if self._noise > _MOST_NOISE:
-            raise LinkProtocolError(f"it sent {self._noise >> 20} MiB before its first word")
+            raise LinkProtocolError(f"it sent {self._noise >> 20} MiB before its first message")
         try:
             hello = messages.to_head(line)
         except LinkProtocolError:
@@ -110,7 +110,7 @@ class Link:
         if not isinstance(hello, Hello) or not secrets.compare_digest(hello.token.encode(), self.token.encode()):
             return None
         if hello.version != VERSION:
-            raise LinkProtocolError(f"it speaks version {hello.version} of the protocol, expected {VERSION}")
+            raise LinkProtocolError(f"it uses version {hello.version} of the protocol, expected {VERSION}")
         return hello
 
     def end(self) -> str:

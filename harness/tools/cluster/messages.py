@@ -191,7 +191,7 @@ def to_head(line: bytes) -> ToHead:
     try:
         return TO_HEAD.validate_json(line)
     except ValidationError as error:
-        raise LinkProtocolError(f"it said {line[:80]!r}: {first_problem(error)}") from None
+        raise LinkProtocolError(f"it sent {line[:80]!r}: {first_problem(error)}") from None
 
 
 def to_agent(line: bytes) -> ToAgent:
@@ -199,7 +199,7 @@ def to_agent(line: bytes) -> ToAgent:
     try:
         return TO_AGENT.validate_json(line)
     except ValidationError as error:
-        raise LinkProtocolError(f"the head said {line[:80]!r}: {first_problem(error)}") from None
+        raise LinkProtocolError(f"the head sent {line[:80]!r}: {first_problem(error)}") from None
 
 
 class LineBuffer:

@@ -315,9 +315,9 @@ class CaseQueue:
                 continue
             limit = self._start_limit if node.heard == node.since else self._silence
             if now - node.heard > limit:
-                actions += self.lost(node.name, f"it said nothing for {now - node.heard:.0f} s")
+                actions += self.lost(node.name, f"it sent nothing for {now - node.heard:.0f} s")
             elif (node.leased or node.state is NodeState.STARTING) and now - node.moved > self._stuck:
-                actions += self.lost(node.name, f"it said nothing of its cases for {now - node.moved:.0f} s")
+                actions += self.lost(node.name, f"it sent nothing about its cases for {now - node.moved:.0f} s")
             elif node.state is NodeState.QUITTING and now - node.moved > self._last_word:
                 actions += self.lost(node.name, f"it did not end within {self._last_word:.0f} s")
         return [*actions, *self._go_on()]
@@ -506,7 +506,7 @@ class CaseQueue:
 
     def _cause(self, job: int) -> str:
         unable = self._unable(job) - self.jobs[job].shunned
-        reasons = [f"{node.name}: {node.over or 'it gave the case back'}" for node in self.nodes.values()]
+        reasons = [f"{node.name}: {node.over or 'it returned the case'}" for node in self.nodes.values()]
         able = [text for text, name in zip(reasons, self.nodes, strict=True) if name not in unable]
         return f"no node is left that could run it ({'; '.join(able or reasons)})"
 

@@ -34,7 +34,7 @@ _OWN = {
     "--results-dir": "give it before the --",
     "--resume": "give it before the --",
     "--shard": "cases move between the nodes, so there are no shards",
-    "--dist": "the head gives out the cases",
+    "--dist": "the head distributes the cases",
     "--maxfail": "a node cannot stop the others",
     "-x": "a node cannot stop the others",
     "--exitfirst": "a node cannot stop the others",
@@ -113,7 +113,7 @@ def run_cluster(asked: ClusterOptions, engine: Engine, say: Callable[[str], None
         head = Head(wanted, hosts, say, earlier)
         head.run()
         if not head.has_begun:
-            why = head.refusal or ("stopped before it began" if head.stopped_by else "no node came to its cases")
+            why = head.refusal or ("stopped before it began" if head.stopped_by else "no node started a case")
             say(f"the run did not begin: {why}; what the nodes printed is in {run_dir / 'nodes'}")
             if head.stopped_by:
                 return EXIT_INTERRUPTED
@@ -130,7 +130,8 @@ def _run_dir(asked: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
     has_run = (run_dir / journal.FILE_NAME).exists()
     if asked.resume is None and has_run:
         raise ClusterError(
-            f"--results-dir={str(wanted)!r} holds a run already: name another folder, or go on by --resume {wanted}"
+            f"--results-dir={str(wanted)!r} holds a run already: name another folder, or continue that run with "
+            f"--resume {wanted}"
         )
     if asked.resume is not None and not has_run:
         raise ClusterError(f"--resume={str(wanted)!r}: there is no run in this folder")

@@ -215,12 +215,12 @@ def _demands(evidence: EvidenceRecord, demands: Demands) -> Iterator[str]:
         result = results.get(wanted.hash)
         if result is None and same_name is not None:
             yield (
-                f"must-pass list {wanted.name} is another one: yours has "
+                f"must-pass list {wanted.name} differs: yours has "
                 f"{format_count(len(wanted.ids), 'case')} and hash "
                 f"{wanted.hash[:19]}, that of the run has {same_name.cases} and {same_name.hash[:19]}"
             )
         elif result is None:
-            yield f"the run was not held to must-pass list {wanted.name} ({wanted.hash[:19]})"
+            yield f"the run did not check must-pass list {wanted.name} ({wanted.hash[:19]})"
         elif result.missed:
             yield (
                 f"must-pass list {wanted.name} is not satisfied: "

@@ -45,8 +45,8 @@ _HOLES = {
 _ORDER = {kind: place for place, kind in enumerate(HoleKind)}
 _ABSENT = {
     HoleKind.NOT_COLLECTED: "the runs of these machines have no such case",
-    HoleKind.DESELECTED: "options of the run left it out",
-    HoleKind.OTHER_SHARD: "it is in another shard of the run, which is not here",
+    HoleKind.DESELECTED: "excluded by the options of the run",
+    HoleKind.OTHER_SHARD: "it is in another shard of the run, which is missing here",
 }
 #: The fact with the version of the harness.
 HARNESS = "harness"
@@ -159,7 +159,7 @@ class Fleet:
             by_start.setdefault(run.summary.print[:4], []).append(run.summary.name)
         for first, *others in by_start.values():
             for other in others:
-                yield f"{other} began as {first} did, and its journal differs: is it an older copy? both count"
+                yield f"{other} began as {first} did, but its journal differs, so it may be an older copy: both count"
 
 
 def _without_cases(summary: RunSummary) -> RunSummary:

@@ -382,7 +382,7 @@ def _unexplained(summary: Summary) -> Iterator[str]:
     status = summary.run_exit_status()
     if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
         return
-    yield f"it ended with exit status {status}, and no case and no finding says why: read the output of pytest"
+    yield f"it ended with exit status {status}, and no case or finding explains it: read the output of pytest"
 
 
 def _finding(event: events.Finding) -> RunFinding:

@@ -127,6 +127,6 @@ def _named(row: BreakRow) -> str:
     if row.unusable:
         return row.unusable
     if not row.caught_by:
-        stumbled = f"; {len(row.stumbled)} failed of the break itself" if row.stumbled else ""
+        stumbled = f"; {len(row.stumbled)} failed because of the break itself" if row.stumbled else ""
         return f"{row.breaks} ({format_count(len(row.ran), 'case')} ran{stumbled})"
     return list_first([f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in row.caught_by.items()], _SHOWN)

@@ -52,7 +52,7 @@ def ran(*lines: build.Line, **facts: Any) -> list[build.Line]:
             [build.run(), build.collected(A), build.finish(A, Outcome.GATED), build.end(exit_status=5)],
             "empty",
             "Nothing ran",
-            "No case ran to a verdict: 1 case, none of them red.",
+            "No case has a verdict: 1 case, none of them red.",
         ),
         (
             ran(build.finish(A), build.finish(B), build.end(exit_status=1)),

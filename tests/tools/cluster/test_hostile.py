@@ -59,7 +59,7 @@ def test_lies_about_the_cases_of_others(lie: str, tmp_path: Path) -> None:
 def test_what_is_not_of_the_protocol_ends_the_connection(tmp_path: Path) -> None:
     ended = Ended(tmp_path / "run", "", "nonsense")
     assert [finding.kind for finding in ended.ledger.findings] == ["node_lost"]
-    assert "it said" in ended.ledger.findings[0].message
+    assert "it sent" in ended.ledger.findings[0].message
     assert {*ended.whose().values()} == {("n0", "passed")}
 
 
@@ -74,7 +74,7 @@ def test_an_end_without_a_last_word_is_a_loss(tmp_path: Path) -> None:
 def test_a_node_with_another_torch_takes_no_part(tmp_path: Path) -> None:
     ended = Ended(tmp_path / "run", "", "", "other")
     assert [finding.kind for finding in ended.ledger.findings] == ["unlike_node"]
-    assert "node n2 takes no part" in ended.ledger.findings[0].message
+    assert "node n2 is excluded" in ended.ledger.findings[0].message
     assert "torch is '1', that of most is '2'" in ended.ledger.findings[0].message
     assert {host for host, _ in ended.whose().values()} == {"n0", "n1"}
 

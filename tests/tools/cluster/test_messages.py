@@ -33,7 +33,7 @@ BAD = [
 
 @pytest.mark.parametrize("line", BAD)
 def test_what_is_not_of_the_protocol_is_refused(line: bytes) -> None:
-    with pytest.raises(LinkProtocolError, match="it said"):
+    with pytest.raises(LinkProtocolError, match="it sent"):
         messages.to_head(line)
 
 
@@ -99,7 +99,7 @@ def test_banners_before_the_first_word_are_no_words(tmp_path: Path) -> None:
 def test_noise_after_the_first_word_is_a_fault(tmp_path: Path) -> None:
     link = linked(HELLO + SAY + 'print("oops")', tmp_path)
     link.process.stdin.write(link.token.encode() + b"\n")  # type: ignore[union-attr]
-    with pytest.raises(LinkProtocolError, match="it said b'oops'"):
+    with pytest.raises(LinkProtocolError, match="it sent b'oops'"):
         heard(link)
     link.close()
 

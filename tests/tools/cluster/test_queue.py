@@ -189,7 +189,7 @@ def test_a_node_that_is_stuck_is_lost() -> None:
         if actions:
             break
     assert now == 105
-    assert Drop("a", "it said nothing of its cases for 104 s") in actions
+    assert Drop("a", "it sent nothing about its cases for 104 s") in actions
 
 
 NODES = ("a", "b", "c")

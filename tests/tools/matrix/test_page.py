@@ -41,7 +41,7 @@ def test_without_scripts_the_page_has_classes_holes_machines_and_doubts(tmp_path
         "2 cases red somewhere",
         "8 runs on 8 machines: 2 of 3 cases are red or flaky somewhere. 1 one driver 1 one device",
         "driver 580.1 Red in all 3 runs with driver 580.1, and in none of the 4 other runs.",
-        "Cannot be told apart from: host n2; a flake.",
+        "Cannot be distinguished from: host n2; a flake.",
         "Next: Run it again on device GPU-n2: it was bad only once.",
         "suite files sha256:555555555555 7 n2, n4, n6, n1, n3, n8, n5 sha256:00 1 n7",
         "n8: it did not finish",
