@@ -156,7 +156,7 @@ def compare(
     in-place changes do not matter. Return the counts of the second run, which must capture something. Raise
     AssertionError with the position if the values differ.
     """
-    with private.compiler_unheard():
+    with private.compiler_warnings_ignored():
         expected = run(work)
     with compiled_backward(backend, dynamic, fullgraph=fullgraph) as recording:
         actual = run(work)

@@ -172,7 +172,7 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     assert made.findings == len(KINDS)
     made.close()
     said: list[str] = []
-    assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
+    assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, log=said.append) == EXIT_RED
     kept = [event for event in reader.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
     assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
     return "\n".join(said)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from harness.backends.table import parse_device
-from harness.configuration.neighbours import IN_PROCESS_OPTIONS
+from harness.configuration.other_plugins import IN_PROCESS_OPTIONS
 from harness.configuration.under import CALL_WRAPPERS
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome

@@ -508,7 +508,7 @@ class Run:
         """Note a failed write. The run ends with the status of an internal error."""
         if not self.failure:
             self.failure = problem
-            self.signals.ask("stopped since the run cannot be recorded")
+            self.signals.request_stop("stopped since the run cannot be recorded")
 
     @property
     def failure_text(self) -> str:

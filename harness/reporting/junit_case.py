@@ -98,7 +98,7 @@ class CaseWriter:
         if verdict.decided is not None:
             lines += self._detail(verdict.decided.detail)
         if not self.flavour.interim and tag != "skipped":
-            lines += self._told(verdict.earlier)
+            lines += self._described(verdict.earlier)
         message = single_line(verdict.message) or str(verdict.outcome)
         return _with_text(_RESULTS[tag](message, str(verdict.outcome)), _block(lines))
 
@@ -109,7 +109,7 @@ class CaseWriter:
             kind = xunit2.RerunError if attempt.outcome in _ERRORS else xunit2.RerunFailure
         element = kind(single_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
         # The stack trace comes before the outputs: the schema requires this order.
-        element.append(xunit2.StackTrace(_block(self._told([attempt])[1:])))
+        element.append(xunit2.StackTrace(_block(self._described([attempt])[1:])))
         element.extend(self._captured(SystemOut, attempt.stdout, 1))
         element.extend(self._captured(SystemErr, _errors(attempt), 1))
         return element
@@ -117,7 +117,7 @@ class CaseWriter:
     def _facts(self, attempt: Finish) -> Iterable[str]:
         return attempt.notes if self.imported else _attempt_lines(attempt)
 
-    def _told(self, attempts: Iterable[Finish]) -> list[str]:
+    def _described(self, attempts: Iterable[Finish]) -> list[str]:
         """Return attempts as lines, each after an empty line."""
         lines = []
         for attempt in attempts:
@@ -130,7 +130,7 @@ class CaseWriter:
     ) -> list[Any]:
         """Return the output of an attempt, followed by lines of the harness."""
         # Output, not a property, because the strict schema allows no properties of a case.
-        more = self._told(earlier)
+        more = self._described(earlier)
         for grown in repeated(verdict.case, levels) if levels else ():
             more += [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown.grows else []
         more += [f"KEEPS {single_line(attempt.keeps)}"] if attempt.keeps else []

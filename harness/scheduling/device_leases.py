@@ -90,11 +90,11 @@ class DeviceLeases:
         memory: Mapping[str, int] | None = None,
         limit: float = LIMIT,
         first_word: float = FIRST_WORD,
-        tell: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`folder`: the folder of the board; None for devices that need no leases, because each process has its own.
 
-        `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `tell` is called with a line about
+        `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `log` is called with a line about
         a wait of at least `first_word` seconds.
         """
         self._folder = folder or Path()
@@ -103,7 +103,7 @@ class DeviceLeases:
         self._memory = dict(memory or {})
         self._limit = limit
         self._first_word = first_word
-        self._tell = tell
+        self._log = log
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._alive: int | None = None
         self._pipe: int | None = None
@@ -237,7 +237,7 @@ class DeviceLeases:
             who = holder.partition("\n")[0] or "another worker"
             if message_due:
                 took = now - wait.begun
-                self._tell(f"worker {self._worker} has waited {took:.0f} s for device {device}, which {who} holds")
+                self._log(f"worker {self._worker} has waited {took:.0f} s for device {device}, which {who} holds")
             if over:
                 raise NoDeviceError(
                     f"device {device} did not become free: {who} has held it for over {self._limit:.0f} s; "

@@ -70,7 +70,7 @@ def _write_all(line: bytes, pipes: set[Path]) -> set[Path]:
 
 
 class StopListener:
-    """The receiving end of one supervisor. Poll it for reading, and call `heard` after each poll."""
+    """The receiving end of one supervisor. Poll it for reading, and call `receive` after each poll."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class StopListener:
     def fileno(self) -> int:
         return self._descriptor
 
-    def heard(self) -> StopRequest | None:
+    def receive(self) -> StopRequest | None:
         """Return the latest request, or None."""
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -92,12 +92,12 @@ class StopListener:
 
     @property
     def known(self) -> StopRequest | None:
-        """The latest request that `heard` returned, or None. Does not look for a new one."""
+        """The latest request that `receive` returned, or None. Does not look for a new one."""
         return self._stop
 
     def refuse(self) -> None:
         """Raise StoppedError if there is a request. Call this before new work begins."""
-        stop = self.heard()
+        stop = self.receive()
         if stop is not None:
             raise StoppedError(stop.reason)
 

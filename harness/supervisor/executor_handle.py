@@ -199,7 +199,7 @@ class ExecutorHandle:
         #: By case and meter, the growth of the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
         #: The changes to the session by the teardown of the last fixtures.
-        self.told_session = SessionNews()
+        self.exit_news = SessionNews()
         self.temp = temp
         #: pytest's base folder of ``tmp_path``. All executors of the run on this host have the same parent folder, as
         #: with xdist: fixtures use a lock there to make what they all share.
@@ -301,7 +301,7 @@ class ExecutorHandle:
 
         With `obey_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """
-        stop = self._link.stop.heard() if obey_stop else None
+        stop = self._link.stop.receive() if obey_stop else None
         over = False
         while True:
             if stop is not None:
@@ -334,8 +334,8 @@ class ExecutorHandle:
                         self._link.pump()
                         self._check_exit()
                     else:  # also without `obey_stop`: this empties the pipe, so that the next poll can wait
-                        heard = self._link.stop.heard()
-                        stop = heard if obey_stop else None
+                        latest = self._link.stop.receive()
+                        stop = latest if obey_stop else None
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED
@@ -354,7 +354,7 @@ class ExecutorHandle:
         With `at_once`, and after a request to stop without grace, use the last step only. Raises ZygoteError, also if
         the zygote did not send the signals: then the state of the executor is unknown, and the zygote is killed.
         """
-        stop = self._link.stop.heard()
+        stop = self._link.stop.receive()
         at_once = at_once or (stop is not None and not stop.grace)
         for number, grace in LADDER[-1:] if at_once else LADDER:
             if self.exit_status is not None:

@@ -325,7 +325,7 @@ def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
     holder = DeviceLeases(tmp_path, worker="gw1")
     holder.take(Claim("GPU-b"))
     reported: list[str] = []
-    waiter = DeviceLeases(tmp_path, worker="gw2", limit=0.0, first_word=0.0, tell=reported.append)
+    waiter = DeviceLeases(tmp_path, worker="gw2", limit=0.0, first_word=0.0, log=reported.append)
     with pytest.raises(NoDeviceError) as caught:
         waiter.take(Claim("GPU-a", ("GPU-b",), 2))
     who = f"worker gw1 (process {os.getpid()})"
@@ -340,7 +340,7 @@ def test_a_short_wait_is_not_reported(tmp_path: Path) -> None:
     holder.take(Claim("a"))
     reported: list[str] = []
     with pytest.raises(NoDeviceError):
-        DeviceLeases(tmp_path, limit=0.0, tell=reported.append).take(Claim("a"))
+        DeviceLeases(tmp_path, limit=0.0, log=reported.append).take(Claim("a"))
     assert reported == []
 
 

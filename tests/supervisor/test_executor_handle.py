@@ -91,7 +91,7 @@ class NoStop:
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
 
-    def heard(self) -> None:
+    def receive(self) -> None:
         return None
 
     def fileno(self) -> int:

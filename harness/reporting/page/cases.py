@@ -52,7 +52,7 @@ class Attempt:
     files: str = ""
 
     @property
-    def company(self) -> str:
+    def context(self) -> str:
         """A text that says whether the process had run other cases before."""
         return "alone" if self.alone else "after other cases"
 

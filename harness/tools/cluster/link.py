@@ -34,7 +34,7 @@ class Link:
         self.log = log
         self.token = secrets.token_hex(16)
         self.greeted = False
-        self.said_bye = False
+        self.got_bye = False
         self._program = command[0]
         self._noise = 0
         self._buffer = LineBuffer()
@@ -50,7 +50,7 @@ class Link:
         os.set_blocking(self.source, False)
         os.set_blocking(self.target, False)
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         """Send a message, now or when the child reads again.
 
         Raise LinkProtocolError if the child does not read at all.
@@ -77,7 +77,7 @@ class Link:
         """Whether data waits to be sent."""
         return bool(self._waiting)
 
-    def hear(self) -> list[ToHead] | None:
+    def receive(self) -> list[ToHead] | None:
         """Return the messages of the agent; None at the end of its stream. Raise LinkProtocolError.
 
         Output before the first message with the head's token is not from the agent, and is skipped.
@@ -90,14 +90,14 @@ class Link:
             data = b""
         if not data:
             return None
-        heard: list[ToHead] = []
+        received: list[ToHead] = []
         for line in self._buffer.feed(data):
             if self.greeted:
-                heard.append(messages.to_head(line))
+                received.append(messages.to_head(line))
             elif (hello := self._greeting(line)) is not None:
                 self.greeted = True
-                heard.append(hello)
-        return heard
+                received.append(hello)
+        return received
 
     def _greeting(self, line: bytes) -> Hello | None:
         self._noise += len(line)

@@ -46,14 +46,14 @@ class NodeState(Enum):
 class Node:
     """The known state of a node.
 
-    `heard`, `moved`: times of its last message, and of its last message about cases. `since`: when it was started.
+    `seen`, `moved`: times of its last message, and of its last message about cases. `since`: when it was started.
     `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take. `leased`: the job of each
     case that it has. `gated`: the cases that it cannot run, each with the reason.
     """
 
     name: str
     state: NodeState = NodeState.STARTING
-    heard: float = 0.0
+    seen: float = 0.0
     since: float = 0.0
     moved: float = 0.0
     workers: int = 1
@@ -212,7 +212,7 @@ class CaseQueue:
         `stuck`: a node with cases is lost after this many seconds without a message about them. `last_word`: seconds
         within which a node must end on request. `second_looks`: how many red cases may run again on another device.
         """
-        self.nodes = {name: Node(name, heard=now, since=now, moved=now) for name in nodes}
+        self.nodes = {name: Node(name, seen=now, since=now, moved=now) for name in nodes}
         self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
         self._looks_left = second_looks
         self.jobs: list[Job] = []
@@ -237,9 +237,9 @@ class CaseQueue:
 
     # Events of nodes.
 
-    def heard(self, name: str, now: float) -> None:
+    def seen(self, name: str, now: float) -> None:
         """Note a message of a node."""
-        self.nodes[name].heard = now
+        self.nodes[name].seen = now
 
     def ready(
         self, name: str, now: float, *, workers: int, gated: Mapping[int, str], kinds: Mapping[str, str]
@@ -313,9 +313,9 @@ class CaseQueue:
         for node in self.nodes.values():
             if node.state is NodeState.GONE:
                 continue
-            limit = self._start_limit if node.heard == node.since else self._silence
-            if now - node.heard > limit:
-                actions += self.lost(node.name, f"it sent nothing for {now - node.heard:.0f} s")
+            limit = self._start_limit if node.seen == node.since else self._silence
+            if now - node.seen > limit:
+                actions += self.lost(node.name, f"it sent nothing for {now - node.seen:.0f} s")
             elif (node.leased or node.state is NodeState.STARTING) and now - node.moved > self._stuck:
                 actions += self.lost(node.name, f"it sent nothing about its cases for {now - node.moved:.0f} s")
             elif node.state is NodeState.QUITTING and now - node.moved > self._last_word:

@@ -241,22 +241,22 @@ def run_orders(
     *,
     device: str,
     first: bool,
-    tell: Callable[[str], object],
+    log: Callable[[str], object],
 ) -> OrdersCampaign:
     """Run the cases without a fault and with each fault, and update the record in `results` after each fault.
 
     `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
-    kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line per run. Raise
+    kind of device. With `first`, a run with a fault ends at its first red case. `log` gets a line per run. Raise
     CampaignError if no case passes without a fault.
     """
     clean = tally_cases(run(CLEAN))
-    tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
+    log(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
     campaign = OrdersCampaign(len(clean.passed), clean.wrong, (), device)
     for number, injection in enumerate(injections, 1):
         new = _with_fault(injection, clean, run, fault_catalogue(device)[injection.name], first=first)
-        tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
+        log(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
         rest = tuple(map(str, injections[number:]))
         campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
         write_atomically(results / TABLE, orders_text(campaign).encode("utf-8", "backslashreplace"))

@@ -93,7 +93,7 @@ def test_an_attempt_has_all_that_is_known_of_it() -> None:
         ("Standard error", "red words"),
     ]
     (flaky,) = (case for case in page.cases if case.outcome is Outcome.FLAKY)
-    assert [(each.outcome, each.company) for each in flaky.attempts] == [
+    assert [(each.outcome, each.context) for each in flaky.attempts] == [
         (Outcome.CRASHED, "after other cases"),
         (Outcome.PASSED, "alone"),
     ]

@@ -117,7 +117,7 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
     found = read_summary(runs.write(tmp_path / "r", written))
     assert isinstance(found, RunSummary)
     ledger = build.ledger(*written)
-    said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
+    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
     assert set(said.values()) > {Outcome.FLAKY, Outcome.LOST, Outcome.WAIVED, Outcome.NOT_RUN, Outcome.TIMEOUT}
 
@@ -162,7 +162,7 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
     with tempfile.TemporaryDirectory() as folder:
         found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
     assert isinstance(found, RunSummary)
-    said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
+    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
     ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
 

@@ -46,7 +46,7 @@ def test_a_fault_that_occurred_and_reddened_nothing_is_missed(
         assert (name, device, tuple(cases)) == (entry.name if entry else f"{CLEAN}-soft", "soft", fault.suites)
         return with_it if entry else ledger(Outcome.PASSED)
 
-    table = run_mutations([fault], run, {}, jobs=1, tell=lambda _: None)
+    table = run_mutations([fault], run, {}, jobs=1, log=lambda _: None)
     assert table.missed == missed
     assert dict(table.unusable) == unusable
 
@@ -65,7 +65,7 @@ def test_an_error_of_the_break_itself_is_no_catch(
     broken = Break("off", "is off", ("suites/streams/test_pace.py",), apply=lambda: None, shows=lambda: 1)
     with_it = ledger(Outcome.FAILED, message=message)
     table = run_mutations(
-        [broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, tell=lambda _: None
+        [broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, log=lambda _: None
     )
     (row,) = table.rows
     assert (dict(row.caught_by), dict(row.stumbled)) == (caught, stumbled)
