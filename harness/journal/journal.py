@@ -80,7 +80,7 @@ class Journal:
         try:
             event = {"event": event["event"], "t": clock.now(), **event}
             if not line_check.is_plain_event(event):
-                event = line_check.mended_event(json.loads(_encode_any(event)))
+                event = line_check.repaired_event(json.loads(_encode_any(event)))
             return encode_line(event)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error

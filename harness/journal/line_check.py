@@ -59,7 +59,7 @@ def _fits(wanted: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is wanted
 
 
-def mended_event(event: Mapping[str, Any]) -> dict[str, Any]:
+def repaired_event(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the event, which must be JSON, without the values that readers refuse.
 
     Raise ValueError if a required value of the line is refused.

@@ -34,7 +34,7 @@ VARIABLE = "HARNESS_LEASE_DIR"
 #: that long: it ends its lease after each case if another worker waits.
 LIMIT = 3600.0
 #: Seconds of waiting before the first message. Each further message comes when the wait has doubled.
-FIRST_WORD = 30.0
+FIRST_MESSAGE = 30.0
 #: Maximum seconds of one wait, between two checks for dead processes and for a request to stop the run.
 _LONGEST_WAIT = 1.0
 _BOARD = "board.json"
@@ -57,12 +57,12 @@ class LeaseWait:
     has no limit.
     """
 
-    def __init__(self, now: float, holder: str, *, limit: float, first_word: float) -> None:
+    def __init__(self, now: float, holder: str, *, limit: float, first_message: float) -> None:
         """`holder` is a text that changes with each new hold of the device."""
         self.begun = self._since = now
         self._holder = holder
         self._limit = limit
-        self._next_message = now + first_word
+        self._next_message = now + first_message
 
     @property
     def next_look(self) -> float:
@@ -89,20 +89,20 @@ class DeviceLeases:
         worker: str = "main",
         memory: Mapping[str, int] | None = None,
         limit: float = LIMIT,
-        first_word: float = FIRST_WORD,
+        first_message: float = FIRST_MESSAGE,
         log: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`folder`: the folder of the board; None for devices that need no leases, because each process has its own.
 
         `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `log` is called with a line about
-        a wait of at least `first_word` seconds.
+        a wait of at least `first_message` seconds.
         """
         self._folder = folder or Path()
         self._shared = folder is not None
         self._worker = worker
         self._memory = dict(memory or {})
         self._limit = limit
-        self._first_word = first_word
+        self._first_message = first_message
         self._log = log
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._alive: int | None = None
@@ -222,7 +222,7 @@ class DeviceLeases:
         assert self._pipe is not None
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        wait = LeaseWait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_word=self._first_word)
+        wait = LeaseWait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_message=self._first_message)
         while True:
             poll.poll(max(0.0, min(_LONGEST_WAIT, wait.next_look - clock.monotonic())) * 1000)
             with contextlib.suppress(BlockingIOError):

@@ -283,7 +283,7 @@ class ExecutorHandle:
         if answer is NoMessage.DEADLINE:
             self.kill()
         how = f"was not ready after {START_LIMIT:g} s" if answer is NoMessage.DEADLINE else "ended before it was ready"
-        details = f"the log ends with:\n{self._link.last_words()}"
+        details = f"the log ends with:\n{self._link.last_output()}"
         if self.harness_error is not None:
             details = f"the harness failed in it:\n{self.harness_error.traceback}"
         self.close()
@@ -401,7 +401,7 @@ class ExecutorHandle:
         outputs = self.outputs
         silent = not self._sent_message and not outputs.facts.size() and outputs.phases.is_clear
         if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
-            log = f"the zygote's log ends with:\n{self._link.last_words()}"
+            log = f"the zygote's log ends with:\n{self._link.last_output()}"
             self.harness_error = RemoteFailure("the executor ended before it could report an error", log)
 
     def _check_exit(self) -> None:

@@ -407,7 +407,7 @@ class Worker:
             worker=self.name,
             memory={device.uuid: device.memory for device in self._inventory.usable if device.memory},
             limit=max(device_leases.LIMIT, longest) * self.context.timeout_multiplier,
-            first_word=device_leases.FIRST_WORD * self.context.timeout_multiplier,
+            first_message=device_leases.FIRST_MESSAGE * self.context.timeout_multiplier,
             log=self._log_wait,
         )
 

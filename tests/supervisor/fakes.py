@@ -207,7 +207,7 @@ class FakeZygote:
                 return message
         return None
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return "what the log ends with"
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class Head:
             start_limit=wanted.start_limit,
             now=time.monotonic(),
             stuck=wanted.stuck,
-            last_word=wanted.last_word,
+            end_limit=wanted.end_limit,
             second_looks=wanted.second_looks,
         )
         self._selector = selectors.DefaultSelector()
@@ -567,7 +567,7 @@ class Head:
         """Drop a lost node. If it wakes up again, stop it, and record its messages as late."""
         member.lost = True
         name = member.host.name
-        words = member.link.last_words()
+        words = member.link.last_output()
         text = f"{why}{f' ({words})' if words and words not in why else ''}"
         self._note(name, "lost", text)
         self._finding("node_lost", f"node {name} was lost: {text}", name)

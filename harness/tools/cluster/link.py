@@ -120,10 +120,10 @@ class Link:
         except subprocess.TimeoutExpired:
             self.kill()
             return f"{self._program} closed the connection and did not end"
-        words = self.last_words()
+        words = self.last_output()
         return f"{self._program} ended with {format_exit_code(status)}{f': {words}' if words else ''}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last line of its standard error."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -202,18 +202,18 @@ class CaseQueue:
         start_limit: float,
         now: float,
         stuck: float = math.inf,
-        last_word: float = math.inf,
+        end_limit: float = math.inf,
         second_looks: int = 0,
     ) -> None:
         """`silence`: a node without a message for this many seconds is lost.
 
         `start_limit`: seconds until its first message.
 
-        `stuck`: a node with cases is lost after this many seconds without a message about them. `last_word`: seconds
+        `stuck`: a node with cases is lost after this many seconds without a message about them. `end_limit`: seconds
         within which a node must end on request. `second_looks`: how many red cases may run again on another device.
         """
         self.nodes = {name: Node(name, seen=now, since=now, moved=now) for name in nodes}
-        self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
+        self._silence, self._start_limit, self._stuck, self._end_limit = silence, start_limit, stuck, end_limit
         self._looks_left = second_looks
         self.jobs: list[Job] = []
         self._is_loaded = False
@@ -318,8 +318,8 @@ class CaseQueue:
                 actions += self.lost(node.name, f"it sent nothing for {now - node.seen:.0f} s")
             elif (node.leased or node.state is NodeState.STARTING) and now - node.moved > self._stuck:
                 actions += self.lost(node.name, f"it sent nothing about its cases for {now - node.moved:.0f} s")
-            elif node.state is NodeState.QUITTING and now - node.moved > self._last_word:
-                actions += self.lost(node.name, f"it did not end within {self._last_word:.0f} s")
+            elif node.state is NodeState.QUITTING and now - node.moved > self._end_limit:
+                actions += self.lost(node.name, f"it did not end within {self._end_limit:.0f} s")
         return [*actions, *self._go_on()]
 
     # Events of jobs.

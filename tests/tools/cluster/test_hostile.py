@@ -21,10 +21,10 @@ FAKE = Path(__file__).with_name("fake_agent.py")
 class Ended:
     """The result of a run with one honest and one lying agent."""
 
-    def __init__(self, run_dir: Path, *lies: str, last_word: float = 600.0) -> None:
+    def __init__(self, run_dir: Path, *lies: str, end_limit: float = 600.0) -> None:
         run_dir.mkdir()
         hosts = [Host(f"n{at}", (sys.executable, str(FAKE), f"n{at}", lie)) for at, lie in enumerate(lies)]
-        wanted = ClusterRequest((), ("harness",), "/", run_dir, "r", last_word=last_word, second_looks=0)
+        wanted = ClusterRequest((), ("harness",), "/", run_dir, "r", end_limit=end_limit, second_looks=0)
         self.said: list[str] = []
         self.head = Head(wanted, hosts, self.said.append)
         self.head.run()
@@ -80,7 +80,7 @@ def test_a_node_with_another_torch_takes_no_part(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
-    ended = Ended(tmp_path / "run", "", "stays", last_word=1.0)
+    ended = Ended(tmp_path / "run", "", "stays", end_limit=1.0)
     assert len(ended.whose()) == 6
     assert "it did not end" in ended.ledger.findings[0].message
 
