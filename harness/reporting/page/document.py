@@ -17,6 +17,7 @@ from harness.journal import journal
 from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
 from harness.reporting.page.model import IN_FULL, Page, duration_text
+from harness.reporting.text_limits import MOST_TEXT
 
 #: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
@@ -45,6 +46,7 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
         links=[(journal.FILE_NAME, "journal"), (junit.FILE_NAME, "JUnit")] if beside else [],
         beside=beside,
         plots=data.MOST_PLOTS,
+        most_text=MOST_TEXT,
     )
     # Lone surrogates are shown as badges everywhere, so UTF-8 can encode the text.
     return text.encode("utf-8")
