@@ -72,14 +72,14 @@ class FakeExecutor:
         self._thread.start()
 
     @property
-    def asked(self) -> str:
+    def last_request(self) -> str:
         """The request that it has to answer."""
         return self.requests[-1]
 
-    def say(self, op: str, **more: Any) -> None:
+    def send(self, op: str, **more: Any) -> None:
         self._channel.send({"op": op, **more})
 
-    def say_raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         self._channel.socket.sendall(data)
 
     def report(self, *phases: str) -> None:
@@ -103,7 +103,7 @@ class FakeExecutor:
     def pass_case(self, **more: Any) -> None:
         """Do what an executor does for a passing case."""
         self.report("setup", "call", "teardown")
-        self.say("done", suspicions={}, **more)
+        self.send("done", suspicions={}, **more)
 
     def exit(self, status: int, swept: Sequence[str] = ()) -> None:
         """End; the zygote reports it to the supervisor."""
