@@ -314,7 +314,7 @@ def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
         "profile": run.profile,
         "hardware": run.hardware,
         "must_pass": "; ".join(result.text for result in summary.lists),
-        "journal": "; ".join(summary.oddities.remarks),
+        "journal": "; ".join(summary.read_problems.remarks),
     }
 
 

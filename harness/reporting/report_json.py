@@ -221,7 +221,7 @@ def report_json_chunks(results: Results, facts: Mapping[str, Any] | None) -> Ite
 
 
 def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Report:
-    run, end, odd, cost = summary.run, summary.end, summary.oddities, summary.cost
+    run, end, odd, cost = summary.run, summary.end, summary.read_problems, summary.cost
     return Report(
         schema=SCHEMA,
         run=None if run is None else _run(summary),

@@ -361,4 +361,4 @@ def test_a_line_that_comes_twice_counts_once() -> None:
     assert account.verdicts[0].finishes == once.verdicts[0].finishes
     assert account.verdicts[0].started == 2
     assert account.cost.retries == once.cost.retries
-    assert account.oddities.doubled_lines == 4
+    assert account.read_problems.doubled_lines == 4

@@ -24,7 +24,7 @@ from harness.journal.decision import Decision, decide_outcome, not_run_message, 
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Collected, Event, Finish, MergedShard, Reopened, RunStarted, Start
 from harness.journal.journal import JournalError
-from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
+from harness.journal.ledger import CollectedList, ReadProblems, RunTally, Summary
 from harness.journal.reader import Damaged, Unknown, stream_journal
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
@@ -291,7 +291,7 @@ class _Reader:
         assert run is not None  # `read_summary` has checked this
         result_numbers, results, troubles = self._verdicts()
         unknown = sum(self._unknown.values())
-        known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
+        known_of = self._tally.summary(ReadProblems(self._damages, unknown, self._doubled, tuple(self._damaged)))
         status = known_of.run_exit_status()
         versions = (facts or {}).get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
