@@ -15,8 +15,7 @@ from junitparser import Attr, Error, Failure, Skipped, SystemErr, SystemOut, xun
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
 from harness.journal.events import Finding, Finish, Levels
-from harness.journal.verdicts import Verdict
-from harness.protocol.exit_text import format_executor_exit
+from harness.journal.verdicts import Verdict, executor_end
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
@@ -186,10 +185,10 @@ def _attempt_lines(attempt: Finish) -> Iterable[str]:
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
     place = "alone" if attempt.alone else "after other cases"
     yield f"attempt {attempt.attempt} ({place}) on {where}, devices {devices}, seed {attempt.seed}"
-    if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
-        yield f"the executor ended with {format_executor_exit(attempt.exit_status, attempt.outcome)}"
+    if end := executor_end(attempt):
+        yield end
     if attempt.gate is not None:
-        yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
+        yield f"requires {attempt.gate.text}"
     yield from attempt.notes
 
 

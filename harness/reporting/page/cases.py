@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from harness.core.outcome import Outcome
 from harness.core.text import truncate_middle
 from harness.journal.events import Finish, Start
-from harness.journal.verdicts import Verdict
-from harness.protocol.exit_text import format_executor_exit
+from harness.journal.verdicts import Verdict, executor_end
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
 from harness.reporting.text_limits import GREEN_SHARE
@@ -196,13 +195,12 @@ def _lost(start: Start, ends: Mapping[str, float], axis: Axis) -> Attempt:
 
 
 def _attempt_facts(finish: Finish) -> Iterable[str]:
-    if finish.exit_status or (finish.exit_status == 0 and finish.outcome.breaks_executor):
-        yield f"the executor ended with {format_executor_exit(finish.exit_status, finish.outcome)}"
+    if end := executor_end(finish):
+        yield end
     for name, value in finish.properties:
         yield inert.inert_line(f"property {name} = {value}")
     if finish.gate is not None:
-        gate = finish.gate
-        yield inert.inert_line(f"requires {gate.capability}: wanted {gate.wanted}, found {gate.found}")
+        yield inert.inert_line(f"requires {finish.gate.text}")
     if finish.ruling is not None:
         source = f" ({finish.ruling.source})" if finish.ruling.source else ""
         yield inert.inert_line(f"ruled {finish.ruling.outcome}{source}: {finish.ruling.text}")
