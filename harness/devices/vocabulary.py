@@ -56,8 +56,8 @@ VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
         ValueKind.TEXT,
         "what the case runs on: a GPU, a simulated GPU, a software device, the cpu, or a registered device by its "
-        "kind (docs/backends.md). Every machine has a cpu; a simulated GPU meets `cuda` too, since torch does not tell "
-        "them apart",
+        "kind (docs/backends.md). Every machine has a cpu; a simulated GPU meets `cuda` too, since torch does not "
+        "distinguish them",
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.detect_kind,
