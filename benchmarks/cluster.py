@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.tools.cluster.fake_agent import attempt, open_session, say
+from tests.tools.cluster.fake_agent import attempt, open_session, send
 
 _WORKERS = 8
 #: The average seconds of a case in `suites/` (2026-11-23).
@@ -56,26 +56,26 @@ def node(name: str, count: int) -> None:
     while True:
         while b"\n" not in data:
             if not select.select([0], [], [], 1.0)[0]:
-                say("beat")
+                send("beat")
                 continue
             data += os.read(0, 1 << 20) or b'{"say":"quit"}\n'
         line, _, data = data.partition(b"\n")
         message = json.loads(line)
         match message["say"]:
             case "begin":
-                say(
+                send(
                     "hello", version=message["version"], token=message["token"], host=name, pid=os.getpid(), harness="0"
                 )
                 open_session(name, cases, workers=_WORKERS, device=name)
             case "give":
                 for each in message["cases"]:
-                    say("lines", lines=attempt(cases[each["case"]], "passed", device=name))
-                    say("done", case=each["case"])
-                say("want", cases=len(message["cases"]))
+                    send("lines", lines=attempt(cases[each["case"]], "passed", device=name))
+                    send("done", case=each["case"])
+                send("want", cases=len(message["cases"]))
             case "end":
-                say("session_over", status=0, output="")
+                send("session_over", status=0, output="")
             case "quit":
-                say("bye", sessions=1, cases=1)
+                send("bye", sessions=1, cases=1)
                 return
 
 

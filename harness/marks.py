@@ -16,7 +16,7 @@ MARKERS = (
     "leaks(reason, *, link, kind='leaked'): a waiver for a known leak or, with kind='contaminated', for known changed "
     "state; the case is red if it no longer leaks or changes state",
     "keeps(reason, *, tensors, host, pinned): the code under test keeps memory for good on every run: at most so many "
-    "tensors, host memory ('64KiB') and pinned memory a run; without any of these, tensors and host memory without "
+    "tensors, host memory ('64KiB') and pinned memory per run; without any of these, tensors and host memory without "
     "limit; everything else is still checked",
     "extended: the case is not part of the default run; --extended, a profile with `extended: true`, --operators and "
     "the id of the case on the command line select it",

@@ -34,7 +34,7 @@ _OF_THE_COMPILER: tuple[tuple[str, type[Warning]], ...] = (
 
 
 @contextmanager
-def compiler_unheard() -> Iterator[None]:
+def compiler_warnings_ignored() -> Iterator[None]:
     """Ignore the warnings that torch's compiler causes itself.
 
     These warnings concern gradients that it reads while tracing, old functions in modules that inductor imports, a
@@ -52,10 +52,21 @@ def reset_compiler() -> None:
     """Reset the compiler's state.
 
     With CUDA, this imports inductor (for the CUDA graph trees, which it resets too), and the modules whose warnings
-    `compiler_unheard` ignores.
+    `compiler_warnings_ignored` ignores.
     """
-    with compiler_unheard():
+    with compiler_warnings_ignored():
         torch.compiler.reset()
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Reset the compiler before and after the block, and ignore its warnings within."""
+    reset_compiler()
+    try:
+        with compiler_warnings_ignored():
+            yield
+    finally:
+        reset_compiler()
 
 
 @contextmanager
@@ -65,7 +76,7 @@ def enable(compile_graph: Compiler, *, any_size: bool = True) -> Iterator[None]:
     A capture is valid for any size. Without `any_size`, it is first valid for its own size, and becomes dynamic once
     another size occurs.
     """
-    with compiler_unheard(), reach("torch._dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
+    with compiler_warnings_ignored(), reach("torch._dynamo.compiled_autograd._enable")(compile_graph, dynamic=any_size):
         yield
 
 

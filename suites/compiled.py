@@ -116,12 +116,10 @@ def compiled_backward(
         given.append(_Given(function))
         return given[-1]
 
-    private.reset_compiler()
     try:
-        with private.enable(give(compile_graph)):
+        with private.fresh_compiler(), private.enable(give(compile_graph)):
             yield recording
     finally:
-        private.reset_compiler()
         for each in given:
             each.function = None
 
@@ -134,13 +132,9 @@ def compiling_backward() -> Iterator[Callable[[], int]]:
 
     Yield a function that returns the number of captures so far. The compiler is reset before and after.
     """
-    private.reset_compiler()
-    before = captured()
-    try:
-        with private.compiler_unheard(), private.config(compiled_autograd=True):
-            yield lambda: captured() - before
-    finally:
-        private.reset_compiler()
+    with private.fresh_compiler(), private.config(compiled_autograd=True):
+        before = captured()
+        yield lambda: captured() - before
 
 
 def captured() -> int:
@@ -162,7 +156,7 @@ def compare(
     in-place changes do not matter. Return the counts of the second run, which must capture something. Raise
     AssertionError with the position if the values differ.
     """
-    with private.compiler_unheard():
+    with private.compiler_warnings_ignored():
         expected = run(work)
     with compiled_backward(backend, dynamic, fullgraph=fullgraph) as recording:
         actual = run(work)

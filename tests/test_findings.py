@@ -28,6 +28,7 @@ from harness.reporting import terminal
 from harness.tools.cluster import run as cluster_run
 from harness.tools.cluster.record import ClusterRecord, SessionLines
 from harness.tools.evidence import manifest, record, verify
+from tests.journal import journals
 from tests.reporting import build
 
 HARNESS = Path(harness.__file__).parent
@@ -91,11 +92,7 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, made: list[build.Line]) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
-    with journal.Journal(folder / journal.FILE_NAME) as file:
-        file.append(*made)
-    return folder
+    return journals.write_bytes(folder, b"".join(journals.encoded(made)), ENVIRONMENT)
 
 
 def harness_(*words: object, status: int = EXIT_OK) -> str:
@@ -175,7 +172,7 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     assert made.findings == len(KINDS)
     made.close()
     said: list[str] = []
-    assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, say=said.append) == EXIT_RED
+    assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, log=said.append) == EXIT_RED
     kept = [event for event in reader.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
     assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
     return "\n".join(said)

@@ -60,13 +60,13 @@ class AcceleratorDefaults:
 
     def is_initialized(self, torch: ModuleType) -> bool:
         """Return the answer of the device's module. If it has none, return whether `enter` has used the devices."""
-        ask = self._function(torch, "is_initialized")
-        return bool(ask()) if ask is not None else self._type in _entered
+        query = self._function(torch, "is_initialized")
+        return bool(query()) if query is not None else self._type in _entered
 
     def device_count(self, torch: ModuleType) -> int:
         """Return how many devices this process sees."""
-        ask = self._function(torch, "device_count") or self._of_accelerator(torch, "device_count")
-        return 0 if ask is None else int(ask())
+        query = self._function(torch, "device_count") or self._of_accelerator(torch, "device_count")
+        return 0 if query is None else int(query())
 
     def synchronize(self, torch: ModuleType, index: int) -> None:
         """Wait for all work of a device.
@@ -111,10 +111,10 @@ class AcceleratorDefaults:
 
     def empty_cache(self, torch: ModuleType) -> None:
         """Return cached memory to the system. A device without a caching allocator has none."""
-        ask = self._function(torch, "empty_cache") or self._of_accelerator(torch, "empty_cache")
-        if ask is not None:
+        query = self._function(torch, "empty_cache") or self._of_accelerator(torch, "empty_cache")
+        if query is not None:
             with contextlib.suppress(RuntimeError):
-                ask()
+                query()
 
     def properties(self, torch: ModuleType, index: int) -> Mapping[str, Any]:
         """Return name, UUID and memory in bytes, as far as torch knows them."""

@@ -108,6 +108,16 @@ def is_kind(name: str) -> bool:
     return _KIND.fullmatch(name) is not None and name not in _TAKEN
 
 
+def parse_device(text: str) -> str:
+    """Return a value of ``--device``: ``auto`` or a kind, which this machine need not have.
+
+    Raise ValueError with the expected values.
+    """
+    if text != "auto" and not (is_kind(text) or text in BACKENDS):
+        raise ValueError(f"one of auto, {', '.join(known_kinds())}, or the kind of a device that torch knows")
+    return text
+
+
 @functools.cache  # 15 ms
 def registered_kinds() -> tuple[DeviceKind, ...]:
     """Return the kinds of the installed entry points. No entry point is imported."""

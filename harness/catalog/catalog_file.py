@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
 from harness.core.file_kind import FileKind
+from harness.core.models import first_problem
 
 _WRITTEN = "harness catalog --format json"
 
@@ -35,7 +36,4 @@ def read_catalog(path: Path) -> list[CatalogFileEntry]:
     try:
         return TypeAdapter(list[CatalogFileEntry]).validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        problem = f"{where}: {first['msg']}".removeprefix(": ")
-        raise CatalogFileError(f"{str(path)!r} is not an output of {_WRITTEN!r}: {problem}") from None
+        raise CatalogFileError(f"{str(path)!r} is not an output of {_WRITTEN!r}: {first_problem(error)}") from None

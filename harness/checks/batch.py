@@ -20,8 +20,8 @@ CountedRounds = Sequence[Sequence[Mapping[str, int]]]
 
 
 #: Rounds that do not count, because they make what later rounds reuse, and rounds that do.
-WARMUP_ROUNDS = trend.WARMUP_REPETITIONS
-COUNTED_ROUNDS = trend.MIN_REPETITIONS - trend.WARMUP_REPETITIONS
+WARMUP_ROUNDS = growth.WARMUP_REPETITIONS
+COUNTED_ROUNDS = trend.MIN_REPETITIONS - growth.WARMUP_REPETITIONS
 #: After this many counted rounds, a suspicion is given up if the growth is within the allowance so far.
 _LEAST = 3
 

@@ -32,11 +32,11 @@ class Keeps:
 
     @property
     def text(self) -> str:
-        """The reason, with the limits as the mark has them: ``… (at most tensors 4, host 64 KiB a repetition)``."""
+        """The reason, with the limits as the mark has them: ``… (at most tensors 4, host 64 KiB per repetition)``."""
         if not self.most:
             return self.reason
         limits = ", ".join(f"{name} {_shown(name, most)}" for name, most in self.most.items())
-        return f"{self.reason} (at most {limits} a repetition)"
+        return f"{self.reason} (at most {limits} per repetition)"
 
     def allowance(self, meter: str) -> int | None:
         """Return how much a meter may grow in a repetition. None: no limit. 0: the case does not keep it."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
+from harness.checks.growth import WARMUP_REPETITIONS
 from harness.checks.meters.table import METERS, Meter, TrendRule, Unit, format_quantity, inflect_noun
 from harness.checks.slope import sustained_slope
 
-#: The first repetitions do not count: they create what the later ones reuse.
-WARMUP_REPETITIONS = 3
 #: Fewer repetitions in one process prove nothing: the counted ones are compared by thirds, of at least three each.
 MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 

@@ -133,7 +133,7 @@ def run(
     if engine is EngineName.SLURM and _IN_ALLOCATION not in os.environ:
         _become_allocation(arguments, nodes, slurm_option or ())
     container = {"--container-image": container_image, "--container-mounts": container_mounts}
-    asked = ClusterOptions(
+    chosen = ClusterOptions(
         arguments=tuple(arguments),
         argv=("harness", *sys.argv[1:]),
         results_dir=results_dir,
@@ -146,7 +146,7 @@ def run(
         second_looks=second_device,
         folder=folder,
     )
-    _run(asked, _made_engine(engine, nodes, hosts, python, words, ssh_config, container))
+    _run(chosen, _made_engine(engine, nodes, hosts, python, words, ssh_config, container))
 
 
 def _launcher_words(text: str) -> tuple[str, ...]:
@@ -171,14 +171,14 @@ def _become_allocation(arguments: Sequence[str], nodes: int, options: Sequence[s
     _become(engines.allocate(nodes, options, [sys.executable, "-m", "harness.cli", *sys.argv[1:]]))
 
 
-def _run(asked: ClusterOptions, engine: Engine) -> None:
+def _run(chosen: ClusterOptions, engine: Engine) -> None:
     """Run the suites. Raise typer.Exit with the status of the run unless it is 0."""
     from harness.core.errors import WriteError
     from harness.core.outcome import EXIT_INTERNAL
     from harness.tools.cluster import run as cluster
 
     try:
-        status = cluster.run_cluster(asked, engine, _say)
+        status = cluster.run_cluster(chosen, engine, _log)
     except WriteError as error:
         print(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", file=sys.stderr)
         raise typer.Exit(EXIT_INTERNAL) from None
@@ -268,5 +268,5 @@ def _become(command: list[str]) -> None:
         raise EngineError(f"there is no {command[0]!r} here: run this where Slurm is installed") from None
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(f"harness: {line}" if not line.startswith(" ") else line, flush=True)

@@ -39,7 +39,7 @@ def conformance(
         typer.Option("--update-lists", help="Write the lists of all levels from the cases in suites, instead."),
     ] = False,
 ) -> None:
-    """State which levels of conformance the device of a run passed, failed, or has no part in.
+    """State which levels of conformance the device of a run passed or failed, and which do not apply.
 
     The levels are those of configs/conformance, here or of this installation. Exit status 1: a level is failed or
     incomplete.

@@ -152,4 +152,4 @@ def _open_archive(path: Path) -> BinaryIO:
 def _unsigned(signature: Path) -> str:
     """Return the line about an archive whose signature was not examined."""
     there = f"; {escape_invalid_xml(str(signature))} was not examined" if signature.exists() else ""
-    return f"  not shown: who made it, and that nobody wrote all of it anew; that takes --signers{there}"
+    return f"  not verified: who made it, and whether all of it was forged; --signers verifies this{there}"

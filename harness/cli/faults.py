@@ -108,7 +108,7 @@ def run(
         results,
         device=device,
         first=first,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        log=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(campaign.orders_text(result), end="")
     print(f"results: {results}")

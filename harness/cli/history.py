@@ -136,7 +136,7 @@ def report(
 
 @app.command()
 def bisect(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The key of a group, or the begin of it.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The key of a group, or its beginning.")],
     db: Db = "",
 ) -> None:
     """Print the pair of drivers, releases of torch, commits or other facts between which a group of failures began.
@@ -183,7 +183,8 @@ def serve(
 ) -> None:
     """Serve the pages, with one for every case, group, device and run, a search, and comparisons of two runs.
 
-    Read-only, and for this machine alone: with --host, others can read the history too. There is no password.
+    The server is read-only, and only this machine can reach it: with --host, others can read the history too.
+    There is no password.
 
     Exit status: 0 after Ctrl-C; 4 if there is no history, or the port is taken.
     """

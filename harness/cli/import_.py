@@ -18,11 +18,11 @@ def import_(
         str, typer.Option("--device", metavar="LABEL", help="The name of the device, such as 'NVIDIA H100 80GB HBM3'.")
     ] = "",
 ) -> None:
-    """Make a run directory of JUnit files, for harness report, harness diff and harness matrix.
+    """Make a run directory from JUnit files, for harness report, harness diff and harness matrix.
 
     The ids of cases are NAME/CLASS::CASE, or NAME/SUITE::CASE for a case without a class. DIR gets a journal,
-    environment.json, junit.xml and report.html. They say that NAME ran the cases, and have the SHA-256 of each FILE.
-    harness package refuses DIR, because the harness did not run the cases.
+    environment.json, junit.xml and report.html. These files name NAME as the tool that ran the cases, and have
+    the SHA-256 of each FILE. harness package refuses DIR, because the harness did not run the cases.
 
     Exit status: 0 if the results were imported, also red ones; 4 if a FILE is no JUnit file or DIR cannot be written.
     """

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import __version__
-from harness.backends.table import BACKENDS, is_kind, known_kinds
+from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.conformance import conformance
@@ -84,9 +84,10 @@ app = typer.Typer(
 
 
 def _device_kind(text: str) -> str:
-    if text != "auto" and text not in BACKENDS and not is_kind(text):
-        raise typer.BadParameter(f"{text!r}: expected auto, {', '.join(known_kinds())}, or the kind of another device")
-    return text
+    try:
+        return parse_device(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: expected {error}") from None
 
 
 class Format(StrEnum):
@@ -117,8 +118,8 @@ app.command()(verify)
 app.add_typer(report, name="report")
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         from harness.journal.identity import version_of
 
         others = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "pytest", "pytest-xdist"))
@@ -175,7 +176,7 @@ def devices(
         typer.Option(
             "--history",
             metavar="DIR",
-            help="Report what the runs in this folder say about each device; may be repeated.",
+            help="Report the results of each device in the runs of this folder; may be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -428,15 +429,15 @@ def bisect(
     from harness.journal import journal, reader
     from harness.tools.diagnosis import order
 
-    company = order.company_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
+    history = order.process_history_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
-    print(f"{case} was {company.outcome} after {format_count(len(company.earlier), 'case')} in its process")
-    dependence = order.bisect_order(company, lambda line: console.print(line, style="dim", soft_wrap=True))
+    print(f"{case} was {history.outcome} after {format_count(len(history.earlier), 'case')} in its process")
+    dependence = order.bisect_order(history, lambda line: console.print(line, style="dim", soft_wrap=True))
     order.record_dependence(run_dir, dependence)
     for culprit in dependence.culprits:
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
-    print(f"goes wrong:     {company.command(dependence.culprits)}")
-    print(f"does not alone: {company.command([])}")
+    print(f"goes wrong:     {history.command(dependence.culprits)}")
+    print(f"does not alone: {history.command([])}")
 
 
 def _list_operators(format_: Format) -> None:

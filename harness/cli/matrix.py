@@ -52,8 +52,8 @@ def page(
 
     A machine is a host with its kind of device, driver and torch; its runs count together. Each failure gets a class:
     everywhere, one torch, one driver, one kind of device, one host, one device, one option, one commit, one setting,
-    since or until a run, mixed or flake. The report adds how sure the class is, which causes cannot be told apart, and
-    what to run next. Findings are listed with their runs, and cells without a result are counted by reason.
+    since or until a run, mixed or flake. The report adds how sure the class is, which causes cannot be distinguished,
+    and what to run next. Findings are listed with their runs, and cells without a result are counted by reason.
 
     Exit status: 0 nothing is red; 1 a run is red, did not finish, or has unreadable lines in its journal; 4 a DIR has
     no run or a file cannot be written; 5 no case ran.

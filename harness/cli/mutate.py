@@ -118,7 +118,7 @@ def run(
         campaign.Runner(results, options, catalogue),
         unusable,
         jobs=jobs,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        log=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(table.mutation_text(result), end="")
     print(f"results: {results}")
@@ -161,7 +161,7 @@ def record(
 
     settings = _settings(paths, device, module, pytest_options)
     folder = campaign.recording_folder(settings, os.environ)
-    campaign.record_cases(settings, folder, _tell)
+    campaign.record_cases(settings, folder, _log)
     print(folder)
 
 
@@ -260,7 +260,7 @@ def _recorded(settings: Settings, given: Path | None) -> Recording:
 
     folder = given or campaign.recording_folder(settings, os.environ)
     if given is None and not (folder / campaign.COMPLETE).exists():
-        campaign.record_cases(settings, folder, _tell)
+        campaign.record_cases(settings, folder, _log)
     return campaign.recorded(folder)
 
 
@@ -342,7 +342,7 @@ def _settings(
     return Settings(device, tuple(paths or ["suites"]), tuple(module or MODULES), tuple(options or ["-n0"]))
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

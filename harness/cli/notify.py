@@ -32,7 +32,7 @@ def notify(
     and findings.
 
     A group that was red before is not reported again, except as a reminder. Nothing is sent if there is nothing to
-    report. A channel that cannot be reached is a line on standard error.
+    report. A channel that cannot be reached is reported on standard error.
 
     Exit status: 0, also if a channel could not be reached; 4 if the rules are not valid or the history has no such run.
     """
@@ -41,7 +41,7 @@ def notify(
     from harness.core.text import format_count
     from harness.tools.notify import channels, texts
     from harness.tools.notify.rules import load_rules, missing_variables
-    from harness.tools.notify.topics import bulletin, by_channel, idle_silences, unheard
+    from harness.tools.notify.topics import bulletin, by_channel, idle_silences, without_route
 
     loaded = load_rules(rules).value
     today = datetime.now(UTC).date()
@@ -50,21 +50,21 @@ def notify(
     for note in idle_silences(loaded, today):
         print(f"harness: {rules}: {note}", file=sys.stderr)
     for whole in every:
-        for topic in unheard(whole, loaded):
+        for topic in without_route(whole, loaded):
             subject = topic.cases[0] if topic.cases else topic.title
             print(
                 f"harness: {rules}: no route leads to a channel for {subject!r}, which is {topic.why}", file=sys.stderr
             )
         sent = 0
-        for name, heard in by_channel(whole, loaded):
+        for name, routed in by_channel(whole, loaded):
             channel = loaded.channels[name]
             if dry_run:
                 missing = ", ".join(f"{variable} is not set" for variable in missing_variables(channel))
                 print(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
-                sys.stdout.write(texts.text(heard, loaded.site))
+                sys.stdout.write(texts.text(routed, loaded.site))
                 continue
             try:
-                channels.send(channel, heard, loaded.site)
+                channels.send(channel, routed, loaded.site)
             except channels.ChannelError as error:
                 print(f"harness: {name}: {error}", file=sys.stderr)
             else:

@@ -204,7 +204,7 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
         try:
             facts = environment.read_environment(run_dir)
         except EnvironmentFileError as error:
-            print(f"harness: {error}; the report does without it", file=sys.stderr)
+            print(f"harness: {error}; the report omits it", file=sys.stderr)
             facts = None
         yield results, facts
 

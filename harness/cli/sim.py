@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from harness.sim.native.build import BuildRecipe
 
 app = typer.Typer(
-    help="Take finished libraries of the simulated devices to other machines, so that they need not build them.",
+    help="Export the built libraries of the simulated devices, and import them on machines that need not build them.",
     no_args_is_help=True,
 )
 
@@ -23,7 +23,7 @@ def export(
     """Write the libraries of this environment to a file: the software device, and with a CUDA build of torch the
     simulated CUDA and the interposer. Libraries that the cache lacks are built first.
 
-    They fit machines with the same sources, compiler, C library, Python and torch: their keys say so.
+    They fit machines with the same sources, compiler, C library, Python and torch: their keys depend on all of these.
 
     Exit status: 0; 4 if something cannot be built or written.
     """

@@ -62,18 +62,18 @@ def lint(
         except ConfigError as error:
             for line in str(error).splitlines():
                 errors += 1
-                _say(f"error: {line}")
+                _print_line(f"error: {line}")
     cases = _catalog(catalog or (SUITES if SUITES.is_dir() else None))
     kinds = _hardware(hardware or (HARDWARE if HARDWARE.is_dir() else None))
     notes = 0
     for remark in remarks_on(waivers, today=date.today(), catalog=cases, hardware=kinds):
         errors += remark.error
         notes += not remark.error
-        _say(f"{'error' if remark.error else 'note'}: {remark.source}: {remark.kind}: {remark.text}")
+        _print_line(f"{'error' if remark.error else 'note'}: {remark.source}: {remark.kind}: {remark.text}")
     against = "no catalogue" if cases is None else format_count(len(cases), "case")
     declared = "no declared hardware" if kinds is None else f"{format_count(len(kinds), 'kind')} of hardware"
     checked = f"{format_count(len(waivers), 'waiver')} in {format_count(len(paths), 'file')}"
-    _say(f"{checked}, {against}, {declared}: {format_count(errors, 'error')}, {format_count(notes, 'note')}")
+    _print_line(f"{checked}, {against}, {declared}: {format_count(errors, 'error')}, {format_count(notes, 'note')}")
     raise typer.Exit(EXIT_RED if errors else 0)
 
 
@@ -102,10 +102,10 @@ def update(
     except OSError as error:
         raise OutputError(f"cannot write {str(output)!r}") from error
     proposed, remarks = format_count(len(proposal.entries), "waiver"), format_count(len(proposal.remarks), "remark")
-    _say(f"wrote {output}: {proposed} to check, {remarks}")
+    _print_line(f"wrote {output}: {proposed} to check, {remarks}")
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     from harness.core.text import escape_invalid_xml
 
     typer.echo(escape_invalid_xml(" ".join(text.split())))

@@ -59,8 +59,8 @@ def _left_out(arguments: Sequence[str], cases: Sequence[pytest.Item], policy: Po
     for name in policy.operators or ():
         if name not in all_operators:
             near = difflib.get_close_matches(name, all_operators, 3)
-            hint = f"did you mean {', '.join(near)}?" if near else "no case of this run is about it"
-            raise pytest.UsageError(f"--operators={name!r}: expected an operator that cases are about: {hint}")
+            hint = f"did you mean {', '.join(near)}?" if near else "no case tests this operator"
+            raise pytest.UsageError(f"--operators={name!r}: expected an operator that a case of this run tests: {hint}")
     return frozenset(left_out)
 
 

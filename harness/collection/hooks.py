@@ -28,15 +28,15 @@ class DescribedCollection:
     """Makes stand-ins for test modules. If anything needs real items, each process collects for itself instead."""
 
     def __init__(
-        self, config: pytest.Config, wait: Callable[[], CollectionDescription], tell: Callable[[str], None]
+        self, config: pytest.Config, wait: Callable[[], CollectionDescription], print_line: Callable[[str], None]
     ) -> None:
         """`wait` waits for the zygote's description and returns it. It raises DescriptionError and StoppedError.
 
-        `tell` shows the user why this process collects for itself, if the reason comes from the zygote.
+        `print_line` shows the user why this process collects for itself, if the reason comes from the zygote.
         """
         self._config = config
         self._wait = wait
-        self._tell = tell
+        self._print_line = print_line
         self._description: CollectionDescription | None = None
         self._marks: nodes.DescribedMarks | None = None
         self._failure = ""
@@ -58,7 +58,7 @@ class DescribedCollection:
             session.shouldstop = str(error)
             pytest.exit(str(error), returncode=EXIT_NOTHING_RAN)
         if description.local:
-            self._tell(real_items.collects_itself_text(description.local))
+            self._print_line(real_items.collects_itself_text(description.local))
             return
         self._description, self._marks = description, nodes.DescribedMarks(description)
         # Stand-ins live as long as the process, so each garbage collection would walk them for nothing.

@@ -59,6 +59,6 @@ def _owner(plugin: object, root: Path) -> tuple[str, str]:
 def kept_results_text(names: Iterable[str]) -> str:
     """Return a sentence for the user about these plugins."""
     return (
-        f"{', '.join(names)} may keep results of tests for the end of the session, where they are missing, since tests "
-        f"run in other processes; see {PAGE}, or use --isolation=none"
+        f"{', '.join(names)} may keep results of tests until the session ends, but tests run in other processes, so "
+        f"these results are lost; see {PAGE}, or use --isolation=none"
     )

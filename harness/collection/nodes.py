@@ -49,7 +49,7 @@ class DescribedItem(pytest.Item):
             self.function = types.SimpleNamespace(**dict.fromkeys(record.attributes, True))
 
     def runtest(self) -> None:
-        raise AssertionError(f"{self.nodeid} was collected by another process, which alone can run it")
+        raise AssertionError(f"{self.nodeid} was collected by another process, and only that process can run it")
 
 
 class DescribedClass(pytest.Collector):
@@ -78,8 +78,7 @@ class DescribedModule(pytest.File):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         if self.record is None:
             raise self.CollectError(
-                "the process that collects for this run has not collected this file; was it made or changed after the "
-                "run began? Start the run again"
+                "this file was created or changed after the run had collected its tests: start the run again"
             )
         yield from _children(self, self.record, self._marks)
 

@@ -11,9 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from harness.backends import table
-from harness.backends.table import BACKENDS
-from harness.configuration.neighbours import IN_PROCESS_OPTIONS
+from harness.backends.table import parse_device
+from harness.configuration.other_plugins import IN_PROCESS_OPTIONS
 from harness.configuration.under import CALL_WRAPPERS
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
@@ -47,13 +46,6 @@ def _one_of(words: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return parse
-
-
-def parse_device(text: str) -> str:
-    """Return ``auto`` or a kind. Whether this machine has such a device is checked later. Raise ValueError."""
-    if text != "auto" and not (table.is_kind(text) or text in BACKENDS):
-        raise ValueError(f"one of auto, {', '.join(table.known_kinds())}, or the kind of a device that torch knows")
-    return text
 
 
 def _positive(text: str) -> float:
@@ -331,7 +323,7 @@ OPTIONS = {
             "--extended",
             _flag,
             False,
-            "run also the cases with the mark extended, which the default run leaves out",
+            "also run the cases with the mark extended, which the default run leaves out",
             off="--no-extended",
         ),
         Option(

@@ -53,10 +53,10 @@ class ControllerHooks:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
-        self._run.signals.say = self._say
+        self._run.signals.print_line = self._print_line
         self._signs.start(session.config)
 
-    def _say(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         """Print a line about the run's end in a signal handler, which may have interrupted a print."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
@@ -199,7 +199,7 @@ class ControllerHooks:
             describe=self._run.described,
             widths=self._run.widths,
             device_of=self._run.leases.take,
-            stop=self._run.signals.ask,
+            stop=self._run.signals.request_stop,
             failed=self._has_failed,
         )
 

@@ -42,7 +42,7 @@ def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[st
     aside = options.isolation_off_flag(config) if isolation != "none" else None
     if aside:
         isolation = "none"
-    why = f", which steps aside for {aside}" if aside else ""
+    why = f", which {aside} switches off" if aside else ""
     if isolation == "none" and settings["resume"] is not None:
         raise pytest.UsageError(f"--resume goes on with cases in processes of their own: it needs isolation{why}")
     if isolation == "none" and settings["verify"]:

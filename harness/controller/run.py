@@ -409,7 +409,7 @@ class Run:
         self.leases.give_back(worker)
         self.progress.forget(worker)
         if error:
-            message = f"worker {worker} died ({error}); what it had not finished is lost or went to others"
+            message = f"worker {worker} died ({error}); its unfinished cases are lost or went to other workers"
             self.add_finding("worker", message)
 
     @property
@@ -508,14 +508,14 @@ class Run:
         """Note a failed write. The run ends with the status of an internal error."""
         if not self.failure:
             self.failure = problem
-            self.signals.ask("stopped since the run cannot be recorded")
+            self.signals.request_stop("stopped since the run cannot be recorded")
 
     @property
     def failure_text(self) -> str:
         """One sentence about a failed write, the progress and the next step; empty if all writes succeeded."""
         if not self.failure:
             return ""
-        done = "how much was done is not known"
+        done = "the number of finished cases is unknown"
         if self.ledger is not None:
             verdicts = self.ledger.verdicts
             decided = sum(verdict.decided is not None for verdict in verdicts)
@@ -565,7 +565,7 @@ class Run:
         run_dir = (base / wanted if wanted is not None else base / "results" / run_id).resolve()
         if (run_dir / journals.FILE_NAME).exists():
             raise pytest.UsageError(
-                f"--results-dir={str(wanted)!r} holds a run already: name another folder, or go on with that run by "
+                f"--results-dir={str(wanted)!r} holds a run already: name another folder, or continue that run with "
                 f"--resume={wanted}"
             )
         try:

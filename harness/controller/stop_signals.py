@@ -41,7 +41,7 @@ class StopSignals:
         #: The name of the first signal; empty until it comes.
         self.by = ""
         #: Shows the user the effect of the first signal. Called in the signal handler.
-        self.say: Callable[[str], None] = lambda _: None
+        self.print_line: Callable[[str], None] = lambda _: None
 
     def install(self, numbers: Iterable[signal.Signals]) -> None:
         """Handle these signals from now on, except those that this process already ignores."""
@@ -85,7 +85,7 @@ class StopSignals:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def ask(self, reason: str, grace: float | None = None) -> None:
+    def request_stop(self, reason: str, grace: float | None = None) -> None:
         """Ask workers to stop for another reason than a signal. `grace`: a grace period other than that of the run."""
         if self._waits and (not self.by or grace is not None):
             self._send(StopRequest.after(self.grace if grace is None else grace, reason))
@@ -111,7 +111,7 @@ class StopSignals:
             self.by = signal.Signals(number).name
         sent = self._send(StopRequest.after(self.grace if first else 0, self._reason))
         if first and sent and (self._waits or self._handling):
-            self.say(
+            self.print_line(
                 f"{self.by}: no further case begins, and the cases that run have {self.grace:g} s to end; "
                 "a second signal ends them at once"
             )

@@ -36,6 +36,16 @@ class FileKind:
             self.check_size(path, len(data))
             return data
 
+    def read_text(self, path: Path) -> str:
+        """Return the text of a file in UTF-8."""
+        data = self.read(path)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as problem:
+            line = data.count(b"\n", 0, problem.start) + 1
+            where = f"{self.shown(path)}:{line}: byte {data[problem.start]:#04x}"
+            raise self.error(f"{where} is not UTF-8: {self.advice}") from None
+
     def check_size(self, path: Path, size: int) -> None:
         """Raise if a file of this size is too large."""
         if self.most is not None and size > self.most:

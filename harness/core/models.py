@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem of a value that a model refuses: ``cases.3.id: Field required``."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
 
 
 class StrictModel(BaseModel):

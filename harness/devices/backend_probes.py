@@ -181,7 +181,7 @@ def _sticky(backend: Backend, torch: Any) -> tuple[str, str]:
     backend.synchronize(torch, 0)
     if (others := threading.active_count() - 1) > 0:
         return WORKS, f"synchronize works; the devices keep {others} Python threads"
-    return WORKS, "synchronize works: it is asked for sticky errors after each case"
+    return WORKS, "synchronize works: the harness calls it after each case to find sticky errors"
 
 
 _PROBES: dict[str, Callable[[Backend, Any], tuple[str, str]]] = {

@@ -206,7 +206,7 @@ def in_fork(
             status = 0
         except BaseException as error:  # noqa: BLE001
             with contextlib.suppress(OSError):
-                os.write(writing, json.dumps({"error": f"asking raises {single_line(repr(error))}"}).encode())
+                os.write(writing, json.dumps({"error": f"the query raises {single_line(repr(error))}"}).encode())
         finally:
             os._exit(status)
     os.close(writing)
@@ -220,7 +220,7 @@ def in_fork(
         if code == -signal.SIGALRM:
             return {"error": f"hangs: no answer within {limit} s, after a fork"}
         return {"error": f"the process ends with {format_exit_code(code)}, after a fork"}
-    return reply if isinstance(reply, dict) else {"error": "the process answers nothing, after a fork"}
+    return reply if isinstance(reply, dict) else {"error": "the process sends no answer, after a fork"}
 
 
 def main(arguments: list[str]) -> int:

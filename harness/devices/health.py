@@ -29,15 +29,13 @@ from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.core import linux
 from harness.core.errors import HarnessError
+from harness.core.kill_ladder import LADDER
 from harness.core.text import format_exit_code, single_line
 from harness.devices.device import Device
 from harness.devices.visibility import masks_for
 
 if TYPE_CHECKING:
     import torch
-
-#: The kill ladder: signals in order, each with the seconds to wait for the process to end before the next signal.
-LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 
 _PATTERN_BYTES = 32 << 20
 _SUMMED_BYTES = 1 << 20

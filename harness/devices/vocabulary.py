@@ -48,16 +48,16 @@ _NO_DRIVER = "initialising the driver in this process, where it could crash or h
 _NOTHING_RUN = "running a command"
 
 _TENSOR_CORES = "the compute capability, as NVIDIA documents it for each architecture"
-_LIBRARY = "metadata of {name}; without metadata, the probe asks the library that torch loads"
-_PROBE = "the probe asks the driver, in a separate process with a time limit that sees only this device"
+_LIBRARY = "metadata of {name}; without metadata, the probe queries the library that torch loads"
+_PROBE = "the probe queries the driver, in a separate process with a time limit that sees only this device"
 
 # Unmet requirements are reported in this order: the most informative capability comes first.
 VOCABULARY: Mapping[str, Capability] = {
     "device": Capability(
         ValueKind.TEXT,
         "what the case runs on: a GPU, a simulated GPU, a software device, the cpu, or a registered device by its "
-        "kind (docs/backends.md). Every machine has a cpu; a simulated GPU meets `cuda` too, since torch does not tell "
-        "them apart",
+        "kind (docs/backends.md). Every machine has a cpu; a simulated GPU meets `cuda` too, since torch does not "
+        "distinguish them",
         "the device leased to the worker",
         _NO_CONTEXT,
         facts.detect_kind,
@@ -81,7 +81,7 @@ VOCABULARY: Mapping[str, Capability] = {
     "asynchronous": Capability(
         ValueKind.BOOL,
         "whether the device works behind the host: a launch returns before its work is done. A synchronous device is "
-        "no worse, but cases that need pending work show nothing on it",
+        "valid, but cases that need pending work cannot test it",
         "the kind of the device; for a registered device, whether work takes longer after its launches than they "
         "do, in one of three trials in a separate process; for a software device, SOFT_SYNCHRONOUS",
         _NO_CONTEXT,
@@ -90,7 +90,7 @@ VOCABULARY: Mapping[str, Capability] = {
     "sparse": Capability(
         ValueKind.BOOL,
         "whether torch has sparse tensors (COO) on the device",
-        "the kind of the device; for a registered device, whether a tensor can be made sparse and dense again, asked "
+        "the kind of the device; for a registered device, whether a tensor can be made sparse and dense again, tested "
         "in a separate process",
         _NO_CONTEXT,
         facts.detect_sparse,
@@ -99,7 +99,7 @@ VOCABULARY: Mapping[str, Capability] = {
         ValueKind.BOOL,
         "whether torch.distributed has a backend for the device: gloo for the CPU, NCCL for CUDA",
         "the kind of the device, and for CUDA whether there is NCCL; for a registered device, the backend that is "
-        "registered for its type, asked in a separate process",
+        "registered for its type, queried in a separate process",
         _NO_CONTEXT,
         facts.detect_process_groups,
     ),

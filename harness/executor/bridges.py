@@ -19,4 +19,4 @@ def save_coverage() -> None:
         measured.stop()
         measured.save()
     except Exception as error:  # noqa: BLE001 - it may not matter to the run, and is no fault of a case
-        print(f"harness: what coverage has measured in this process is lost: {error!r}", file=sys.stderr)
+        print(f"harness: the coverage data of this process is lost: {error!r}", file=sys.stderr)

@@ -72,7 +72,7 @@ def load_config(path: Path, model: type[M]) -> Loaded[M]:
     not accepted as text.
     """
     document = _Document(path)
-    data = document.plain(_compose(path, _text(path)))
+    data = document.plain(_compose(path, _KIND.read_text(path)))
     if document.problems:
         raise _report(document.problems)
     try:
@@ -163,15 +163,6 @@ def _leaves(value: object, where: Where = ()) -> Iterator[tuple[Where, object]]:
             yield from _leaves(item, (*where, index))
     else:
         yield where, value
-
-
-def _text(path: Path) -> str:
-    content = _KIND.read(path)
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{shown_path(path)}:{line}: not utf-8 text: byte {content[error.start]:#04x}") from None
 
 
 class _Unsupported(yaml.MarkedYAMLError):

@@ -81,7 +81,7 @@ def read_must_pass(path: Path) -> MustPass:
     description, ids, numbers = "", list[str](), dict[str, int]()
     counted: tuple[int, int] | None = None  # the number in the header and its line
     hashed: tuple[str, int] | None = None
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(_KIND.read_text(path).split("\n"), start=1):
         line = line.removesuffix("\r")  # a checkout on Windows may add it
         if line.startswith("#"):
             if match := _COUNT.fullmatch(line):
@@ -123,14 +123,3 @@ def _fits_on_a_line(case_id: str) -> bool:
     return (
         case_id == case_id.strip() and not case_id.startswith("#") and not set(case_id) & {"\n", "\r"} and bool(case_id)
     )
-
-
-def _text(path: Path) -> str:
-    data = _KIND.read(path)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise MustPassError(
-            f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8: it is not a must-pass list"
-        ) from None

@@ -159,14 +159,14 @@ def rule_on_verdict(
     return waivers.rule_by_waivers(settled, message, applying) or repeated
 
 
-def rule_on_verification(together: Sequence[AttemptResult], afresh: Sequence[AttemptResult], limit: float) -> Ruling:
+def rule_on_verification(together: Sequence[AttemptResult], in_fresh: Sequence[AttemptResult], limit: float) -> Ruling:
     """Return the ruling of ``--verify`` on a case that ran several times in one process and in fresh processes.
 
     All attempts must have passed, or must have the same outcome that is not red. No attempt may be near the time limit
     of the case, `limit` seconds.
     """
     source = "--verify"
-    attempts = (*together, *afresh)
+    attempts = (*together, *in_fresh)
     first = attempts[0]
     if (
         not first.outcome.is_red
@@ -176,7 +176,7 @@ def rule_on_verification(together: Sequence[AttemptResult], afresh: Sequence[Att
         return Ruling(first.outcome, first.message, source)
     if bad := [attempt for attempt in attempts if attempt.outcome is not Outcome.PASSED]:
         worst = max(bad, key=lambda attempt: attempt.outcome.severity)
-        text = f"not verified: passed {_share(together)} in one process and {_share(afresh)} in fresh processes"
+        text = f"not verified: passed {_share(together)} in one process and {_share(in_fresh)} in fresh processes"
         return Ruling(Outcome.FAILED, f"{text}; {worst.outcome}: {worst.message}".removesuffix(": "), source)
     slowest = max(attempt.duration for attempt in attempts)
     if slowest > limit * NEAR_LIMIT:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from harness.backends.table import BACKENDS, is_kind, known_kinds
+from harness.backends.table import parse_device
 from harness.core.models import StrictModel
 from harness.devices.vocabulary import VOCABULARY
 from harness.gating import configfile
@@ -36,9 +36,10 @@ def _pattern(text: str) -> str:
 
 
 def _device_kind(text: str) -> str:
-    if text != "auto" and text not in BACKENDS and not is_kind(text):
-        raise ValueError(f"{text!r}: expected one of auto, {', '.join(known_kinds())}, or the kind of another device")
-    return text
+    try:
+        return parse_device(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: expected {error}") from None
 
 
 def _narrowing(requires: dict[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,14 @@ _SCALAR = re.compile(STRING + rb"|-?[0-9][0-9.eE+-]*|true|false|null")
 _ID_LISTS = (b"ids", b"deselected", b"selected", b"unread")
 
 
-class OddLineError(Exception):
+class UnexpectedFormError(Exception):
     """A line does not have the form in which the harness writes it. The line may still be valid."""
 
 
 class CollectedIds:
     """The id lists of a ``collected`` line, one id at a time.
 
-    Methods raise OddLineError if the line does not have the form in which the harness writes it.
+    Methods raise UnexpectedFormError if the line does not have the form in which the harness writes it.
     """
 
     def __init__(self, line: bytes) -> None:
@@ -41,19 +41,19 @@ class CollectedIds:
                 continue
             name = key[1][1:-1]
             if name not in _ID_LISTS or name in self._lists:
-                raise OddLineError
+                raise UnexpectedFormError
             self._lists[name] = at
             parts.append(line[kept : at + 1])
             kept = self._end_of_list(at)
             at = kept + 1
         if line[at:] != b"}":
-            raise OddLineError
+            raise UnexpectedFormError
         return b"".join([*parts, line[kept:]])
 
     def _end_of_scalar(self, at: int) -> int:
         match = _SCALAR.match(self._line, at)
         if match is None:
-            raise OddLineError
+            raise UnexpectedFormError
         return match.end()
 
     def _end_of_list(self, at: int) -> int:
@@ -65,7 +65,7 @@ class CollectedIds:
                 break
             at = item.end()
         if self._line[at : at + 1] != b"]":
-            raise OddLineError
+            raise UnexpectedFormError
         return at
 
     def ids(self) -> Iterator[str]:
@@ -87,9 +87,9 @@ class CollectedIds:
             try:
                 text = text_of(item[1])
             except ValueError:
-                raise OddLineError from None
+                raise UnexpectedFormError from None
             if not text:
-                raise OddLineError
+                raise UnexpectedFormError
             yield text
 
 

@@ -198,6 +198,11 @@ class Gate(DocumentedModel):
     wanted: str
     found: str
 
+    @property
+    def text(self) -> str:
+        """For example ``memory: wanted >=12GiB, found 8.0GiB``."""
+        return f"{self.capability}: wanted {self.wanted}, found {self.found}"
+
 
 class Ruling(DocumentedModel):
     """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""

@@ -29,7 +29,7 @@ KINDS = {
     "too_few_cases": "fewer cases ran than the profile requires",
     "unexamined_device": "a device could not be examined",
     "unkillable": "a process could not be killed",
-    "unlike_node": "a node of a cluster run is not like the others, and takes no part",
+    "unlike_node": "a node of a cluster run differs from the others, and is excluded",
     "waiver_expired": "a waiver has expired",
     "waiver_matches_nothing": "a waiver matches no case",
     "waiver_no_link": "a waiver has no link",

@@ -28,6 +28,11 @@ _encode_any = json.JSONEncoder(ensure_ascii=True, default=repr, separators=(",",
 FIRST_BYTES = b'{"event":"'
 
 
+def encode_line(event: Mapping[str, Any]) -> bytes:
+    """Return the line of an event, whose first field must be its kind. Raise TypeError, ValueError, RecursionError."""
+    return _encode(event).encode("ascii") + b"\n"
+
+
 class JournalError(HarnessError):
     """A journal cannot be written, or a file cannot be read as a journal."""
 
@@ -75,8 +80,8 @@ class Journal:
         try:
             event = {"event": event["event"], "t": clock.now(), **event}
             if not line_check.is_plain_event(event):
-                event = line_check.mended_event(json.loads(_encode_any(event)))
-            return _encode(event).encode("ascii") + b"\n"
+                event = line_check.repaired_event(json.loads(_encode_any(event)))
+            return encode_line(event)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
 

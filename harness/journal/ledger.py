@@ -76,7 +76,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Oddities:
+class ReadProblems:
     """The number of irregular lines of a journal: unreadable, of an unknown kind, or duplicate.
 
     `damaged` and `unknown` hold at least the first ten of them.
@@ -121,7 +121,7 @@ class Summary:
     shards: tuple[MergedShard, ...] = ()
     second_devices: tuple[SecondDevice, ...] = ()
     searches: tuple[Batch, ...] = ()
-    oddities: Oddities = field(default_factory=Oddities)
+    read_problems: ReadProblems = field(default_factory=ReadProblems)
     properties: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -200,7 +200,7 @@ class Ledger(Summary):
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Return the verdict of every case that was collected or has events, in collection order."""
-        return cls._decided(events, Oddities())
+        return cls._decided(events, ReadProblems())
 
     @classmethod
     def from_journal(cls, contents: JournalContents) -> Self:
@@ -209,11 +209,11 @@ class Ledger(Summary):
         Unreadable lines are a finding, because their contents are unknown.
         """
         damaged, unknown = contents.damaged, contents.unknown
-        oddities = Oddities(len(damaged), len(unknown), 0, damaged[:_NAMED], unknown[:_NAMED])
-        return cls._decided(contents.events, oddities)
+        read_problems = ReadProblems(len(damaged), len(unknown), 0, damaged[:_NAMED], unknown[:_NAMED])
+        return cls._decided(contents.events, read_problems)
 
     @classmethod
-    def _decided(cls, events: Iterable[Event], oddities: Oddities) -> Self:
+    def _decided(cls, events: Iterable[Event], read_problems: ReadProblems) -> Self:
         tally = RunTally()
         ids: dict[str, None] = {}
         cases: dict[str, CaseEvents] = {}
@@ -239,7 +239,7 @@ class Ledger(Summary):
             case_events = cases.get(case, nothing)
             verdicts.append(tally.decide(case, case_events, collected=case in ids, ended=tally.ended.get))
         doubled = sum(case_events.doubled for case_events in cases.values())
-        summary = tally.summary(replace(oddities, doubled_lines=doubled))
+        summary = tally.summary(replace(read_problems, doubled_lines=doubled))
         return cls(
             runs=summary.runs,
             end=summary.end,
@@ -252,7 +252,7 @@ class Ledger(Summary):
             shards=summary.shards,
             second_devices=summary.second_devices,
             searches=summary.searches,
-            oddities=summary.oddities,
+            read_problems=summary.read_problems,
             properties=summary.properties,
             verdicts=tuple(verdicts),
             levels=tuple(levels),
@@ -420,10 +420,15 @@ class RunTally:
         if not collected:
             self._unlisted.append(case)
 
-    def summary(self, oddities: Oddities) -> Summary:
+    def summary(self, read_problems: ReadProblems) -> Summary:
         """Return the results beyond single cases."""
         lists = self._list_results()
-        findings = [*self._findings, *self._unreadable(oddities), *self._contradictions(), *self._shortfalls(lists)]
+        findings = [
+            *self._findings,
+            *self._unreadable(read_problems),
+            *self._contradictions(),
+            *self._shortfalls(lists),
+        ]
         return Summary(
             runs=tuple(self.runs),
             end=self.end,
@@ -436,14 +441,14 @@ class RunTally:
             shards=tuple(self.shards),
             searches=tuple(self._searches),
             second_devices=tuple(event for events in self.second_devices.values() for event in events),
-            oddities=oddities,
+            read_problems=read_problems,
             properties=tuple(self._properties),
         )
 
-    def _unreadable(self, oddities: Oddities) -> Iterator[Finding]:
-        if oddities.damaged_lines:
-            lines = ", ".join(str(line.number) for line in oddities.damaged[:_NAMED])
-            message = f"the journal has {oddities.damaged_lines} unreadable lines (line {lines}): their events are lost"
+    def _unreadable(self, problems: ReadProblems) -> Iterator[Finding]:
+        if problems.damaged_lines:
+            lines = ", ".join(str(line.number) for line in problems.damaged[:_NAMED])
+            message = f"the journal has {problems.damaged_lines} unreadable lines (line {lines}): their events are lost"
             yield self._finding("damaged_journal", message)
 
     def _contradictions(self) -> Iterator[Finding]:

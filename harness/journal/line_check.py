@@ -59,7 +59,7 @@ def _fits(wanted: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is wanted
 
 
-def mended_event(event: Mapping[str, Any]) -> dict[str, Any]:
+def repaired_event(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the event, which must be JSON, without the values that readers refuse.
 
     Raise ValueError if a required value of the line is refused.
@@ -69,14 +69,14 @@ def mended_event(event: Mapping[str, Any]) -> dict[str, Any]:
     while errors := _refused(left):
         fields = {name for name in (_field(where) for where in errors) if name in left}
         if not fields:
-            raise ValueError(f"no reader takes this line, because of {_listed(errors)}")
+            raise ValueError(f"readers would refuse this line because of {_listed(errors)}")
         for name in fields:
             del left[name]
             if (instead := _INSTEAD.get((str(event["event"]), name))) is not None and name not in refused:
                 left[name] = instead
             refused.append(name)
     if refused and event["event"] == "finish":
-        text = f"not recorded, because of values that the journal cannot have: {', '.join(sorted({*refused}))}"
+        text = f"not recorded, because their values are invalid in a journal: {', '.join(sorted({*refused}))}"
         left["notes"] = [*left.get("notes", ()), text]
     return left
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections import Counter
@@ -304,6 +303,4 @@ def write_merged_run(
 
 
 def _line(event: Event) -> bytes:
-    """Return a line of a journal. The kind comes first, as in every journal."""
-    fields = EVENT.dump_python(event, mode="json", by_alias=True)
-    return json.dumps({"event": event.event, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+    return journal.encode_line({"event": event.event, **EVENT.dump_python(event, mode="json", by_alias=True)})

@@ -284,7 +284,7 @@ def _refuse_schema(path: Path, number: int, schema: int) -> None:
 
 
 def _reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    from harness.core.models import first_problem
+
     more = error.error_count() - 1
-    return f"{where}: {first['msg']}".removeprefix(": ") + (f" (and {more} more)" if more else "")
+    return first_problem(error) + (f" (and {more} more)" if more else "")

@@ -16,9 +16,9 @@ from typing import Self
 
 from harness.core.errors import WriteError
 from harness.journal import journal, reader
-from harness.journal.collected_ids import CollectedIds, IdsDigest, OddLineError
+from harness.journal.collected_ids import CollectedIds, IdsDigest, UnexpectedFormError
 from harness.journal.events import Collected, Event, Executor, Finish, Levels, MergedShard, Reopened, RunStarted, Start
-from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
+from harness.journal.ledger import CollectedList, ReadProblems, RunTally, Summary
 from harness.journal.reader import Damaged, JournalFile, Line, Unknown
 from harness.journal.verdicts import CaseEvents, Verdict
 
@@ -123,7 +123,7 @@ class StoredRun:
             verdict = self._tally.decide(case, events, collected=collected, ended=self._executor, counted=first)
             yield verdict, tuple(events.levels)
         if first:
-            self._summary = self._tally.summary(self._oddities(doubled))
+            self._summary = self._tally.summary(self._read_problems(doubled))
 
     def _events(self, *, first: bool) -> Iterator[tuple[str, bool, CaseEvents]]:
         """Yield each case, whether it was collected, and its events. `first`: record irregularities of the lines."""
@@ -148,17 +148,17 @@ class StoredRun:
             if first:
                 self._tally.see(parsed.t)
         elif first and isinstance(parsed, Damaged | Unknown):
-            self._enter_odd(parsed)
+            self._enter_problem(parsed)
         elif first:
-            self._enter_odd(Damaged(line.number, "a field is there twice"))
+            self._enter_problem(Damaged(line.number, "a field appears twice"))
 
-    def _oddities(self, doubled: int) -> Oddities:
+    def _read_problems(self, doubled: int) -> ReadProblems:
         damaged = sorted(self._damaged, key=lambda entry: entry.number)
         unknown = sorted(self._unknown, key=lambda entry: entry.number)
         numbers = self._damaged_lines, self._unknown_lines, doubled
-        return Oddities(*numbers, tuple(damaged[:_KEPT]), tuple(unknown[:_KEPT]))
+        return ReadProblems(*numbers, tuple(damaged[:_KEPT]), tuple(unknown[:_KEPT]))
 
-    def _enter_odd(self, line: Damaged | Unknown) -> None:
+    def _enter_problem(self, line: Damaged | Unknown) -> None:
         kept: list[Damaged] | list[Unknown]
         if isinstance(line, Damaged):
             self._damaged_lines += 1
@@ -182,7 +182,7 @@ class StoredRun:
                 continue
             event = self._parsed(line.number, line.data)
             if isinstance(event, Damaged | Unknown):
-                self._enter_odd(event)
+                self._enter_problem(event)
             elif isinstance(event, Collected):
                 self._tally.add(event)
                 self._tally.add_collected(CollectedList.of(event))
@@ -208,7 +208,7 @@ class StoredRun:
             ids = IdsDigest()
             added = self._database.executemany(_ADD_CASE, ((ids.added(case), 1) for case in lists.ids())).rowcount
             twice = self._twice(lists) if added < ids.count else ()
-        except OddLineError:
+        except UnexpectedFormError:
             self._database.execute("DELETE FROM cases WHERE no > ?", (last,))
             return False
         self._tally.add(event)
@@ -252,7 +252,7 @@ class StoredRun:
             if case is None:
                 event = self._parsed(line.number, line.data)
                 if isinstance(event, Damaged | Unknown):
-                    self._enter_odd(event)
+                    self._enter_problem(event)
                 case = event.case if isinstance(event, _CASE_EVENTS) else None
             if case is not None:
                 yield case, line

@@ -192,13 +192,19 @@ def _flaky_message(finishes: Sequence[Finish]) -> str:
     return "broke after other cases, passed alone"
 
 
+def executor_end(finish: Finish) -> str:
+    """Return a sentence on the end of an attempt's executor; "" if it ended in order or goes on."""
+    if finish.exit_status is None or (finish.exit_status == 0 and not finish.outcome.breaks_executor):
+        return ""
+    return f"the executor ended with {format_executor_exit(finish.exit_status, finish.outcome)}"
+
+
 def _message(finish: Finish) -> str:
     """Return the attempt's own message, otherwise the gate, exit status or outcome; "" for a plain pass."""
     if finish.message or finish.outcome is Outcome.PASSED:
         return finish.message
     if finish.gate is not None:
-        gate = finish.gate
-        return f"{gate.capability}: wanted {gate.wanted}, found {gate.found}"
+        return finish.gate.text
     if finish.exit_status is not None:
         return f"{finish.outcome}: {format_executor_exit(finish.exit_status, finish.outcome)}"
     return str(finish.outcome)

@@ -80,7 +80,7 @@ def ending_text(running: Mapping[str, int]) -> str:
 def stopped_texts(stopped: Mapping[str, int]) -> list[str]:
     """Return one text per worker that a signal stopped, by worker and process id."""
     return [
-        f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to let it go on type kill -CONT {pid}"
+        f"{worker} is stopped (process {pid}, by SIGSTOP or a debugger): to continue it, type kill -CONT {pid}"
         for worker, pid in sorted(stopped.items())
     ]
 

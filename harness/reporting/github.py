@@ -162,7 +162,7 @@ def _parts(summary: Summary, contents: _SummaryContents) -> Iterator[str]:
         )
         yield f"\n- **finding** {markdown_code(finding.kind)}: {markdown_code(finding.message)}{cases}\n"
         yield f"    - {markdown_code(finding.reproduce)}\n" if finding.reproduce else ""
-    for remark in (*summary.oddities.remarks, *(f"resumed by force: {change}" for change in summary.forced)):
+    for remark in (*summary.read_problems.remarks, *(f"resumed by force: {change}" for change in summary.forced)):
         yield f"\n- {markdown_code(remark)}\n"
     yield "\n"
     for result in summary.lists:

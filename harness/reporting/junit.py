@@ -26,9 +26,10 @@ from harness.journal.events import RunStarted
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
 from harness.journal.stored_run import StoredRun
-from harness.reporting.junit_case import LIMITS, MOST_TEXT, CaseWriter, finding_case, tag_of, xml
+from harness.reporting.junit_case import LIMITS, CaseWriter, finding_case, tag_of, xml
 from harness.reporting.junit_flavour import named
 from harness.reporting.junit_names import Names
+from harness.reporting.text_limits import MOST_TEXT
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)
@@ -313,7 +314,7 @@ def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:
         "profile": run.profile,
         "hardware": run.hardware,
         "must_pass": "; ".join(result.text for result in summary.lists),
-        "journal": "; ".join(summary.oddities.remarks),
+        "journal": "; ".join(summary.read_problems.remarks),
     }
 
 

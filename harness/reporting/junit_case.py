@@ -13,20 +13,16 @@ from typing import Any
 from junitparser import Attr, Error, Failure, Skipped, SystemErr, SystemOut, xunit2
 
 from harness.core.outcome import Outcome
-from harness.core.text import escape_invalid_xml, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
 from harness.journal.events import Finding, Finish, Levels
-from harness.journal.verdicts import Verdict
-from harness.protocol.exit_text import format_executor_exit
+from harness.journal.verdicts import Verdict, executor_end
 from harness.reporting.junit_flavour import Flavour
 from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
+from harness.reporting.text_limits import GREEN_SHARE, MOST_TEXT
 
-#: Maximum characters of one captured text or traceback, if the report has room for them.
-MOST_TEXT = 32_768
 #: The limits that are tried in turn, until the report is small enough.
 LIMITS = (*(MOST_TEXT >> step for step in range(16)), 0)
-#: Share of the limit for the texts of cases that are not red.
-_GREEN_SHARE = 8
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
 _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LOST})
@@ -101,7 +97,7 @@ class CaseWriter:
         if verdict.decided is not None:
             lines += self._detail(verdict.decided.detail)
         if not self.flavour.interim and tag != "skipped":
-            lines += self._told(verdict.earlier)
+            lines += self._described(verdict.earlier)
         message = single_line(verdict.message) or str(verdict.outcome)
         return _with_text(_RESULTS[tag](message, str(verdict.outcome)), _block(lines))
 
@@ -112,7 +108,7 @@ class CaseWriter:
             kind = xunit2.RerunError if attempt.outcome in _ERRORS else xunit2.RerunFailure
         element = kind(single_line(attempt.message) or str(attempt.outcome), str(attempt.outcome))
         # The stack trace comes before the outputs: the schema requires this order.
-        element.append(xunit2.StackTrace(_block(self._told([attempt])[1:])))
+        element.append(xunit2.StackTrace(_block(self._described([attempt])[1:])))
         element.extend(self._captured(SystemOut, attempt.stdout, 1))
         element.extend(self._captured(SystemErr, _errors(attempt), 1))
         return element
@@ -120,7 +116,7 @@ class CaseWriter:
     def _facts(self, attempt: Finish) -> Iterable[str]:
         return attempt.notes if self.imported else _attempt_lines(attempt)
 
-    def _told(self, attempts: Iterable[Finish]) -> list[str]:
+    def _described(self, attempts: Iterable[Finish]) -> list[str]:
         """Return attempts as lines, each after an empty line."""
         lines = []
         for attempt in attempts:
@@ -133,12 +129,12 @@ class CaseWriter:
     ) -> list[Any]:
         """Return the output of an attempt, followed by lines of the harness."""
         # Output, not a property, because the strict schema allows no properties of a case.
-        more = self._told(earlier)
+        more = self._described(earlier)
         for grown in repeated(verdict.case, levels) if levels else ():
             more += [f"GROWS {grown.text}", *grown.plot(blocks=True)] if grown.grows else []
         more += [f"KEEPS {single_line(attempt.keeps)}"] if attempt.keeps else []
         more += [f"PROPERTY {single_line(name)} = {value}" for name, value in attempt.properties]
-        share = 1 if verdict.outcome.is_red else _GREEN_SHARE
+        share = 1 if verdict.outcome.is_red else GREEN_SHARE
         out = self._captured(SystemOut, attempt.stdout, share, more)
         return out + self._captured(SystemErr, _errors(attempt), share)
 
@@ -171,7 +167,7 @@ def finding_case(finding: Finding, number: int) -> bytes:
 
 def finding_text(finding: Finding) -> str:
     """Return a finding as text, with the first of its cases and its command."""
-    cases = f" [{', '.join(finding.cases[:20])}{', …' if len(finding.cases) > 20 else ''}]" if finding.cases else ""
+    cases = f" [{list_first(finding.cases, 20)}]" if finding.cases else ""
     return "\n".join([f"{finding.kind}: {finding.message}{cases}", *_command(finding.reproduce)])
 
 
@@ -189,10 +185,10 @@ def _attempt_lines(attempt: Finish) -> Iterable[str]:
     where = f"worker {attempt.worker or 'none'}, executor {attempt.executor or 'none'}"
     place = "alone" if attempt.alone else "after other cases"
     yield f"attempt {attempt.attempt} ({place}) on {where}, devices {devices}, seed {attempt.seed}"
-    if attempt.exit_status or (attempt.exit_status == 0 and attempt.outcome.breaks_executor):
-        yield f"the executor ended with {format_executor_exit(attempt.exit_status, attempt.outcome)}"
+    if end := executor_end(attempt):
+        yield end
     if attempt.gate is not None:
-        yield f"requires {attempt.gate.capability}: wanted {attempt.gate.wanted}, found {attempt.gate.found}"
+        yield f"requires {attempt.gate.text}"
     yield from attempt.notes
 
 

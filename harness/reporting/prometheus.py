@@ -65,7 +65,7 @@ def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> bytes:
 
 
 def _of_run(summary: Summary, places: Places) -> Iterator[Metric]:
-    run, end, odd = summary.run, summary.end, summary.oddities
+    run, end, odd = summary.run, summary.end, summary.read_problems
     if run is not None:
         facts = places.facts(Place("", run.host, run.devices))
         info = _labels(

@@ -20,12 +20,11 @@ from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
+from harness.reporting.text_limits import MOST_TEXT
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
-#: Maximum characters of one captured text. The journal has the whole text.
-MOST_TEXT = 32_768
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -222,7 +221,7 @@ def report_json_chunks(results: Results, facts: Mapping[str, Any] | None) -> Ite
 
 
 def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Report:
-    run, end, odd, cost = summary.run, summary.end, summary.oddities, summary.cost
+    run, end, odd, cost = summary.run, summary.end, summary.read_problems, summary.cost
     return Report(
         schema=SCHEMA,
         run=None if run is None else _run(summary),

@@ -26,6 +26,7 @@ from harness.core import clock, linux
 from harness.core.errors import HarnessError, NoDeviceError, convert_to_write_error
 from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.lease_board import BoardEntry, LeaseBoard, Process
+from harness.scheduling.named_pipe import create_pipe, write_to_pipe
 
 #: The environment variable with the folder of the board. All runs that share devices must use the same one.
 VARIABLE = "HARNESS_LEASE_DIR"
@@ -33,7 +34,7 @@ VARIABLE = "HARNESS_LEASE_DIR"
 #: that long: it ends its lease after each case if another worker waits.
 LIMIT = 3600.0
 #: Seconds of waiting before the first message. Each further message comes when the wait has doubled.
-FIRST_WORD = 30.0
+FIRST_MESSAGE = 30.0
 #: Maximum seconds of one wait, between two checks for dead processes and for a request to stop the run.
 _LONGEST_WAIT = 1.0
 _BOARD = "board.json"
@@ -56,12 +57,12 @@ class LeaseWait:
     has no limit.
     """
 
-    def __init__(self, now: float, holder: str, *, limit: float, first_word: float) -> None:
+    def __init__(self, now: float, holder: str, *, limit: float, first_message: float) -> None:
         """`holder` is a text that changes with each new hold of the device."""
         self.begun = self._since = now
         self._holder = holder
         self._limit = limit
-        self._next_message = now + first_word
+        self._next_message = now + first_message
 
     @property
     def next_look(self) -> float:
@@ -88,21 +89,21 @@ class DeviceLeases:
         worker: str = "main",
         memory: Mapping[str, int] | None = None,
         limit: float = LIMIT,
-        first_word: float = FIRST_WORD,
-        tell: Callable[[str], None] = lambda _: None,
+        first_message: float = FIRST_MESSAGE,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`folder`: the folder of the board; None for devices that need no leases, because each process has its own.
 
-        `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `tell` is called with a line about
-        a wait of at least `first_word` seconds.
+        `memory`: the bytes of each device. `limit`: seconds to wait for one holder. `log` is called with a line about
+        a wait of at least `first_message` seconds.
         """
         self._folder = folder or Path()
         self._shared = folder is not None
         self._worker = worker
         self._memory = dict(memory or {})
         self._limit = limit
-        self._first_word = first_word
-        self._tell = tell
+        self._first_message = first_message
+        self._log = log
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._alive: int | None = None
         self._pipe: int | None = None
@@ -200,10 +201,7 @@ class DeviceLeases:
             return
         prepare_board(self._folder)
         with convert_to_write_error(f"into {str(self._folder)!r}"):
-            os.mkfifo(self._file("pipe"))
-            # Opened for writing too, because a pipe without a writer is at end of file, so that poll would always
-            # return.
-            self._pipe = os.open(self._file("pipe"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._pipe = create_pipe(self._file("pipe"))
             self._alive = os.open(self._file("alive"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
             fcntl.flock(self._alive, fcntl.LOCK_EX)
             os.fchmod(self._pipe, _MODE)
@@ -224,7 +222,7 @@ class DeviceLeases:
         assert self._pipe is not None
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
-        wait = LeaseWait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_word=self._first_word)
+        wait = LeaseWait(clock.monotonic(), self._blocked()[1], limit=self._limit, first_message=self._first_message)
         while True:
             poll.poll(max(0.0, min(_LONGEST_WAIT, wait.next_look - clock.monotonic())) * 1000)
             with contextlib.suppress(BlockingIOError):
@@ -239,7 +237,7 @@ class DeviceLeases:
             who = holder.partition("\n")[0] or "another worker"
             if message_due:
                 took = now - wait.begun
-                self._tell(f"worker {self._worker} has waited {took:.0f} s for device {device}, which {who} holds")
+                self._log(f"worker {self._worker} has waited {took:.0f} s for device {device}, which {who} holds")
             if over:
                 raise NoDeviceError(
                     f"device {device} did not become free: {who} has held it for over {self._limit:.0f} s; "
@@ -260,7 +258,9 @@ class DeviceLeases:
         assert self._entry is not None
         entry = board.find(self._entry.turn)
         if entry is None:
-            raise BoardError(f"the claim of this worker is gone from {str(self._folder / _BOARD)!r}: who removed it?")
+            raise BoardError(
+                f"the claim of this worker was removed from {str(self._folder / _BOARD)!r}: leave it to the runs"
+            )
         return entry
 
     def _blocked(self) -> tuple[str, str]:
@@ -323,12 +323,7 @@ class DeviceLeases:
     def _wake(self, holder: str) -> None:
         # A dead worker has no pipe, or its pipe has no reader. A worker with a full pipe checks each second anyway.
         with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._file("pipe", holder), flags)
-            try:
-                os.write(descriptor, b"\n")
-            finally:
-                os.close(descriptor)
+            write_to_pipe(self._file("pipe", holder), b"\n")
 
     def _read(self) -> LeaseBoard:
         """Return the board. It is empty if there is none, or if it is older than the last boot. Raise BoardError."""
@@ -370,6 +365,6 @@ def prepare_board(folder: Path) -> None:
     groups = {os.getegid(), *os.getgroups()}
     if status.st_mode & stat.S_IWOTH or (status.st_uid != os.getuid() and status.st_gid not in groups):
         raise BoardError(
-            f"the folder {str(folder)!r} for leases of devices belongs to others, or everyone may write into it: "
+            f"the folder {str(folder)!r} for leases of devices belongs to another user, or is writable by everyone: "
             f"remove it, or name another one in {VARIABLE}"
         )

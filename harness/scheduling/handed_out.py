@@ -22,7 +22,7 @@ class HandedOut:
         self._folder = folder / _FOLDER
         self._broken: set[str] = set()
 
-    def tell(self, worker: str, positions: Sequence[int]) -> None:
+    def add(self, worker: str, positions: Sequence[int]) -> None:
         """Add the next cases of a worker."""
         self._append(worker, positions)
 

@@ -46,7 +46,7 @@ class InterruptedRun:
         wanted = settings["resume"]
         if wanted is None:
             if settings["force_resume"]:
-                raise pytest.UsageError("--force-resume needs --resume=DIR: the run to go on with")
+                raise pytest.UsageError("--force-resume needs --resume=DIR: the run to continue")
             return None
         if settings["results_dir"] is not None and (base / settings["results_dir"]) != base / wanted:
             raise pytest.UsageError(

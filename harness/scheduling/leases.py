@@ -17,7 +17,7 @@ class LeaseBook:
     def __init__(self, devices: Sequence[str]) -> None:
         """`devices` by UUID, in order of preference; at least one."""
         if not devices:
-            raise ValueError("a lease book needs at least one device")
+            raise ValueError("leases need at least one device")
         self._devices = tuple(devices)
         self._holders: dict[str, str] = {}
 

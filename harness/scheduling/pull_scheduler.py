@@ -68,7 +68,7 @@ class PullScheduling(WorkerScheduling):
         self._is_wide: frozenset[int] = frozenset()
         #: The cases that workers have, as the agent got them.
         self._given: dict[int, GivenCase] = {}
-        self._asked = 0
+        self._requested = 0
         self._ended = False
         self._mean = math.inf
 
@@ -93,7 +93,7 @@ class PullScheduling(WorkerScheduling):
                 self._ids = collected
                 widths = self._widths(self._ids)
                 self._is_wide = frozenset(case for case, width in enumerate(widths) if width)
-                self._source.say("ready", workers=len(self._queues), **self._describe(self._ids))
+                self._source.send("ready", workers=len(self._queues), **self._describe(self._ids))
                 self._source.listen(self)
             self._fill()
 
@@ -102,7 +102,7 @@ class PullScheduling(WorkerScheduling):
             self._queues[node].remove(item_index)
             self._given.pop(item_index, None)
             self._mean = duration if math.isinf(self._mean) else 0.8 * self._mean + 0.2 * duration
-            self._source.say("done", case=item_index)
+            self._source.send("done", case=item_index)
             self._fill()
 
     def mark_test_pending(self, item: str) -> None:
@@ -120,13 +120,13 @@ class PullScheduling(WorkerScheduling):
             self._given.pop(running, None)
             for case in reversed(others):
                 self._buffer_of(case).appendleft(self._given.pop(case))
-            self._source.say("done", case=running)
+            self._source.send("done", case=running)
             self._fill()
             return self._ids[running]
 
     def give(self, cases: Sequence[GivenCase]) -> None:
         with self._lock:
-            self._asked = max(0, self._asked - len(cases))
+            self._requested = max(0, self._requested - len(cases))
             for case in cases:
                 self._buffer_of(case.case).append(case)
             self._fill()
@@ -175,17 +175,17 @@ class PullScheduling(WorkerScheduling):
                     self._handed_out.end(node.gateway.id)
                     node.shutdown()
             return
-        self._ask(len(ready) * deep)
+        self._request(len(ready) * deep)
 
-    def _ask(self, capacity: int) -> None:
-        outstanding = sum(map(len, self._queues.values())) + self._waiting + self._asked
+    def _request(self, capacity: int) -> None:
+        outstanding = sum(map(len, self._queues.values())) + self._waiting + self._requested
         free = capacity - outstanding
         if free >= max(1, capacity // 4):
-            self._asked += free
-            self._source.say("want", cases=free)
+            self._requested += free
+            self._source.send("want", cases=free)
 
     def _send(self, node: WorkerController, given: GivenCase) -> None:
         self._given[given.case] = given
         self._queues[node].append(given.case)
-        self._handed_out.tell(node.gateway.id, [given.case])
+        self._handed_out.add(node.gateway.id, [given.case])
         node.send_runtest_some([given.case])

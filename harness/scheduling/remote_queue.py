@@ -66,7 +66,7 @@ class RemoteQueue:
         linux.die_with_parent(int(agent))
         return cls(int(descriptor), node)
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         """Send a message to the agent. If the agent is gone, the kernel ends this process, so there is nothing to
         handle.
         """

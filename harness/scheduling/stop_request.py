@@ -14,6 +14,7 @@ from pathlib import Path
 
 from harness.core import clock
 from harness.core.errors import HarnessError
+from harness.scheduling.named_pipe import create_pipe, write_to_pipe
 
 #: The folder below the run's folder for temporary files.
 FOLDER = "stop"
@@ -62,29 +63,18 @@ def send_stop(folder: Path, stop: StopRequest) -> None:
 
 def _write_all(line: bytes, pipes: set[Path]) -> set[Path]:
     for path in pipes:
-        # ENXIO: the supervisor is dead. EAGAIN: its pipe is full, because it did not read many requests.
+        # The supervisor is dead, or its pipe is full, because it did not read many requests.
         with contextlib.suppress(OSError):
-            _write(path, line)
+            write_to_pipe(path, line)
     return pipes
 
 
-def _write(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, line)
-    finally:
-        os.close(descriptor)
-
-
 class StopListener:
-    """The receiving end of one supervisor. Poll it for reading, and call `heard` after each poll."""
+    """The receiving end of one supervisor. Poll it for reading, and call `receive` after each poll."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{name}{_PIPE}"
-        os.mkfifo(path)
-        # Opened for writing too, because a pipe without a writer is at end of file, so that poll would always return.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = create_pipe(folder / f"{name}{_PIPE}")
         self._rest = b""
         self._stop: StopRequest | None = None
         with contextlib.suppress(FileNotFoundError):
@@ -93,7 +83,7 @@ class StopListener:
     def fileno(self) -> int:
         return self._descriptor
 
-    def heard(self) -> StopRequest | None:
+    def receive(self) -> StopRequest | None:
         """Return the latest request, or None."""
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -102,12 +92,12 @@ class StopListener:
 
     @property
     def known(self) -> StopRequest | None:
-        """The latest request that `heard` returned, or None. Does not look for a new one."""
+        """The latest request that `receive` returned, or None. Does not look for a new one."""
         return self._stop
 
     def refuse(self) -> None:
         """Raise StoppedError if there is a request. Call this before new work begins."""
-        stop = self.heard()
+        stop = self.receive()
         if stop is not None:
             raise StoppedError(stop.reason)
 

@@ -51,7 +51,7 @@ class WorkerScheduling:
         self._collections[node] = list(collection)
 
     def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
-        raise NotImplementedError("this scheduler takes no case back from a worker that lives")
+        raise NotImplementedError("this scheduler cannot take cases back from a live worker")
 
     def _collected(self) -> list[str] | None:
         """Return what all workers have collected. None if they differ, which is then an error of the collection."""

@@ -127,7 +127,7 @@ class LongestFirstScheduling(WorkerScheduling):
         if positions:
             self._queues[node].extend(positions)
             self._waiting[node] = self._backlog.waiting(self._queues[node])
-            self._handed_out.tell(node.gateway.id, positions)
+            self._handed_out.add(node.gateway.id, positions)
             with contextlib.suppress(OSError):  # xdist reports its end, and its cases come back
                 node.send_runtest_some(list(positions))
 

@@ -127,7 +127,7 @@ class RunningAttempt:
         self._begun = clock.monotonic()
         handle.trim_output()
         self._listener = Listener(handle, request)
-        self._listener.ask()
+        self._listener.send_request()
 
     def result(self) -> Attempt:
         """Wait for the end of the case. The result describes any failure. The executor is killed if necessary."""
@@ -214,7 +214,7 @@ class Listener:
     end: tuple[int, int] | None = None
     followed: bool = False
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         """Ask the executor to run the case."""
         handle, request = self.handle, self.request
         self.start = handle.marks
@@ -267,7 +267,7 @@ class Listener:
             harness_error=None if self.spent else self.handle.harness_error,
             hook_error=self.hook_error,
             unkillable=self.handle.unkillable,
-            session=self.session or self.handle.told_session,
+            session=self.session or self.handle.exit_news,
         )
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
@@ -392,7 +392,7 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
             return False
         if isinstance(answer, dict):
             handle.teardown_error = str(answer.get("error", ""))
-            handle.told_session = session_of(answer)
+            handle.exit_news = session_of(answer)
             handle.grown = _amounts(answer.get("grown", {}))
             handle.grown_by_case = {str(case): _amounts(grown) for case, grown in answer.get("by_case", {}).items()}
     return True

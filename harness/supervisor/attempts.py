@@ -36,10 +36,10 @@ class Attempts:
         journal: CaseJournal,
         *,
         bind: Callable[[Sequence[Device]], Binding],
-        tell_session: Callable[[SessionNews], None],
+        apply_news: Callable[[SessionNews], None],
         levels: bool,
     ) -> None:
-        """`bind` makes the binding of an executor. `tell_session` applies news to pytest's session.
+        """`bind` makes the binding of an executor. `apply_news` applies news to pytest's session.
 
         `levels`: read the meters after each attempt.
         """
@@ -50,7 +50,7 @@ class Attempts:
         self._lookahead = lookahead
         self._journal = journal
         self._bind = bind
-        self._tell_session = tell_session
+        self._apply_news = apply_news
         self._levels = levels
         #: Executors whose files are kept, because a case in them was red.
         self._red: set[str] = set()
@@ -147,6 +147,6 @@ class Attempts:
     def dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
         """Release an executor. `hold`: keep its devices leased."""
         self._slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
-        self._tell_session(handle.told_session)
+        self._apply_news(handle.exit_news)
         if handle.teardown_error:
             self._journal.add_finding("teardown", handle.teardown_error, handle.cases)

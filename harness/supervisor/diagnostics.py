@@ -92,7 +92,7 @@ class Diagnostics:
         kind = failure.outcome.breaks_executor
         self._made[kind] += 1
         if self._made[kind] > MOST:
-            return [f"no diagnostics: this worker has those of {MOST} such cases"]
+            return [f"no diagnostics: this worker has collected those of {MOST} cases, the limit"]
         collected = _Collected(failure.folder / FOLDER / str(failure.number))
         for item in self._items:
             try:

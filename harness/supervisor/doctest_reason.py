@@ -28,10 +28,10 @@ def doctest_reason(report: str) -> str:
     expected, got = _EXPECTED.search(report), _GOT.search(report)
     if expected is None or got is None:
         return f"{where}: the output differs"
-    return f"{where}: expected {_said(expected)}, got {_said(got)}"
+    return f"{where}: expected {_shown(expected)}, got {_shown(got)}"
 
 
-def _said(match: re.Match[str]) -> str:
+def _shown(match: re.Match[str]) -> str:
     if match["nothing"]:
         return "nothing"
     lines = match["text"].strip().splitlines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import socket
 import struct
 import tempfile
@@ -19,6 +18,7 @@ from harness.backends.table import device_variables
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
+from harness.core.kill_ladder import LADDER
 from harness.fixtures import CaseSettings
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
@@ -30,8 +30,6 @@ from harness.supervisor import compiler_caches
 from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
-#: The kill ladder: signals in order, each with the seconds to wait for the exit before the next signal.
-LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))
 #: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.
 SEND_LIMIT = 30.0
 _OUTPUT_KEPT = 1 << 20
@@ -201,7 +199,7 @@ class ExecutorHandle:
         #: By case and meter, the growth of the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
         #: The changes to the session by the teardown of the last fixtures.
-        self.told_session = SessionNews()
+        self.exit_news = SessionNews()
         self.temp = temp
         #: pytest's base folder of ``tmp_path``. All executors of the run on this host have the same parent folder, as
         #: with xdist: fixtures use a lock there to make what they all share.
@@ -285,7 +283,7 @@ class ExecutorHandle:
         if answer is NoMessage.DEADLINE:
             self.kill()
         how = f"was not ready after {START_LIMIT:g} s" if answer is NoMessage.DEADLINE else "ended before it was ready"
-        details = f"the log ends with:\n{self._link.last_words()}"
+        details = f"the log ends with:\n{self._link.last_output()}"
         if self.harness_error is not None:
             details = f"the harness failed in it:\n{self.harness_error.traceback}"
         self.close()
@@ -303,7 +301,7 @@ class ExecutorHandle:
 
         With `obey_stop`, raises StoppedError after a request to stop the run, once its grace period has passed.
         """
-        stop = self._link.stop.heard() if obey_stop else None
+        stop = self._link.stop.receive() if obey_stop else None
         over = False
         while True:
             if stop is not None:
@@ -336,8 +334,8 @@ class ExecutorHandle:
                         self._link.pump()
                         self._check_exit()
                     else:  # also without `obey_stop`: this empties the pipe, so that the next poll can wait
-                        heard = self._link.stop.heard()
-                        stop = heard if obey_stop else None
+                        latest = self._link.stop.receive()
+                        stop = latest if obey_stop else None
             except ProtocolError as error:
                 self.garbled = str(error)
                 return NoMessage.GARBLED
@@ -356,7 +354,7 @@ class ExecutorHandle:
         With `at_once`, and after a request to stop without grace, use the last step only. Raises ZygoteError, also if
         the zygote did not send the signals: then the state of the executor is unknown, and the zygote is killed.
         """
-        stop = self._link.stop.heard()
+        stop = self._link.stop.receive()
         at_once = at_once or (stop is not None and not stop.grace)
         for number, grace in LADDER[-1:] if at_once else LADDER:
             if self.exit_status is not None:
@@ -403,7 +401,7 @@ class ExecutorHandle:
         outputs = self.outputs
         silent = not self._sent_message and not outputs.facts.size() and outputs.phases.is_clear
         if self.exit_status == EXIT_HARNESS_ERROR and silent and self.harness_error is None:
-            log = f"the zygote's log ends with:\n{self._link.last_words()}"
+            log = f"the zygote's log ends with:\n{self._link.last_output()}"
             self.harness_error = RemoteFailure("the executor ended before it could report an error", log)
 
     def _check_exit(self) -> None:

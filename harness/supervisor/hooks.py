@@ -33,7 +33,7 @@ def register_worker_hooks(
     if worker.isolated and worker.context.start != "cold":
         from harness.collection.hooks import DescribedCollection
 
-        manager.register(DescribedCollection(config, worker.description, worker.tell), "harness-described")
+        manager.register(DescribedCollection(config, worker.description, worker.print_once), "harness-described")
     if not worker.isolated:
         from harness.supervisor import inline_hooks
 
@@ -68,7 +68,7 @@ class WorkerHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         """End the collection of an xdist worker that must stop. `shouldstop` holds the reason."""
-        if hasattr(collector.config, "workerinput") and (reason := self._worker.told_to_stop()):
+        if hasattr(collector.config, "workerinput") and (reason := self._worker.check_stop()):
             collector.session.shouldstop = reason
             pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
 
@@ -82,7 +82,8 @@ class WorkerHooks:
             result = yield
             names = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
             if names and self._worker.isolated and hasattr(session.config, "workerinput"):
-                self._worker.tell(kept_results.kept_results_text(names))  # the controller loads no conftest of a folder
+                # The controller loads no conftest of a folder.
+                self._worker.print_once(kept_results.kept_results_text(names))
             return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):
@@ -103,7 +104,7 @@ class WorkerHooks:
         wanted = {*ids, *(self._selected if self._worker.context.shard else ())}
         seen = [item.stash[CASE_ID] for item in self._seen if is_case(item)]
         self._seen.clear()
-        if self._worker.told_to_stop():
+        if self._worker.check_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
         self._worker.note_facts(kept)
         try:

@@ -88,7 +88,7 @@ class LeakConfirmation:
             held.enter_context(self._slot.set_aside())
             held.enter_context(self._slot.activities.doing(f"confirming a leak of {case.id}"))
             held.enter_context(
-                shm_turn.shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.heard() is not None)
+                shm_turn.shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.receive() is not None)
             )
             repeated = self._repeat(case, within=not is_exact)
             leaks = _leaks(attempt, repeated)

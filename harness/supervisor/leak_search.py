@@ -102,7 +102,7 @@ class LeakSearch:
         suspected = suspicion.suspected
         activity = f"searching for leaks, because {suspicion.text}"
         turn = shm_turn.shared_memory_turn(
-            suspected, over=lambda: self._slot.stop.heard() is not None or self._time.left <= 0
+            suspected, over=lambda: self._slot.stop.receive() is not None or self._time.left <= 0
         )
         with self._time.spending(), self._slot.activities.doing(activity) as update, turn:
             trials = LeakTrials(

@@ -156,7 +156,7 @@ class Lookahead:
 
     def _skip(self, begun: Begun) -> None:
         """Abandon a case that has begun because pytest asks for another one. The next attempt at the case counts."""
-        self._abandon(begun, "pytest asked for another case", Outcome.LOST, final=False)
+        self._abandon(begun, "pytest requested another case", Outcome.LOST, final=False)
         self._skipped.add(begun.history.case.id)
 
     def _abandon(self, begun: Begun, reason: str, outcome: Outcome, *, final: bool) -> None:

@@ -92,11 +92,11 @@ class Supervisor:
             slot,
             pool,
             monitor,
-            Diagnostics(context, slot.activities, lambda: slot.stop.heard() is not None),
+            Diagnostics(context, slot.activities, lambda: slot.stop.receive() is not None),
             self._lookahead,
             self._journal,
             bind=bind,
-            tell_session=self._tell_session,
+            apply_news=self._apply_news,
             # If each attempt has its own process, there are no levels of one process to compare.
             levels=policy.repeat > 1 and not self._each_fresh,
         )
@@ -163,12 +163,12 @@ class Supervisor:
     def _pass_on_to_session(self, history: CaseHistory) -> None:
         """Give pytest's session what the case requested from its copy of the session."""
         for attempt in history.attempts:
-            self._tell_session(attempt.evidence.session)
+            self._apply_news(attempt.evidence.session)
         interruption = history.attempts[-1].evidence.interruption
         if interruption.startswith("raised Exit"):
             history.case.item.session.shouldstop = interruption
 
-    def _tell_session(self, news: SessionNews) -> None:
+    def _apply_news(self, news: SessionNews) -> None:
         """Apply the changes by code in an executor to pytest's session. Properties go into the journal."""
         if not news or self._session is None:
             return
@@ -229,7 +229,7 @@ class Supervisor:
     def close(self) -> None:
         """Release everything, and kill the current executor."""
         if self._lookahead:
-            stop = self._slot.stop.heard()
+            stop = self._slot.stop.receive()
             self._lookahead.close("the session ended before the case finished" if stop is None else stop.reason)
         self._leak_search.close("the session ended before the search")
         self._slot.close("the session ended")
@@ -298,8 +298,8 @@ class Supervisor:
     def _sure(self, history: CaseHistory, first: Attempt) -> Attempt:
         """Return the attempt, or, if it is doubtful, another one alone."""
         case = history.case
-        broke_in_company = first.outcome.breaks_executor and not first.alone
-        doubtful = broke_in_company or (first.outcome.is_red and self._is_drained(first.devices))
+        broke_after_others = first.outcome.breaks_executor and not first.alone
+        doubtful = broke_after_others or (first.outcome.is_red and self._is_drained(first.devices))
         if not first.evidence.lost_by_harness and not doubtful:
             return first
         if missing := self.obstacle(case.devices):

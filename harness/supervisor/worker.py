@@ -267,7 +267,7 @@ class Worker:
         A case that had its verdict before the run was resumed is only reported.
         """
         assert self._supervisor is not None
-        if self.told_to_stop():
+        if self.check_stop():
             return
         self._order.at(item, nextitem)
         finished = self._resumption.finished.get(item.stash[CASE_ID])
@@ -288,14 +288,14 @@ class Worker:
             if isinstance(error, OSError) and error.errno not in _STARVED:
                 raise  # a bug in the harness: pytest shows its traceback
             self.over = (
-                f"harness: worker {self.name} cannot go on: {error!r}; look at the limits on open files and processes "
-                f"(`ulimit -n`, `ulimit -u`) and at the free memory"
+                f"harness: worker {self.name} cannot continue: {error!r}; check the limits on open files and processes "
+                f"(`ulimit -n`, `ulimit -u`) and the free memory"
             )
-        self.told_to_stop()
+        self.check_stop()
 
-    def told_to_stop(self) -> str:
+    def check_stop(self) -> str:
         """Check for a request to stop. Returns `over`. Cases that have begun may end within the grace period."""
-        stop = self._stop.heard() if self._stop is not None else None
+        stop = self._stop.receive() if self._stop is not None else None
         if stop is not None and not (self._supervisor is not None and self._supervisor.has_begun):
             self.over = self.over or stop.reason
         return self.over
@@ -407,16 +407,16 @@ class Worker:
             worker=self.name,
             memory={device.uuid: device.memory for device in self._inventory.usable if device.memory},
             limit=max(device_leases.LIMIT, longest) * self.context.timeout_multiplier,
-            first_word=device_leases.FIRST_WORD * self.context.timeout_multiplier,
-            tell=self._tell_wait,
+            first_message=device_leases.FIRST_MESSAGE * self.context.timeout_multiplier,
+            log=self._log_wait,
         )
 
-    def _tell_wait(self, text: str) -> None:
+    def _log_wait(self, text: str) -> None:
         """Record and print what this worker waits for."""
         self.journal.append(lines.wait(self.name, text))
         self._print(text)
 
-    def tell(self, text: str) -> None:
+    def print_once(self, text: str) -> None:
         """Print a text that holds for all workers of the run. Only the first worker prints it."""
         if self.name in ("main", "gw0"):
             self._print(text)

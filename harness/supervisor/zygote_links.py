@@ -136,7 +136,7 @@ class ZygoteLinks:
         link.close()
         raise ZygoteUnfitError(
             "a zygote that was started again found other cases, or another order, than the first zygote of the run; "
-            "check that what is collected does not depend on the time, on chance or on files that change"
+            "make the collection independent of the time, of random numbers and of files that change"
         )
 
     def _record_wait(self, message: str) -> None:

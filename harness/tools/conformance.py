@@ -163,7 +163,7 @@ def kept_problem(data: bytes, ledger: Ledger, software: Mapping[str, str]) -> st
             for name, definition in definitions.items()
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return f"{FILE_NAME} is no statement with the definitions and lists that it follows from"
+        return f"{FILE_NAME} is not a statement with its definitions and lists"
     made = make_statement(ledger, software, levels)
     if data == kept_bytes(made, levels):
         return ""
@@ -171,8 +171,8 @@ def kept_problem(data: bytes, ledger: Ledger, software: Mapping[str, str]) -> st
     given = given if isinstance(given, dict) else {}
     differ = [name for name, value in made.as_json().items() if given.get(name) != value]
     return (
-        f"{FILE_NAME} does not follow from the journal: {', '.join(differ) or 'its form'} is another one; "
-        "make it again with harness conformance --keep"
+        f"{FILE_NAME} does not follow from the journal: {', '.join(differ) or 'its form'} differs; "
+        "write it again with harness conformance --keep"
     )
 
 

@@ -6,7 +6,6 @@ isolation, no seed and no command that reproduces a case.
 
 from __future__ import annotations
 
-import json
 import secrets
 import tempfile
 import time
@@ -221,8 +220,7 @@ def _finding(kind: str, t: float, message: str) -> bytes:
 
 
 def _line(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
-    """Return a line of a journal. The kind comes first, as in every journal."""
-    return json.dumps({"event": kind, "t": t, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+    return journal.encode_line({"event": kind, "t": t, **fields})
 
 
 def _checked(value: str, option: str) -> str:

@@ -22,6 +22,7 @@ from harness.backends import cuda
 from harness.backends.table import backend_of
 from harness.core.caseid import function_of
 from harness.core.errors import HarnessError
+from harness.core.models import first_problem
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, single_line
 from harness.devices import software
@@ -87,9 +88,7 @@ def read_machine(run_dir: Path) -> RunMachine | None:
     try:
         return RunMachine.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ProposalError(f"{str(path)!r} is no environment.json of a run: {where}: {first['msg']}") from None
+        raise ProposalError(f"{str(path)!r} is no environment.json of a run: {first_problem(error)}") from None
 
 
 def propose_waivers(contents: JournalContents, machine: RunMachine | None, today: date) -> Proposals:

@@ -285,7 +285,7 @@ class ZygoteClient:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the end of the zygote's log. Cold executors write to it too, until they are ready."""
         return read_log_tail(self._log)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
+from .counting import OperatorCounts
 from .engines import Engine
 
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
@@ -261,13 +262,6 @@ def test_checkpoint_sequential_in_segments(reentrant: bool, engine: Engine, devi
 
 def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine, device: torch.device) -> None:
     """Selective checkpointing saves the listed operators and recomputes the others; gradients do not change."""
-    ran: list[str] = []
-
-    class Ran(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            ran.append(function.overloadpacket.__name__)
-            return function(*args, **(kwargs or {}))
-
     kept = [torch.ops.aten.mm.default]
     x = torch.ones(2, 2, device=device, requires_grad=True)
 
@@ -276,12 +270,12 @@ def test_checkpoint_selective_does_not_run_named_operators_again(engine: Engine,
 
     (expected,) = torch.autograd.grad(forward(x).sum(), x)
     result = run(forward, x, reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(kept))
-    with Ran():
+    with OperatorCounts() as ran:
         (found,) = torch.autograd.grad(result.sum(), x)
 
     torch.testing.assert_close(found, expected)
-    assert ran.count("sin") >= 1
-    assert ran.count("mm") == 2  # of the backward; a third one would be a recomputation
+    assert ran.counts["sin"] >= 1
+    assert ran.counts["mm"] == 2  # of the backward; a third one would be a recomputation
     engine.still_works()
 
 

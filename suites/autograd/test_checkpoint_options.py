@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointError,
     CheckpointPolicy,
@@ -21,21 +20,10 @@ from torch.utils.checkpoint import (
     set_device_states,
 )
 
+from .counting import OperatorCounts
+
 Tensor = torch.Tensor
 SIN = torch.ops.aten.sin.default
-
-
-class Counted(TorchDispatchMode):
-    """Counts operators by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return func(*args, **(kwargs or {}))
 
 
 def chain(x: Tensor) -> Tensor:
@@ -47,9 +35,9 @@ def derivative(x: Tensor) -> Tensor:
     return -x.sin().cos().exp() * x.sin().sin() * x.cos()
 
 
-def run(x: Tensor, **options: Any) -> Counted:
+def run(x: Tensor, **options: Any) -> OperatorCounts:
     """Run the chain in a checkpoint, forward and backward, and return the operators that ran."""
-    with Counted() as counted:
+    with OperatorCounts() as counted:
         checkpoint(chain, x, use_reentrant=False, **options).sum().backward()
     return counted
 
@@ -197,7 +185,7 @@ def test_set_checkpoint_early_stop_decides_whether_the_rest_runs_again(device: t
         y = x.exp()
         return (y * 2).neg() if y.dim() else y
 
-    with Counted() as counted:
+    with OperatorCounts() as counted:
         with set_checkpoint_early_stop(early):
             result = checkpoint(forward, x, use_reentrant=False)
         result.sum().backward()

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from suites._torch_private_compiled import compiler_unheard, reset_compiler
+from suites import _torch_private_compiled as private
 from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
 
+from .counting import OperatorCounts
 from .engines import COMPILED, Engine, Known
 
 #: Applies under both engines, because the cases call `torch.compile`.
@@ -48,25 +49,11 @@ def saved(function: Callable[..., Any], *given: Any) -> tuple[Any, int]:
     return result, len(packed)
 
 
-class Ran(torch.utils._python_dispatch.TorchDispatchMode):
-    """Count operators by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(function.overloadpacket.__name__)
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     """Reset the compiler before and after the case; its cache does not distinguish checkpoint policies."""
-    reset_compiler()
-    with compiler_unheard():
+    with private.fresh_compiler():
         yield
-    reset_compiler()
 
 
 @pytest.fixture
@@ -141,12 +128,12 @@ def test_compile_with_a_checkpoint_policy_of_operators(products: str, x: Tensor,
     (expected,) = torch.autograd.grad(chain(x).sum(), x)
 
     result = function(x)
-    with Ran() as ran:
+    with OperatorCounts() as ran:
         (found,) = torch.autograd.grad(result.sum(), x)
 
     torch.testing.assert_close(found, expected)
     # Two backward products for each of the three products, and the three products if they are recomputed.
-    assert ran.names.count("mm") == (6 if products == "kept" else 9)
+    assert ran.counts["mm"] == (6 if products == "kept" else 9)
 
 
 @pytest.mark.covers(WRAPPED_SUITES)

@@ -21,10 +21,8 @@ pytestmark = pytest.mark.keeps(KEEPS, **KEPT)
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     """Reset the compiler before and after the case, because these operators compile their functions."""
-    private.reset_compiler()
-    with private.compiler_unheard():
+    with private.fresh_compiler():
         yield
-    private.reset_compiler()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ class _Keeps(logging.Handler):
 
 
 @contextmanager
-def heard(artifact: str) -> Iterator[list[str]]:
+def logged(artifact: str) -> Iterator[list[str]]:
     """Yield the messages of one of the compiler's logs, `compiled_autograd` or `compiled_autograd_verbose`.
 
     The log is enabled within the block, and all loggers are restored at its end.

@@ -42,8 +42,7 @@ def test_compiled_autograd_enable_nests(device: torch.device) -> None:
 
         return compile_graph
 
-    private.reset_compiler()
-    try:
+    with private.fresh_compiler():
         with private.enable(compiler("outer")):
             (torch.ones(2, device=device, requires_grad=True) * 2).sum().backward()
             with private.enable(compiler("inner")):
@@ -51,8 +50,6 @@ def test_compiled_autograd_enable_nests(device: torch.device) -> None:
             assert private.enabled()
             torch.ones(2, device=device, requires_grad=True).sin().sum().backward()
         assert not private.enabled()
-    finally:
-        private.reset_compiler()
     assert seen == ["outer", "inner", "outer"]
 
 
@@ -166,10 +163,8 @@ def test_compiler_reset_frees_what_a_captured_pass_refers_to(device: torch.devic
     def compile_graph(graph: torch.fx.GraphModule, _tensor: torch.Tensor = tensor) -> private.Compiled:
         return graph
 
-    private.reset_compiler()
-    with private.enable(compile_graph):
+    with private.fresh_compiler(), private.enable(compile_graph):
         assert a_pass(device) == 1
-    private.reset_compiler()
     del tensor, compile_graph
     gc.collect()
     assert kept() is None

@@ -78,17 +78,13 @@ def test_inputs_list_is_empty_after_a_compiled_pass(device: torch.device) -> Non
 
         return run
 
-    private.reset_compiler()
     leaf = torch.randn(100).to(device).requires_grad_()
-    try:
-        with private.enable(compile_graph):
-            for _ in range(2):
-                leaf.grad = None
-                (leaf.exp() * 2).sum().backward()
-                assert leaf.grad is not None
-                torch.testing.assert_close(leaf.grad, 2 * leaf.detach().exp())
-    finally:
-        private.reset_compiler()
+    with private.fresh_compiler(), private.enable(compile_graph):
+        for _ in range(2):
+            leaf.grad = None
+            (leaf.exp() * 2).sum().backward()
+            assert leaf.grad is not None
+            torch.testing.assert_close(leaf.grad, 2 * leaf.detach().exp())
 
     assert len(lengths) == 2
     assert all(before > 0 and after == 0 for before, after in lengths)
@@ -253,7 +249,7 @@ def test_memory_allocated_goes_down_with_tensor_subclass_activations(device: tor
         full = torch.cuda.memory_allocated(device) - before
         assert full >= 3 * size * 4
         try:
-            with private.compiler_unheard():
+            with private.compiler_warnings_ignored():
                 out = torch.compile(graph)(inputs)
         finally:
             private.reset_compiler()

@@ -11,7 +11,7 @@ import torch
 from suites import _torch_private_compiled as private
 from suites.compiled import Counts, compare, compiled_backward
 
-from .logs import heard
+from .logs import logged
 from .models import gradients, network, rows, train
 
 ROW = "test_compiled_autograd::TestCompiledAutograd::"
@@ -39,7 +39,7 @@ def test_torch_logs_verbose_names_every_function(device: torch.device) -> None:
     def work() -> Iterator[object]:
         yield from train(network(device), rows(2, device))
 
-    with heard("compiled_autograd_verbose") as messages:
+    with logged("compiled_autograd_verbose") as messages:
         assert compare(work, backend="eager") == Counts(1, 1)
 
     kinds = [name for name, _ in set(origins(messages))]
@@ -59,7 +59,7 @@ def test_torch_logs_has_each_graph_once(device: torch.device) -> None:
         x.exp().sum().backward()
         yield x.grad
 
-    with heard("compiled_autograd") as messages:
+    with logged("compiled_autograd") as messages:
         assert compare(work, backend="eager") == Counts(2, 2)
 
     assert len([message for message in messages if GRAPH in message]) == 2
@@ -76,7 +76,7 @@ def test_torch_logs_verbose_has_the_reason_of_a_capture(device: torch.device) ->
             x.exp().sum().backward()
             yield x.grad
 
-    with heard("compiled_autograd_verbose") as messages:
+    with logged("compiled_autograd_verbose") as messages:
         assert compare(work, backend="eager").captures == 2
 
     first, second = misses(messages)
@@ -98,15 +98,15 @@ def test_torch_logs_verbose_names_changed_sizes(device: torch.device) -> None:
         captures.append(1)
         return torch.compile(graph, backend="eager")
 
-    private.reset_compiler()
     model = network(device)
-    try:
-        with heard("compiled_autograd_verbose") as messages, private.enable(compile_graph, any_size=False):
-            for size in (10, 11, 12):
-                model.zero_grad()
-                list(train(model, rows(size, device)))
-    finally:
-        private.reset_compiler()
+    with (
+        private.fresh_compiler(),
+        logged("compiled_autograd_verbose") as messages,
+        private.enable(compile_graph, any_size=False),
+    ):
+        for size in (10, 11, 12):
+            model.zero_grad()
+            list(train(model, rows(size, device)))
 
     assert len(captures) == 2
     new, changed = misses(messages)
@@ -124,9 +124,9 @@ def test_torch_logs_verbose_is_read_when_the_block_begins(device: torch.device) 
 
     Compiled autograd reads the setting when it is enabled.
     """
-    with compiled_backward(backend="eager") as recording, heard("compiled_autograd_verbose") as late:
+    with compiled_backward(backend="eager") as recording, logged("compiled_autograd_verbose") as late:
         list(train(network(device), rows(2, device)))
-    with heard("compiled_autograd_verbose") as early, compiled_backward(backend="eager"):
+    with logged("compiled_autograd_verbose") as early, compiled_backward(backend="eager"):
         list(train(network(device), rows(2, device)))
 
     assert recording.captures == 1
@@ -143,7 +143,7 @@ def test_torch_logs_verbose_names_a_forward_compiled_before(device: torch.device
         torch.compile(model, backend="aot_eager")(rows(2, device)).sum().backward()
         yield list(gradients(model))
 
-    with heard("compiled_autograd_verbose") as messages:
+    with logged("compiled_autograd_verbose") as messages:
         compare(work, backend="eager")
 
     names = [name for name, _ in origins(messages) if name.startswith("CompiledFunctionBackward")]
@@ -173,7 +173,7 @@ def test_torch_logs_verbose_has_hooks_of_a_compiled_forward(device: torch.device
         torch.compile(forward, backend="aot_eager")(x).sum().backward()
         yield x.grad
 
-    with heard("compiled_autograd_verbose") as messages:
+    with logged("compiled_autograd_verbose") as messages:
         compare(work, backend="eager", fullgraph=False)
 
     (graph,) = [message for message in messages if GRAPH in message]
@@ -191,7 +191,7 @@ def test_torch_logs_verbose_has_a_compiled_forward_used_twice_twice(device: torc
         (square(x) + 3 * square(y)).sum().backward()
         yield [x.grad, y.grad]
 
-    with heard("compiled_autograd_verbose") as messages:
+    with logged("compiled_autograd_verbose") as messages:
         assert compare(work, backend="eager").captures == 1
 
     names = {name for name, _ in origins(messages) if re.fullmatch(r"CompiledFunctionBackward\d+", name)}
@@ -207,7 +207,7 @@ def test_torch_logs_off_logs_nothing(device: torch.device) -> None:
 
     The loggers are restored.
     """
-    with heard("compiled_autograd") as plain, compiled_backward(backend="eager"):
+    with logged("compiled_autograd") as plain, compiled_backward(backend="eager"):
         list(train(network(device), rows(2, device)))
     reported = len(plain)
     with compiled_backward(backend="eager") as recording:

@@ -152,24 +152,16 @@ def test_captured_pass_that_is_not_compiled_gives_the_gradients_of_the_engine(
         return graph
 
     expected = run(lambda: work(device))
-    private.reset_compiler()
-    try:
-        with private.enable(keep):
-            found = run(lambda: work(device))
-    finally:
-        private.reset_compiler()
+    with private.fresh_compiler(), private.enable(keep):
+        found = run(lambda: work(device))
     assert graphs
     assert_same(expected, found)
 
 
 def test_create_graph_of_a_compiled_function_is_refused(device: torch.device) -> None:
     """A captured pass with `create_graph` over a compiled function raises: it has no second derivative."""
-    private.reset_compiler()
-    try:
+    with private.fresh_compiler():
         x = torch.ones(3, device=device, requires_grad=True)
-        with private.compiler_unheard():
-            y = torch.compile(lambda x: (x * x).sin(), backend="aot_eager")(x)
-            with private.enable(lambda graph: graph), pytest.raises(RuntimeError, match="higher order gradients"):
-                torch.autograd.grad(y.sum(), x, create_graph=True)
-    finally:
-        private.reset_compiler()
+        y = torch.compile(lambda x: (x * x).sin(), backend="aot_eager")(x)
+        with private.enable(lambda graph: graph), pytest.raises(RuntimeError, match="higher order gradients"):
+            torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from suites._torch_private_compiled import compiler_unheard, reset_compiler
+from suites._torch_private_compiled import fresh_compiler
 
 from . import trees
 from .trees import CUDAGRAPHS, INDUCTOR, on_cuda, watched, with_triton
@@ -72,13 +72,11 @@ def test_checkpoint_noise_is_the_same_in_backward_without_graphs() -> None:
 
     Each of several steps has different noise.
     """
-    reset_compiler()
     x = torch.ones(64)
-    with compiler_unheard(), torch.random.fork_rng([]):
+    with fresh_compiler(), torch.random.fork_rng([]):
         torch.manual_seed(SEED)
         fast = torch.compile(checkpointed(noisy), backend="aot_eager")
         steps = [noise_and_gradient(fast, x) for _ in range(4)]
-    reset_compiler()
     for noise, gradient in steps:
         assert torch.equal(noise, gradient)
     assert_all_differ([noise for noise, _ in steps])

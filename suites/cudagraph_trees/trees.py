@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from suites._torch_private_compiled import compiler_unheard, reset_compiler
+from suites._torch_private_compiled import compiler_warnings_ignored, reset_compiler
 
 from . import _torch_private as private
 
@@ -88,7 +88,7 @@ def watched(*, debug: bool = False, **settings: Any) -> Iterator[Watch]:
     reset_compiler()
     with ExitStack() as stack:
         stack.enter_context(private.generated_modules_stay())
-        stack.enter_context(compiler_unheard())
+        stack.enter_context(compiler_warnings_ignored())
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
         stack.enter_context(private.config({name.replace("__", "."): value for name, value in settings.items()}))

@@ -57,12 +57,9 @@ def attention(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def compiler() -> Iterator[None]:
     """Compile each call, without advice to compile."""
-    private.reset_compiler()
-    with warnings.catch_warnings():
+    with private.fresh_compiler():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        with private.compiler_unheard():
-            yield
-    private.reset_compiler()
+        yield
 
 
 def run(device: torch.device, given: list[torch.Tensor], **options: Any) -> Any:

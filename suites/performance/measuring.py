@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from ..gpu_readings import clocks
+from ..synchronizing import synchronize
 
 #: The repetitions of a measurement, and the minimum seconds of each: for a figure, and for a check of the case itself.
 REPETITIONS, LEAST, LEAST_SMALL = 7, 0.05, 0.001
@@ -23,12 +24,6 @@ REPETITIONS, LEAST, LEAST_SMALL = 7, 0.05, 0.001
 MOST_CALLS = 1 << 16
 #: The idle seconds before a figure below its floor is measured again.
 REST = 2.0
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all of its work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def seconds_per_call(work: Callable[[], object], device: torch.device, least: float) -> list[float]:

@@ -8,7 +8,8 @@ import torch
 from ..graphs.capturing import Accelerator, Api, Cuda, captured
 from ..sizes import SIZES
 from ..streams.busy import calibrate, ever, sleep_on
-from .measuring import Speed, synchronize
+from ..synchronizing import synchronize
+from .measuring import Speed
 
 pytestmark = [pytest.mark.serial, pytest.mark.parametrize("full", SIZES)]
 

@@ -20,6 +20,7 @@ import torch
 from torch import multiprocessing
 
 from suites import children
+from suites.synchronizing import synchronize
 
 #: Seconds to wait for an answer or for the end of a process.
 PATIENCE = 60.0
@@ -110,13 +111,8 @@ def _values(value: Any) -> Any:
 
 def _fill(kept: dict[str, Any], name: str, value: float) -> str:
     kept[name].detach().fill_(value)
-    _wait(kept[name].device)
+    synchronize(kept[name].device)
     return "filled"
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def _again(kept: dict[str, Any], name: str) -> str:

@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from ..streams.busy import calibrate, ever, sleep_on
+from ..synchronizing import synchronize
 from . import together
 
 THREADS = 4
-
-
-def settle(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
@@ -40,7 +36,7 @@ def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
 @pytest.mark.requires(accelerator=True)
 def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> None:
     """After threads that allocated and freed memory have ended, the allocated memory is as before."""
-    settle(device)
+    synchronize(device)
     before = torch.accelerator.memory_allocated(device)
 
     def work(number: int) -> None:
@@ -48,7 +44,7 @@ def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> No
             torch.empty((number + 1) * 1000 + step * 64, device=device)
 
     together.run(THREADS, work)
-    settle(device)
+    synchronize(device)
 
     assert torch.accelerator.memory_allocated(device) == before
 
@@ -99,14 +95,14 @@ def test_backward_in_threads_adds_up_gradients_of_one_leaf(device: torch.device)
     """
     x = torch.ones(200, device=device, requires_grad=True)
     graphs = [[(x * (number + 1)).sum() for _ in range(20)] for number in range(THREADS)]
-    settle(device)
+    synchronize(device)
 
     def work(number: int) -> None:
         for loss in graphs[number]:
             loss.backward()
 
     together.run(THREADS, work)
-    settle(device)
+    synchronize(device)
 
     assert x.grad is not None
     assert (x.grad == 20 * sum(range(1, THREADS + 1))).all()
@@ -176,7 +172,7 @@ def test_synchronize_in_one_thread_while_another_launches(device: torch.device) 
     first, second = torch.Stream(device), torch.Stream(device)
     x = torch.zeros(64, dtype=torch.int64, device=device)
     calibrate(device)
-    settle(device)
+    synchronize(device)
 
     def work(number: int) -> int:
         if number == 0:
@@ -196,7 +192,7 @@ def test_synchronize_in_one_thread_while_another_launches(device: torch.device) 
 @pytest.mark.requires(accelerator=True)
 def test_stream_and_event_made_by_threads_at_once(device: torch.device) -> None:
     """Threads can concurrently create, use and delete streams and events; each thread's work completes."""
-    settle(device)
+    synchronize(device)
 
     def work(number: int) -> list[int]:
         wrong = []

@@ -7,8 +7,9 @@ import itertools
 import pytest
 import torch
 
+from ..synchronizing import synchronize
 from .bit_patterns import name
-from .test_round_trips import NON_BLOCKING, settle
+from .test_round_trips import NON_BLOCKING
 
 TYPES = [
     torch.bool,
@@ -76,7 +77,7 @@ def test_to_and_copy_convert_as_the_cpu_does(
     filled = torch.empty_like(expected, device=device).copy_(x, non_blocking=non_blocking)
     back = x.to(device).to("cpu", target, non_blocking=non_blocking)
     host = torch.empty_like(expected).copy_(x.to(device), non_blocking=non_blocking)
-    settle(device)
+    synchronize(device)
 
     assert (there.dtype, there.device) == (target, device)
     for result in (there, filled, back, host):
@@ -138,7 +139,7 @@ def test_to_converts_dtype_and_layout_together(device: torch.device) -> None:
 
     target = torch.full((30, 20), -1.0, dtype=torch.float64, device=device).t()
     target[::2, 3:].copy_(x[::2, 3:], non_blocking=True)
-    settle(device)
+    synchronize(device)
 
     assert target.cpu().tolist() == [
         [-1.0] * 3 + row[3:] if number % 2 == 0 else [-1.0] * 30 for number, row in enumerate(rows)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ..synchronizing import synchronize
 from .bit_patterns import bits, name, pattern
-from .test_round_trips import NON_BLOCKING, settle
+from .test_round_trips import NON_BLOCKING
 
 RARE = [
     torch.uint16,
@@ -57,7 +58,7 @@ def test_to_and_copy_keep_each_bit(device: torch.device, dtype: torch.dtype, non
     filled = torch.empty_like(x, device=device).copy_(x, non_blocking=non_blocking)
     back = twice.to("cpu", non_blocking=non_blocking, copy=True)
     host = torch.empty_like(x).copy_(filled, non_blocking=non_blocking)
-    settle(device)
+    synchronize(device)
 
     assert (there.dtype, there.device) == (dtype, device)
     for copy in (there, twice, filled, back, host):
@@ -75,7 +76,7 @@ def test_pinned_memory_keeps_each_bit(device: torch.device, dtype: torch.dtype, 
 
     there = pinned.to(device, non_blocking=non_blocking)
     back = torch.empty_like(x, pin_memory=True).copy_(there, non_blocking=non_blocking)
-    settle(device)
+    synchronize(device)
 
     assert pinned.is_pinned()
     assert torch.equal(bits(there), bits(x))
@@ -93,7 +94,7 @@ def test_copies_with_strides_keep_each_bit(device: torch.device, dtype: torch.dt
     gathered = spread[1::2].contiguous()
     turned = there.view(3, -1).t().contiguous()
     piece = torch.empty_like(there[5:-7]).copy_(there[5:-7])
-    settle(device)
+    synchronize(device)
 
     assert torch.equal(bits(gathered), bits(x))
     assert torch.equal(bits(spread[1::2].cpu()), bits(x))
@@ -112,7 +113,7 @@ def test_copies_between_devices_keep_each_bit(device: torch.device, dtype: torch
     there = x.to(device).to(other, non_blocking=non_blocking)
     back = there.to(device, non_blocking=non_blocking)
     for place in (device, other):
-        settle(place)
+        synchronize(place)
 
     assert there.device == other
     assert torch.equal(bits(there), bits(x))

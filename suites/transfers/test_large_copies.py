@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from .test_round_trips import settle
+from ..synchronizing import synchronize
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 #: An odd number, so that each product modulo 2^64 occurs once.
@@ -98,12 +98,12 @@ def test_to_and_back_keeps_each_byte_of_a_large_copy(
     x = made(size, pinned=pinned)
 
     there = x.to(device, non_blocking=non_blocking, copy=True)
-    settle(device)
+    synchronize(device)
     assert_on_device(there, size)
     assert_on_host(x, size)
     x.zero_()
     x.copy_(there, non_blocking=non_blocking)
-    settle(device)
+    synchronize(device)
     assert_on_host(x, size)
 
 
@@ -117,7 +117,7 @@ def test_clone_and_copy_keep_each_byte_of_a_large_copy(device: torch.device, siz
     del twice
     around = torch.full((size + 64,), 0x5A, dtype=torch.uint8, device=device)
     around[32 : 32 + size].copy_(there)
-    settle(device)
+    synchronize(device)
     assert (around[:32] == 0x5A).all()
     assert (around[32 + size :] == 0x5A).all()
     assert_on_host(around[32 : 32 + size].cpu(), size)
@@ -155,7 +155,7 @@ def test_copies_between_devices_keep_each_byte_of_a_large_copy(
             place = torch.device(device.type, target)
             there = first.to(place, non_blocking=non_blocking)
             for each in (first.device, place):
-                settle(each)
+                synchronize(each)
             assert there.device == place
             assert_on_device(there, size)
             assert_on_host(there.cpu(), size)

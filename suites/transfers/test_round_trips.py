@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ..synchronizing import synchronize
 from .bit_patterns import DTYPE, bit_patterns, bits, pattern
 
 #: Sizes around powers of two, where implementations change behavior, and a large odd one.
@@ -21,18 +22,12 @@ PIN = pytest.mark.parametrize(
 NON_BLOCKING = pytest.mark.parametrize("non_blocking", [False, True], ids=["blocking", "non_blocking"])
 
 
-def settle(device: torch.device) -> None:
-    """Synchronize an accelerator; a CPU needs no wait."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
 def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
     """Copy `x` to the device, clone it there, and copy it back."""
     there = x.to(device, non_blocking=non_blocking, copy=True)
     assert there.device == device
     back = there.clone().to("cpu", non_blocking=non_blocking, copy=True)
-    settle(device)
+    synchronize(device)
     return back
 
 
@@ -64,7 +59,7 @@ def test_to_and_back_keeps_every_dtype_bit_by_bit(device: torch.device, dtype: t
     back = there_and_back(x, device, non_blocking=False)
     gathered = strided.contiguous()
     target[1::2].copy_(x)
-    settle(device)
+    synchronize(device)
 
     assert back.dtype == dtype
     assert torch.equal(bits(x), bits(bit_patterns(dtype)))
@@ -135,7 +130,7 @@ def test_copy_writes_only_its_target(device: torch.device, make: Callable[[], to
     for source, place in ((x, device), (x.to(device), torch.device("cpu"))):
         target = torch.full(shape, -7.0, dtype=x.dtype, device=place)
         target[inside].copy_(source)
-        settle(device)
+        synchronize(device)
         assert target.cpu().tolist() == framed(x.tolist(), x.shape)
 
 
@@ -150,7 +145,7 @@ def test_copy_of_slices_leaves_no_gap_or_overlap(device: torch.device) -> None:
         there[begin:end].copy_(x[begin:end], non_blocking=True)
     for begin, end in pieces[1::2] + pieces[::2]:
         back[begin:end].copy_(there[begin:end])
-    settle(device)
+    synchronize(device)
 
     assert torch.equal(back, x)
 
@@ -174,6 +169,6 @@ def test_to_of_many_tensors_at_once(device: torch.device) -> None:
 
     there = [x.to(device, non_blocking=True) for x in sources]
     back = [x.to("cpu", non_blocking=True) for x in there]
-    settle(device)
+    synchronize(device)
 
     assert [number for number, x in enumerate(back) if not torch.equal(x, sources[number])] == []

@@ -104,9 +104,9 @@ def test_what_can_be_named_are_meters() -> None:
     ("most", "text"),
     [
         ({}, "torch does"),
-        ({"tensors": 4}, "torch does (at most tensors 4 a repetition)"),
-        ({"tensors": 4, "host": 1536 * KIB}, "torch does (at most tensors 4, host 1536 KiB a repetition)"),
-        ({"pinned": 2 * MIB}, "torch does (at most pinned 2 MiB a repetition)"),
+        ({"tensors": 4}, "torch does (at most tensors 4 per repetition)"),
+        ({"tensors": 4, "host": 1536 * KIB}, "torch does (at most tensors 4, host 1536 KiB per repetition)"),
+        ({"pinned": 2 * MIB}, "torch does (at most pinned 2 MiB per repetition)"),
     ],
 )
 def test_the_text_has_the_limits(most: Mapping[str, int], text: str) -> None:

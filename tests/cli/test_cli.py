@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,12 @@ from harness import __version__
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import format_bytes
 from harness.journal import journal
+from tests.cli.commands import ROOT, harness, refused
+from tests.journal import journals
 from tests.reporting import build
-from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
-ROOT = Path(__file__).parents[2]
 A, B = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b"
 
 CASES = '''
@@ -65,21 +64,6 @@ def pytest_configure(config):
 """
 
 
-def harness(
-    *arguments: str, cwd: Path = ROOT, environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})}
-    return client.run(["-m", "harness.cli", *arguments], cwd, variables)
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the one-line message of an expected error."""
-    assert done.returncode == 4
-    assert done.stdout == ""
-    assert "Traceback (most recent call last)" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Return a folder with suites whose conftest registers their markers."""
@@ -91,10 +75,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run_directory(folder: Path, *lines: build.Line) -> Path:
-    with journal.Journal(folder / journal.FILE_NAME) as writer:
-        for line in lines:
-            writer.append(line)
-    return folder
+    return journals.write(folder, lines)
 
 
 def test_version_names_the_harness_and_what_it_runs_on() -> None:

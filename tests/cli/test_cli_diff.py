@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import EXIT_OK, EXIT_RED, EXIT_USAGE, Outcome
-from harness.journal.journal import FILE_NAME
+from tests.journal import journals
 from tests.reporting import build
 from tests.warm import client
 
@@ -18,13 +18,7 @@ A = "suites/a/test_a.py::a"
 
 def run_dir(folder: Path, outcome: Outcome) -> Path:
     end = build.end(exit_status=int(outcome.is_red))
-    return written(folder, [build.run(), build.collected(A), build.start(A), build.finish(A, outcome), end])
-
-
-def written(folder: Path, lines: list[build.Line]) -> Path:
-    folder.mkdir()
-    (folder / FILE_NAME).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    return folder
+    return journals.write(folder, [build.run(), build.collected(A), build.start(A), build.finish(A, outcome), end])
 
 
 def diff(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -56,8 +50,8 @@ def test_a_run_that_is_red_by_a_finding_is_a_regression(runs: tuple[Path, Path, 
     good, _, _ = runs
     leak = build.finding("gw0-1 leaks 512 bytes", kind="batch_leak", cases=[A], reproduce="pytest x")
     lines = [build.run(), build.collected(A), build.start(A), build.finish(A), leak, build.end(exit_status=1)]
-    red = written(tmp_path / "finding", lines)
-    again = written(
+    red = journals.write(tmp_path / "finding", lines)
+    again = journals.write(
         tmp_path / "again", [{**line, "run_id": "r2"} if line["event"] == "run" else line for line in lines]
     )
     for more in ((), ("--strict",)):

@@ -38,7 +38,7 @@ def test_package_and_verify(run_dir: Path, tmp_path: Path) -> None:
     done = harness("verify", out, "--extract", tmp_path / "new")
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
     assert done.stdout.startswith("verified: the run is red, 1 failed (exit status 1)\n")
-    assert "not shown: who made it" in done.stdout
+    assert "not verified: who made it" in done.stdout
     assert (tmp_path / "new" / "journal.ndjson").read_bytes() == (run_dir / "journal.ndjson").read_bytes()
     done = harness("verify", out, "--require-green")
     assert (done.returncode, done.stdout) == (EXIT_RED, "")

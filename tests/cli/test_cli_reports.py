@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.devices.capabilities import format_bytes
 from harness.journal import environment
-from tests.cli.test_cli import harness, refused
+from tests.cli.commands import harness, refused
 from tests.journal import journals
 from tests.journal.journals import CRASHED, ENVIRONMENT, FAILED
 

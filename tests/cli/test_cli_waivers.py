@@ -13,13 +13,13 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.gating.waiverfile import load_waivers
-from harness.journal import environment, journal
+from harness.journal import environment
+from tests.cli.commands import ROOT, harness, refused
+from tests.journal import journals
 from tests.reporting import build
-from tests.warm import client
 
 pytestmark = pytest.mark.acceptance
 
-ROOT = Path(__file__).parents[2]
 SOON, LATER, PAST = (date.today() + timedelta(days=days) for days in (5, 90, -5))
 
 CASES = """
@@ -44,19 +44,6 @@ def pytest_configure(config):
 """
 
 H200 = 'description: a GPU\ndevice: {device: cuda, compute_capability: "9.0"}\n'
-
-
-def harness(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
-    return client.run(["-m", "harness.cli", "waivers", *arguments], cwd, variables)
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the one-line message of an expected error."""
-    assert done.returncode == 4
-    assert done.stdout == ""
-    assert "Traceback (most recent call last)" not in done.stderr
-    return done.stderr.splitlines()[-1]
 
 
 def entry(case: str, expires: date = LATER, link: str = "https://example.org/1", when: str = "{}") -> str:
@@ -86,7 +73,7 @@ def project(tmp_path: Path) -> Path:
 def test_lint_of_sound_files(project: Path) -> None:
     waivers(project, entry("suites/sums/test_sums.py::test_sum[*]", when="{driver: '>=570'}"))
     waivers(project, entry("*::test_difference"), name="more.yaml")
-    done = harness("lint", cwd=project)
+    done = harness("waivers", "lint", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "2 waivers in 2 files, 3 cases, 1 kind of hardware: 0 errors, 0 notes\n"
 
@@ -102,7 +89,7 @@ def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> Non
     )
     waivers(project, entry("x").replace("failed", "faild"), name="broken.yaml")
     days = {(SOON - date.today()).days}
-    done = harness("lint", cwd=project)
+    done = harness("waivers", "lint", cwd=project)
     days.add((SOON - date.today()).days)  # a different number if midnight comes in between
     assert (done.returncode, done.stderr) == (1, "")
     file = "configs/waivers/known.yaml"
@@ -128,7 +115,7 @@ def test_lint_tells_everything_there_is_to_say_a_line_each(project: Path) -> Non
 def test_lint_of_named_files_alone_where_there_is_nothing_else(tmp_path: Path) -> None:
     waivers(tmp_path, entry("suites/gone.py::test_x"))
     file = tmp_path / "configs" / "waivers" / "known.yaml"
-    done = harness("lint", str(file), "configs/waivers", cwd=tmp_path)
+    done = harness("waivers", "lint", str(file), "configs/waivers", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "1 waiver in 1 file, no catalogue, no declared hardware: 0 errors, 0 notes\n"
 
@@ -147,7 +134,7 @@ def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
     (project / "catalog.json").write_text(listed.stdout.replace("test_sum[1]", "test_product"))
     (project / "declared").mkdir()
     (project / "declared" / "b200.yaml").write_text(H200.replace("9.0", "10.0"))
-    done = harness("lint", "--catalog", "catalog.json", "--hardware", "declared", cwd=project)
+    done = harness("waivers", "lint", "--catalog", "catalog.json", "--hardware", "declared", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "2 waivers in 1 file, 3 cases, 1 kind of hardware: 0 errors, 0 notes\n"
 
@@ -163,16 +150,18 @@ def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
 def test_lint_against_something_else(project: Path, text: str, words: str) -> None:
     waivers(project, entry("*::test_difference"))
     (project / "catalog.json").write_text(text)
-    assert words in refused(harness("lint", "--catalog", "catalog.json", cwd=project))
+    assert words in refused(harness("waivers", "lint", "--catalog", "catalog.json", cwd=project))
 
 
 def test_lint_without_the_files_that_it_should_read(project: Path) -> None:
     words = "harness: there is no folder 'configs/waivers' here: name waiver files"
-    assert refused(harness("lint", cwd=project)) == words
+    assert refused(harness("waivers", "lint", cwd=project)) == words
     waivers(project, entry("*::test_difference"))
-    assert "'gone' is not a folder: " in refused(harness("lint", "--hardware", "gone", cwd=project))
-    assert "there is no catalogue at 'gone.json'" in refused(harness("lint", "--catalog", "gone.json", cwd=project))
-    done = harness("lint", "gone.yaml", cwd=project)
+    assert "'gone' is not a folder: " in refused(harness("waivers", "lint", "--hardware", "gone", cwd=project))
+    assert "there is no catalogue at 'gone.json'" in refused(
+        harness("waivers", "lint", "--catalog", "gone.json", cwd=project)
+    )
+    done = harness("waivers", "lint", "gone.yaml", cwd=project)
     assert done.returncode == 1
     assert done.stdout.startswith("error: there is no configuration file at 'gone.yaml': ")
 
@@ -180,17 +169,14 @@ def test_lint_without_the_files_that_it_should_read(project: Path) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Return the directory of a run with one red case, and one that was waived but passed."""
-    folder = tmp_path / "run"
-    folder.mkdir()
     ruling = {"outcome": "unexpected_pass", "text": "passed, but waived", "source": "configs/waivers/known.yaml:9"}
-    with journal.Journal(folder / journal.FILE_NAME) as writer:
-        for line in (
-            build.run(),
-            build.collected("a.py::a", "a.py::b"),
-            build.finish("a.py::a", Outcome.FAILED, message="assert 1 == 2", devices=["GPU-1"]),
-            build.finish("a.py::b", ruling=ruling),
-        ):
-            writer.append(line)
+    lines = [
+        build.run(),
+        build.collected("a.py::a", "a.py::b"),
+        build.finish("a.py::a", Outcome.FAILED, message="assert 1 == 2", devices=["GPU-1"]),
+        build.finish("a.py::b", ruling=ruling),
+    ]
+    folder = journals.write(tmp_path / "run", lines)
     environment.write_environment(
         folder, {"devices": [{"uuid": "GPU-1", "compute_capability": [9, 0]}], "driver": "570.1"}
     )
@@ -200,7 +186,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("run")
 def test_update_prints_entries_to_paste_and_what_to_remove(tmp_path: Path) -> None:
     today = date.today()
-    done = harness("update", "run", cwd=tmp_path)
+    done = harness("waivers", "update", "run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "# proposed by: harness waivers update run"
@@ -214,26 +200,26 @@ def test_update_prints_entries_to_paste_and_what_to_remove(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("run")
 def test_update_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
-    done = harness("update", "run", "--output", "new.yaml", cwd=tmp_path)
+    done = harness("waivers", "update", "run", "--output", "new.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "wrote new.yaml: 1 waiver to check, 1 remark\n"
     written = (tmp_path / "new.yaml").read_text()
-    assert written == harness("update", "run", cwd=tmp_path).stdout
+    assert written == harness("waivers", "update", "run", cwd=tmp_path).stdout
     words = "harness: 'new.yaml' exists already and is not replaced: name a new file"
-    assert refused(harness("update", "run", "--output", "new.yaml", cwd=tmp_path)) == words
+    assert refused(harness("waivers", "update", "run", "--output", "new.yaml", cwd=tmp_path)) == words
     assert (tmp_path / "new.yaml").read_text() == written
     assert "cannot write 'gone/new.yaml'" in refused(
-        harness("update", "run", "--output", "gone/new.yaml", cwd=tmp_path)
+        harness("waivers", "update", "run", "--output", "gone/new.yaml", cwd=tmp_path)
     )
 
 
 def test_update_from_what_is_no_run(tmp_path: Path) -> None:
-    assert "there is no journal at 'journal.ndjson'" in refused(harness("update", ".", cwd=tmp_path))
+    assert "there is no journal at 'journal.ndjson'" in refused(harness("waivers", "update", ".", cwd=tmp_path))
 
 
 @pytest.mark.nightly  # .ci/run lints them for each change
 def test_the_waivers_of_this_project_are_sound() -> None:
-    done = harness("lint", cwd=ROOT)
+    done = harness("waivers", "lint", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from harness.core import temp_folder
 from harness.core.temp_folder import OWNER_FILE, TempFolderOwner
+from tests.deep_folders import make_deep
 
 HERE = TempFolderOwner("host", "boot", "pid:[1]", 100, 5000)
 OTHER = TempFolderOwner("host", "boot", "pid:[1]", 200, 6000)
@@ -122,13 +123,7 @@ def test_folders_that_are_too_deep_to_be_named_are_removed(tmp_path: Path) -> No
     folder = tmp_path / "folder"
     folder.mkdir()
     for levels, name in ((60, "d" * 100), (1500, "e")):
-        here = os.open(folder, os.O_RDONLY)
-        for _ in range(levels):
-            os.mkdir(name, dir_fd=here)
-            inner = os.open(name, os.O_RDONLY, dir_fd=here)
-            os.close(here)
-            here = inner
-        os.close(here)
+        make_deep(folder, levels, name)
     temp_folder.remove_temp_folder(folder)
     assert not folder.exists()
 

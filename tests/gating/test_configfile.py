@@ -304,7 +304,7 @@ def test_a_file_too_large_is_not_read_whole(folder: Path) -> None:
 
 def test_a_file_that_is_not_text_says_where(folder: Path) -> None:
     (folder / "x.yaml").write_bytes(b"description: a\nmode: \xff\n")
-    with pytest.raises(ConfigError, match=r"x.yaml:2: not utf-8 text: byte 0xff"):
+    with pytest.raises(ConfigError, match=r"x.yaml:2: byte 0xff is not UTF-8: give a YAML file"):
         load_config(folder / "x.yaml", Settings)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.devices.capabilities import Capabilities
-from harness.devices.detected import Detected, Value
 from harness.gating.configfile import ConfigError
 from harness.gating.hardware import Hardware, broken_hardware, hardware_mismatches, load_hardware
+from tests.gating.examples import offering
 
 
 @pytest.fixture
@@ -19,11 +17,6 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hardware").mkdir()
     return tmp_path
-
-
-def offering(**values: Value | None) -> Capabilities:
-    findings = {name: Detected(value, "not there" if value is None else "") for name, value in values.items()}
-    return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
 
 
 def hardware(device: dict[str, Any], offers: dict[str, Any] | None = None) -> Hardware:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from harness.core.outcome import Outcome
 from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating.lint import OF_GPUS, Marks, Remark, declared_conditions, lint_waivers
 from harness.gating.requirements import Condition
 from harness.gating.waivers import Waiver
 from harness.sim.softdevice import registration as soft_backend
+from tests.gating import examples
+from tests.gating.examples import TODAY
 
-TODAY = date(2026, 11, 21)
 A, B, C = "suites/a/test_a.py::test_a", "suites/a/test_a.py::test_b[1]", "suites/a/test_a.py::test_b[2]"
 GPU = {"device": "cuda", "compute_capability": ">=8.0"}
 NO_GPU = {"not": {"device": "cuda"}}
@@ -26,17 +26,8 @@ HOST = declared_conditions({"device": "cpu"})
 
 
 def waiver(case: str = A, line: int = 2, **changes: Any) -> Waiver:
-    fields: dict[str, Any] = {
-        "when": {},
-        "expect": (Outcome.FAILED,),
-        "reason": "copies are not ordered",
-        "link": "https://example.org/1",
-        "owner": "somebody",
-        "expires": TODAY + timedelta(days=60),
-        "source": f"known.yaml:{line}",
-        **changes,
-    }
-    return Waiver(case=case, **fields)
+    """Return a waiver that does not expire soon."""
+    return examples.waiver(case, **{"expires": TODAY + timedelta(days=60), "source": f"known.yaml:{line}", **changes})
 
 
 def kinds_of(

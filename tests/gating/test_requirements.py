@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
 from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect_capabilities
-from harness.devices.detected import Detected, Value
+from harness.devices.detected import Value
 from harness.devices.device import CPU, Device, Inventory
 from harness.gating.requirements import (
     Clause,
@@ -23,12 +22,7 @@ from harness.gating.requirements import (
     parse_requirements,
     requirements_from_marks,
 )
-
-
-def offering(**values: Value | None) -> Capabilities:
-    """Return capabilities with these values; None means absent, with a reason."""
-    findings = {name: Detected(value, "not there" if value is None else "") for name, value in values.items()}
-    return Capabilities({name: partial(findings.__getitem__, name) for name in findings})
+from tests.gating.examples import offering
 
 
 def meets(name: str, condition: object, value: Value | None) -> bool:

@@ -26,23 +26,14 @@ from harness.gating.waivers import (
     waiver_faults,
     waiver_from_mark,
 )
+from tests.gating import examples
+from tests.gating.examples import TODAY
 
-TODAY = date(2026, 11, 21)
 CASE = "suites/streams/test_x.py::test_copy[cuda-1]"
 
 
 def waiver(case: str = CASE, **changes: Any) -> Waiver:
-    fields: dict[str, Any] = {
-        "when": {},
-        "expect": (Outcome.FAILED,),
-        "reason": "copies are not ordered",
-        "link": "https://example.org/1",
-        "owner": "somebody",
-        "expires": TODAY,
-        "source": "known.yaml:2",
-        **changes,
-    }
-    return Waiver(case=case, **fields)
+    return examples.waiver(case, **changes)
 
 
 def found(**values: Value | None) -> Capabilities:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ ENVIRONMENT: dict[str, Any] = {
 }
 
 
-def write(folder: Path, events: Sequence[build.Line]) -> Path:
+def write(folder: Path, events: Iterable[build.Line]) -> Path:
     """Write a journal as a run does; return the run directory."""
     folder.mkdir(parents=True, exist_ok=True)
     with journal.Journal(folder / journal.FILE_NAME) as writer:
@@ -75,14 +75,16 @@ def write(folder: Path, events: Sequence[build.Line]) -> Path:
     return folder
 
 
-def write_bytes(folder: Path, data: bytes) -> Path:
-    """Write a journal of these bytes; return the run directory."""
+def write_bytes(folder: Path, data: bytes, environment: object = None) -> Path:
+    """Write a journal of these bytes, and environment.json unless it is None; return the run directory."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / journal.FILE_NAME).write_bytes(data)
+    if environment is not None:
+        (folder / "environment.json").write_text(json.dumps(environment))
     return folder
 
 
-def encoded(events: Sequence[build.Line]) -> list[bytes]:
+def encoded(events: Iterable[build.Line]) -> list[bytes]:
     """Return the lines of a journal, each with its line feed."""
     return [json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in events]
 

@@ -10,13 +10,11 @@ from harness.core.caseid import suite_of
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.journal import journal, reader
 from harness.journal.ledger import Cost, Ledger
+from tests.journal import journals
 from tests.reporting import build
+from tests.reporting.build import ledger
 
 A, B, C = "suites/streams/test_a.py::a", "suites/amp/test_b.py::b", "suites/streams/test_c.py::c[x]"
-
-
-def ledger(*lines: build.Line) -> Ledger:
-    return Ledger.from_events(build.events(*lines))
 
 
 @pytest.mark.parametrize(
@@ -346,11 +344,8 @@ def test_a_run_carried_on_is_judged_by_its_last_leg() -> None:
 
 
 def test_unreadable_lines_make_a_run_red(tmp_path: Path) -> None:
-    path = tmp_path / journal.FILE_NAME
-    with journal.Journal(path) as writer:
-        for line in (build.run(), build.collected(A), build.start(A), build.finish(A), {"event": "finding"}):
-            writer.append(line)
-    account = Ledger.from_journal(reader.read_journal(path))
+    lines = [build.run(), build.collected(A), build.start(A), build.finish(A), {"event": "finding"}]
+    account = Ledger.from_journal(reader.read_journal(journals.write(tmp_path, lines) / journal.FILE_NAME))
     assert [verdict.outcome for verdict in account.verdicts] == [Outcome.PASSED]
     (finding,) = account.findings
     assert finding.kind == "damaged_journal"
@@ -366,4 +361,4 @@ def test_a_line_that_comes_twice_counts_once() -> None:
     assert account.verdicts[0].finishes == once.verdicts[0].finishes
     assert account.verdicts[0].started == 2
     assert account.cost.retries == once.cost.retries
-    assert account.oddities.doubled_lines == 4
+    assert account.read_problems.doubled_lines == 4

@@ -62,7 +62,7 @@ def test_the_verdict_is_kept_without_the_value(tmp_path: Path, name: str, value:
     event = _written(tmp_path / "journal.ndjson", {**FINISH, name: value})
     assert isinstance(event, Finish)
     assert (event.case, event.outcome) == (FINISH["case"], Outcome.PASSED)
-    assert event.notes == ("a note", f"not recorded, because of values that the journal cannot have: {name}")
+    assert event.notes == ("a note", f"not recorded, because their values are invalid in a journal: {name}")
 
 
 _FIELDS = st.sampled_from(["duration", "phases", "stdout", "log", "notes", "struck", "keeps", "message"])

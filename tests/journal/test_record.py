@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from harness.core.outcome import Outcome
 from harness.journal import record
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.journal import FILE_NAME, JournalError
+from tests.journal import journals
 from tests.reporting import build
 
 A, B = "suites/a/test_a.py::a", "suites/a/test_a.py::b"
@@ -34,11 +34,7 @@ ENVIRONMENT = {
 
 
 def write(folder: Path, *lines: build.Line, environment: object = ENVIRONMENT) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / FILE_NAME).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    if environment is not None:
-        (folder / "environment.json").write_text(json.dumps(environment))
-    return folder
+    return journals.write_bytes(folder, b"".join(journals.encoded(lines)), environment)
 
 
 def test_cases_and_facts(tmp_path: Path) -> None:

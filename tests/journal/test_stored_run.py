@@ -52,9 +52,13 @@ def test_a_run_with_everything(tmp_path: Path) -> None:
 
 def test_torn_doubled_and_foreign_lines_are_reported_and_are_not_fatal(tmp_path: Path) -> None:
     ledger = same(journals.write_bytes(tmp_path, b"".join(journals.odd())))
-    assert (ledger.oddities.damaged_lines, ledger.oddities.unknown_lines, ledger.oddities.doubled_lines) == (3, 1, 1)
+    assert (
+        ledger.read_problems.damaged_lines,
+        ledger.read_problems.unknown_lines,
+        ledger.read_problems.doubled_lines,
+    ) == (3, 1, 1)
     assert [finding.kind for finding in ledger.findings] == ["device_lost", "damaged_journal", "must_pass"]
-    assert ledger.oddities.remarks == (
+    assert ledger.read_problems.remarks == (
         "the journal has 1 line of an unknown kind, which a newer harness may read: line 19 'party'",
         "the journal has 1 duplicate line, counted once",
     )
@@ -149,7 +153,7 @@ def test_lines_that_are_longer_than_what_is_read_at_once(tmp_path: Path) -> None
         file.write(b'{"event":"finish","t":1.0,' + b" " * 2_000_000)
     ledger = same(run_dir)
     assert ledger.counts == {Outcome.NOT_RUN: 11_999, Outcome.FAILED: 1}
-    assert ledger.oddities.damaged_lines == 1
+    assert ledger.read_problems.damaged_lines == 1
 
 
 @pytest.mark.parametrize(

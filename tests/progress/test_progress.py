@@ -10,26 +10,12 @@ from harness.controller.journal_tail import JournalTail
 from harness.core.outcome import Outcome
 from harness.journal.journal import FILE_NAME, Journal
 from harness.progress.progress import Progress
+from tests.progress.lines import T, activity, finish, start
 from tests.reporting import build
 from tests.reporting.build import Line
 
-T = 1_760_000_000.0
 RUN = build.run(t=T)
 CASES = build.collected(*(f"c{number}" for number in range(40)), t=T + 10)
-
-
-def start(case: str, at: float, worker: str = "gw0", **changes: object) -> Line:
-    return build.start(case, t=T + at, worker=worker, **changes)
-
-
-def finish(
-    case: str, outcome: Outcome = Outcome.PASSED, at: float = 20, worker: str = "gw0", **changes: object
-) -> Line:
-    return build.finish(case, outcome, t=T + at, worker=worker, **changes)
-
-
-def activity(what: str, at: float, worker: str = "gw0", **changes: object) -> Line:
-    return build.activity(what, t=T + at, worker=worker, **changes)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +159,8 @@ def test_a_worker_that_is_stopped_is_named() -> None:
     assert progress.pids == {"gw0": 70, "gw1": 71}
     assert progress.snapshot(T + 30, {"gw1": 71, "gw0": 70}).line == (
         "0 of 40 cases done; 40 left; gw0 runs c0 on cpu, for 10 s; "
-        "gw0 is stopped (process 70, by SIGSTOP or a debugger): to let it go on type kill -CONT 70; "
-        "gw1 is stopped (process 71, by SIGSTOP or a debugger): to let it go on type kill -CONT 71"
+        "gw0 is stopped (process 70, by SIGSTOP or a debugger): to continue it, type kill -CONT 70; "
+        "gw1 is stopped (process 71, by SIGSTOP or a debugger): to continue it, type kill -CONT 71"
     )
     progress.forget("gw0")
     assert progress.pids == {"gw1": 71}

@@ -13,10 +13,10 @@ from rich.console import Console
 from harness.core.outcome import Outcome
 from harness.progress.progress import Progress, Snapshot
 from harness.progress.progress_table import ProgressTable, time_span
+from tests.progress.lines import T, activity, finish, start
 from tests.reporting import build
 from tests.reporting.build import Line
 
-T = 1_760_000_000.0
 GPU = "GPU-12345678-aaaa-bbbb-cccc-1234567890ab"
 
 
@@ -29,14 +29,6 @@ def snapshot(*lines: Line, at: float = 100.0, stopped: dict[str, int] | None = N
 def collected(count: int, *workers: str) -> list[Line]:
     ids = [f"c{number}" for number in range(count)]
     return [build.collected(*ids, t=T, worker=worker, pid=number + 1) for number, worker in enumerate(workers)]
-
-
-def start(case: str, at: float, worker: str, **changes: object) -> Line:
-    return build.start(case, t=T + at, worker=worker, **changes)
-
-
-def finish(case: str, outcome: Outcome, at: float, worker: str) -> Line:
-    return build.finish(case, outcome, t=T + at, worker=worker)
 
 
 def drawn(shot: Snapshot, width: int = 80, height: int = 24) -> list[str]:
@@ -56,7 +48,7 @@ def test_what_runs_where() -> None:
         *(start("c0", 10, "gw2"), finish("c0", Outcome.PASSED, 11, "gw2")),
         *(start("suites/a/test_b.py::c1", 10, "gw2"), finish("suites/a/test_b.py::c1", Outcome.CRASHED, 12, "gw2")),
         start("suites/a/test_b.py::c2", 99, "gw2", devices=[GPU], attempt=2),
-        build.activity("confirming a leak of c3", t=T + 20, worker="gw10"),
+        activity("confirming a leak of c3", 20, worker="gw10"),
         at=100,
     )
     assert drawn(shot) == [
@@ -95,7 +87,7 @@ def test_a_low_window_shows_what_runs_longest() -> None:
 
 def test_a_worker_that_a_signal_stopped() -> None:
     shot = snapshot(*collected(3, "gw0"), start("c0", 10, "gw0"), at=20, stopped={"gw0": 71})
-    text = "gw0 is stopped (process 71, by SIGSTOP or a debugger): to let it go on type kill -CONT 71"
+    text = "gw0 is stopped (process 71, by SIGSTOP or a debugger): to continue it, type kill -CONT 71"
     assert " ".join(drawn(shot)[3:5]) == text
 
 

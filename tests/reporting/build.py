@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from harness.core.caseid import digest_of_ids
 from harness.core.outcome import Outcome
 from harness.journal.events import EVENT, SCHEMA, Event
+from harness.journal.ledger import Ledger
+from harness.journal.reader import JournalContents
 
 Line = dict[str, Any]
 
@@ -184,3 +187,12 @@ def broke_and(case: str, first: Outcome, second: Outcome | None, **changes: Any)
 
 def events(*lines: Line) -> list[Event]:
     return [EVENT.validate_python(line, strict=False) for line in lines]
+
+
+def contents(*lines: Line) -> JournalContents:
+    """Return the contents of a journal that exists nowhere."""
+    return JournalContents(Path("run/journal.ndjson"), tuple(events(*lines)))
+
+
+def ledger(*lines: Line) -> Ledger:
+    return Ledger.from_events(events(*lines))

@@ -22,7 +22,6 @@ import xmlschema
 from hypothesis import given
 
 from harness.core.outcome import Outcome
-from harness.journal.ledger import Ledger
 from harness.reporting import junit
 from tests.journal import journals
 from tests.journal.journals import ENVIRONMENT, FAILED, PASSED
@@ -58,7 +57,7 @@ def valid() -> Valid:
 
 
 def serialised(lines: list[build.Line], flavour: str, known: dict[str, Any] | None = None) -> bytes:
-    return junit.serialise_junit(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0]
+    return junit.serialise_junit(build.ledger(*lines), known, flavour=flavour)[0]
 
 
 @pytest.mark.parametrize("flavour", ["default", "jenkins"])

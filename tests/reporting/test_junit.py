@@ -13,7 +13,6 @@ from xml.etree.ElementTree import Element
 import pytest
 import xmlschema
 from hypothesis import example, given
-from hypothesis import strategies as st
 from junitparser import xunit2
 
 from harness.core.atomic import WriteError
@@ -22,9 +21,11 @@ from harness.core.text import escape_invalid_xml
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.junit_names import Names
+from harness.reporting.text_limits import MOST_TEXT
+from tests.journal import journals
 from tests.reporting import build
+from tests.reporting.build import ledger
 
 CASE = "suites/streams/test_events.py::TestX::test_y[cpu-3]"
 
@@ -32,10 +33,6 @@ CASE = "suites/streams/test_events.py::TestX::test_y[cpu-3]"
 @cache
 def strict_schema() -> Any:
     return xmlschema.XMLSchema(Path(__file__).with_name("strict_junit.xsd"))
-
-
-def ledger(*lines: build.Line) -> Ledger:
-    return Ledger.from_events(build.events(*lines))
 
 
 def checked(data: bytes) -> Element:
@@ -267,32 +264,7 @@ def test_names_that_would_be_alike_are_distinguished_whatever_else_runs() -> Non
     assert re.fullmatch(r"t #[0-9a-f]{12}", names["a/b.py::t"][1])
 
 
-TEXT = st.text(st.characters(), max_size=20)
-CASE_ID = st.text(st.characters(), min_size=1, max_size=20)
-
-
-@st.composite
-def hostile_lines(draw: st.DrawFn) -> list[build.Line]:
-    ids = draw(st.lists(CASE_ID, max_size=4))
-    texts = {
-        name: draw(TEXT) for name in ("message", "detail", "stdout", "stderr", "log", "reproduce", "worker", "executor")
-    }
-    lines = [
-        build.run(host=draw(TEXT), run_id=draw(CASE_ID), rootdir=draw(TEXT), argv=draw(st.lists(TEXT, max_size=2))),
-        build.collected(*ids, worker=draw(TEXT)),
-        build.finding(draw(TEXT), kind=draw(CASE_ID), cases=draw(st.lists(TEXT, max_size=2))),
-    ]
-    for case in ids:
-        final = draw(st.booleans())
-        duration = draw(st.floats(0, 1e9))
-        seen = {**texts, "final": final, "duration": duration, "notes": [draw(TEXT)], "devices": [draw(TEXT)]}
-        lines += [build.start(case), build.finish(case, draw(st.sampled_from(Outcome)), **seen)]
-        if not final:
-            lines.append(build.finish(case, draw(st.sampled_from(Outcome)), duration=1e-7, stdout=draw(TEXT)))
-    return lines
-
-
-@given(hostile_lines())
+@given(journals.hostile())
 @example([build.run(), build.collected("\udc80\ud83d\x00::[", "a\nb::\t\r")])
 @example(
     [build.collected("a"), build.finish("a", Outcome.FAILED, message="\n", detail="]]><![CDATA[<&>", stdout="\x1b\r")]
@@ -300,9 +272,7 @@ def hostile_lines(draw: st.DrawFn) -> list[build.Line]:
 def test_no_text_makes_an_unreadable_report(lines: list[build.Line]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
-        with journal.Journal(run_dir / journal.FILE_NAME) as writer:
-            for line in [build.run(), *lines]:
-                writer.append(line)
+        journals.write(run_dir, [build.run(), *lines])
         contents = reader.read_journal(run_dir / journal.FILE_NAME)
         assert not contents.damaged
         account = Ledger.from_journal(contents)

@@ -50,7 +50,7 @@ def checked(data: bytes, flavour: str) -> Element:
 
 
 def report(lines: list[build.Line], flavour: str, known: dict[str, Any] | None = None) -> Element:
-    return checked(junit.serialise_junit(Ledger.from_events(build.events(*lines)), known, flavour=flavour)[0], flavour)
+    return checked(junit.serialise_junit(build.ledger(*lines), known, flavour=flavour)[0], flavour)
 
 
 def case(root: Element, ending: str) -> Element:
@@ -211,7 +211,7 @@ def test_gitlab_gets_a_document_below_its_limit() -> None:
     ids = [f"suites/a/test_a.py::test_{number}" for number in range(300)]
     lines = [build.run(), build.collected(*ids)]
     lines += [build.finish(each, Outcome.FAILED, detail="<&>" * 5_000, stdout="\x00" * 9_000) for each in ids]
-    ledger = Ledger.from_events(build.events(*lines))
+    ledger = build.ledger(*lines)
     data, limit = junit.serialise_junit(ledger, flavour="gitlab", most_bytes=1_000_000)
     assert len(data) <= 1_000_000
     assert 0 < limit < 9_000

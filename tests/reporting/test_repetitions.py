@@ -35,7 +35,7 @@ def repeated(
 
 def ledger(*lines: build.Line) -> Ledger:
     cases = dict.fromkeys(line["case"] for line in lines if "case" in line)
-    return Ledger.from_events(build.events(build.run(), build.collected(*cases), *lines))
+    return build.ledger(build.run(), build.collected(*cases), *lines)
 
 
 def growing(number: int) -> int:

@@ -17,6 +17,7 @@ from harness.journal.ledger import Ledger
 from harness.journal.stored_run import StoredRun
 from harness.reporting import report_json
 from harness.reporting.report_json import SCHEMA_FILE, Report
+from harness.reporting.text_limits import MOST_TEXT
 from tests.journal import journals
 from tests.journal.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED, NOT_RUN, PASSED
 from tests.reporting import build
@@ -89,7 +90,7 @@ def test_a_run_that_was_cut_off(tmp_path: Path) -> None:
 def test_long_texts_are_cut(tmp_path: Path) -> None:
     line = build.finish(PASSED, Outcome.FAILED, stdout="x" * 100_000)
     (case,) = report(journals.write(tmp_path, [build.run(), line]))["cases"]
-    assert len(case["attempts"][0]["stdout"]) < report_json.MOST_TEXT + 100
+    assert len(case["attempts"][0]["stdout"]) < MOST_TEXT + 100
 
 
 def test_an_environment_of_anything(tmp_path: Path) -> None:

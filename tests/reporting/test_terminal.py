@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal.ledger import Ledger
 from harness.reporting import terminal
 from tests.reporting import build
 
 
 def summary(*lines: build.Line) -> list[str]:
     ids = dict.fromkeys(line["case"] for line in lines if "case" in line)
-    ledger = Ledger.from_events(build.events(build.run(), build.collected(*ids), *lines, build.end()))
+    ledger = build.ledger(build.run(), build.collected(*ids), *lines, build.end())
     return terminal.terminal_summary(ledger, Path("a folder"), blocks=False)
 
 

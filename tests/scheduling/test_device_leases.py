@@ -325,7 +325,7 @@ def test_who_waits_for_long_says_for_what_and_gives_up(tmp_path: Path) -> None:
     holder = DeviceLeases(tmp_path, worker="gw1")
     holder.take(Claim("GPU-b"))
     reported: list[str] = []
-    waiter = DeviceLeases(tmp_path, worker="gw2", limit=0.0, first_word=0.0, tell=reported.append)
+    waiter = DeviceLeases(tmp_path, worker="gw2", limit=0.0, first_message=0.0, log=reported.append)
     with pytest.raises(NoDeviceError) as caught:
         waiter.take(Claim("GPU-a", ("GPU-b",), 2))
     who = f"worker gw1 (process {os.getpid()})"
@@ -340,7 +340,7 @@ def test_a_short_wait_is_not_reported(tmp_path: Path) -> None:
     holder.take(Claim("a"))
     reported: list[str] = []
     with pytest.raises(NoDeviceError):
-        DeviceLeases(tmp_path, limit=0.0, tell=reported.append).take(Claim("a"))
+        DeviceLeases(tmp_path, limit=0.0, log=reported.append).take(Claim("a"))
     assert reported == []
 
 
@@ -362,7 +362,7 @@ def looks(wait: LeaseWait, *seen: tuple[float, str]) -> list[tuple[bool, bool]]:
 
 
 def test_words_come_each_time_a_wait_has_taken_twice_as_long() -> None:
-    wait = LeaseWait(100.0, "a", limit=1000.0, first_word=30.0)
+    wait = LeaseWait(100.0, "a", limit=1000.0, first_message=30.0)
     assert wait.next_look == 130.0
     assert looks(wait, (129.0, "a"), (130.0, "a")) == [(False, False), (True, False)]
     assert wait.next_look == 160.0
@@ -371,13 +371,13 @@ def test_words_come_each_time_a_wait_has_taken_twice_as_long() -> None:
 
 
 def test_one_holder_is_waited_for_until_the_limit() -> None:
-    wait = LeaseWait(100.0, "a", limit=50.0, first_word=30.0)
+    wait = LeaseWait(100.0, "a", limit=50.0, first_message=30.0)
     assert looks(wait, (130.0, "a"), (149.0, "a"), (150.0, "a")) == [(True, False), (False, False), (False, True)]
 
 
 def test_each_new_holder_is_waited_for_anew() -> None:
     """A moving queue is not a reason to give up, but still one for a message."""
-    wait = LeaseWait(100.0, "", limit=50.0, first_word=30.0)
+    wait = LeaseWait(100.0, "", limit=50.0, first_message=30.0)
     assert looks(wait, (130.0, "a"), (150.0, "b"), (160.0, "b")) == [(True, False), (False, False), (True, False)]
     assert wait.next_look == 200.0
     assert looks(wait, (200.0, "b")) == [(False, True)]

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
 from harness.devices.device import CPU, Inventory
-from harness.journal import journal
 from harness.journal.ledger import Ledger
 from harness.scheduling.durations import Durations
 from harness.scheduling.history import FILE_NAME, DurationHistory, DurationHistoryError
 from harness.scheduling.slow_files import SlowFiles
+from tests.journal import journals
 from tests.reporting import build
 
 A, B, C = "s/a.py::test_a[0]", "s/a.py::test_a[1]", "s/a.py::test_c"
 
 
 def ledger(*lines: build.Line) -> Ledger:
-    return Ledger.from_events(build.events(build.run(), build.collected(A, B, C), *lines))
+    return build.ledger(build.run(), build.collected(A, B, C), *lines)
 
 
 def test_durations_of_a_run() -> None:
@@ -130,11 +130,7 @@ def test_a_file_that_is_no_history(tmp_path: Path, text: str) -> None:
 
 
 def run_dir(folder: Path, seconds: float) -> Path:
-    folder.mkdir()
-    with journal.Journal(folder / journal.FILE_NAME) as writer:
-        for line in (build.run(), build.collected(A, B), build.finish(A, duration=seconds), build.end()):
-            writer.append(line)
-    return folder
+    return journals.write(folder, [build.run(), build.collected(A, B), build.finish(A, duration=seconds), build.end()])
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from harness.configuration.options import VERDICTS
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.gating.policy import Policy
-from harness.journal import journal
 from harness.scheduling.earlier_run import EarlierRun
 from harness.scheduling.order import shuffled_positions
 from harness.scheduling.selection import Chosen, Selection, read_ids
+from tests.journal import journals
 from tests.reporting import build
 
 IDS = [f"suites/{suite}/test_x.py::test_{number}" for suite in "ab" for number in range(10)]
@@ -62,10 +62,7 @@ def run_dir(tmp_path: Path) -> Path:
         build.finish("c", Outcome.CRASHED),
         *build.broke_and("k", Outcome.CRASHED, Outcome.PASSED),
     ]
-    with journal.Journal(tmp_path / journal.FILE_NAME) as writer:
-        for line in lines:
-            writer.append(line)
-    return tmp_path
+    return journals.write(tmp_path, lines)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from harness.cli.main import app
 from harness.core.errors import HarnessError
 from harness.devices.device import CPU, Inventory
 from harness.gating.configfile import ConfigError
-from harness.journal import journal
 from harness.scheduling import slow_files
 from harness.scheduling.durations import Durations
 from harness.scheduling.slow_files import SlowFiles
+from tests.journal import journals
 from tests.reporting import build
 from tests.scheduling.test_history import settings
 
@@ -67,13 +67,9 @@ def test_a_wrong_file_names_the_line(tmp_path: Path, text: str, message: str) ->
 
 
 def run_dir(folder: Path, **seconds: float) -> Path:
-    folder.mkdir()
     ids = [f"s/{name}.py::x" for name in seconds]
-    with journal.Journal(folder / journal.FILE_NAME) as writer:
-        lines = [build.finish(case, duration=taken) for case, taken in zip(ids, seconds.values(), strict=True)]
-        for line in (build.run(), build.collected(*ids), *lines, build.end()):
-            writer.append(line)
-    return folder
+    lines = [build.finish(case, duration=taken) for case, taken in zip(ids, seconds.values(), strict=True)]
+    return journals.write(folder, [build.run(), build.collected(*ids), *lines, build.end()])
 
 
 def test_the_command_writes_what_a_run_reads(tmp_path: Path) -> None:

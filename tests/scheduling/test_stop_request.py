@@ -20,18 +20,18 @@ def is_readable(listener: StopListener) -> bool:
 
 def test_every_listener_is_woken_and_hears_the_latest_request(tmp_path: Path) -> None:
     listeners = [StopListener(tmp_path, name) for name in ("gw0", "gw1")]
-    assert [listener.heard() for listener in listeners] == [None, None]
+    assert [listener.receive() for listener in listeners] == [None, None]
     assert not any(map(is_readable, listeners))
     for listener in listeners:
         listener.refuse()
     send_stop(tmp_path, FIRST)
     assert all(map(is_readable, listeners))
-    assert [listener.heard() for listener in listeners] == [FIRST, FIRST]
+    assert [listener.receive() for listener in listeners] == [FIRST, FIRST]
     assert not any(map(is_readable, listeners))
     send_stop(tmp_path, FIRST)
     send_stop(tmp_path, SECOND)
     for listener in listeners:
-        assert listener.heard() == SECOND
+        assert listener.receive() == SECOND
         with pytest.raises(StoppedError, match="stopped by SIGTERM"):
             listener.refuse()
         listener.close()
@@ -40,9 +40,9 @@ def test_every_listener_is_woken_and_hears_the_latest_request(tmp_path: Path) ->
 def test_who_comes_later_hears_it_as_well(tmp_path: Path) -> None:
     send_stop(tmp_path, FIRST)
     with_file = StopListener(tmp_path, "gw2")
-    assert with_file.heard() == FIRST
+    assert with_file.receive() == FIRST
     send_stop(tmp_path, SECOND)
-    assert with_file.heard() == SECOND
+    assert with_file.receive() == SECOND
     with_file.close()
 
 
@@ -51,7 +51,7 @@ def test_a_dead_listener_and_one_that_does_not_read_block_no_sender(tmp_path: Pa
     deaf, good = StopListener(tmp_path, "deaf"), StopListener(tmp_path, "good")
     for _ in range(2000):
         send_stop(tmp_path, FIRST)
-        assert good.heard() == FIRST
+        assert good.receive() == FIRST
     deaf.close()
     good.close()
 
@@ -61,7 +61,7 @@ def test_a_request_that_cannot_be_stored_reaches_existing_listeners(tmp_path: Pa
     (tmp_path / ".request.json").mkdir()
     with pytest.raises(OSError, match="directory"):
         send_stop(tmp_path, FIRST)
-    assert listener.heard() == FIRST
+    assert listener.receive() == FIRST
     listener.close()
 
 

@@ -19,12 +19,8 @@ from tests.reporting import build
 A, B, C = "suites/a.py::a", "suites/a.py::b", "suites/a.py::c"
 
 
-def contents(*lines: build.Line) -> JournalContents:
-    return JournalContents(Path("journal.ndjson"), tuple(build.events(*lines)))
-
-
 def interrupted(*lines: build.Line, **run: object) -> JournalContents:
-    return contents(build.run(**run), build.collected(A, B, C), *lines)
+    return build.contents(build.run(**run), build.collected(A, B, C), *lines)
 
 
 REPEATED = {"settings": {"repeat": 3}}
@@ -89,7 +85,7 @@ def test_a_ruling_is_replayed_and_not_the_attempt() -> None:
 
 def test_without_a_list_of_cases_there_is_nothing_to_resume() -> None:
     with pytest.raises(ResumeError, match="ended before it had collected its cases: start it again"):
-        resumption_of(contents(build.run()))
+        resumption_of(build.contents(build.run()))
 
 
 def test_an_attempt_in_flight_is_lost_and_no_other() -> None:
@@ -102,7 +98,7 @@ def test_an_attempt_in_flight_is_lost_and_no_other() -> None:
         (C, 1, "lost", False),
     ]
     assert all(line["message"] == "the run was interrupted while the case ran" for line in lines)
-    again = contents(
+    again = build.contents(
         *[event.model_dump(by_alias=True) for event in run.events], *({**line, "t": 2.0} for line in lines)
     )
     assert lost_lines(again) == []

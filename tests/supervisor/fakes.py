@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -23,8 +24,20 @@ from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
+#: An executor's exit status by the signal that ends it.
+DIES = {int(signal.SIGTERM): -15}
 #: A fake executor's reaction to a request.
 Script = Callable[["FakeExecutor"], None]
+
+
+class Clock:
+    """A clock that tests advance."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class FakeItem:
@@ -59,14 +72,14 @@ class FakeExecutor:
         self._thread.start()
 
     @property
-    def asked(self) -> str:
+    def last_request(self) -> str:
         """The request that it has to answer."""
         return self.requests[-1]
 
-    def say(self, op: str, **more: Any) -> None:
+    def send(self, op: str, **more: Any) -> None:
         self._channel.send({"op": op, **more})
 
-    def say_raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         self._channel.socket.sendall(data)
 
     def report(self, *phases: str) -> None:
@@ -90,7 +103,7 @@ class FakeExecutor:
     def pass_case(self, **more: Any) -> None:
         """Do what an executor does for a passing case."""
         self.report("setup", "call", "teardown")
-        self.say("done", suspicions={}, **more)
+        self.send("done", suspicions={}, **more)
 
     def exit(self, status: int, swept: Sequence[str] = ()) -> None:
         """End; the zygote reports it to the supervisor."""
@@ -194,7 +207,7 @@ class FakeZygote:
                 return message
         return None
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return "what the log ends with"
 
     def close(self) -> None:

@@ -70,11 +70,11 @@ def test_a_worker_of_xdist_gets_what_is_handed_out(tmp_path: Path) -> None:
     run = RunOrder(lambda item: item.name.islower(), worker)
     run.at(a, c)
     assert run.ahead(0, 9) == []
-    controller.tell("gw0", [0, 2])
-    controller.tell("gw1", [1])
+    controller.add("gw0", [0, 2])
+    controller.add("gw1", [1])
     run.at(a, c)
     assert run.ahead(0, 9) == []
-    controller.tell("gw0", [4, 3])
+    controller.add("gw0", [4, 3])
     assert run.ahead(0, 9) == [Ahead(c, e), Ahead(e, d)]
     run.at(c, e)
     controller.end("gw0")
@@ -90,14 +90,14 @@ def test_a_worker_of_xdist_gets_what_is_handed_out(tmp_path: Path) -> None:
 def test_a_list_with_a_gap_is_never_read(tmp_path: Path) -> None:
     """A failed write ends the list, and nothing is written after it."""
     controller, worker = HandedOut(tmp_path), HandedOutList(tmp_path, "gw0")
-    controller.tell("gw0", [0, 2])
+    controller.add("gw0", [0, 2])
     file = tmp_path / "handed-out" / "gw0"
     file.rename(tmp_path / "kept")
     file.mkdir()  # a file cannot be opened there
-    controller.tell("gw0", [3])
+    controller.add("gw0", [3])
     file.rmdir()
     (tmp_path / "kept").rename(file)
-    controller.tell("gw0", [1])
+    controller.add("gw0", [1])
     worker.refresh()
     assert worker.positions == [0, 2]
     worker.close()
@@ -108,10 +108,10 @@ def test_a_worker_starves_that_knows_only_its_next_case(tmp_path: Path) -> None:
     a, b, c = items("abc")
     reported = HandedOut(tmp_path)
     run = RunOrder(lambda item: item.name.islower(), HandedOutList(tmp_path, "gw0"))
-    reported.tell("gw0", [0, 1])
+    reported.add("gw0", [0, 1])
     run.at(a, b)
     assert run.starves
-    reported.tell("gw0", [2])
+    reported.add("gw0", [2])
     assert not run.starves
     run.at(b, c)
     assert run.starves

@@ -13,11 +13,10 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.reports import RemoteFailure
 from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
 from harness.supervisor.judgement import Judgement
-from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, Script, handle_on, request
+from tests.supervisor.fakes import BINDING, DIES, FakeExecutor, FakeZygote, Script, handle_on, request
 
 #: A limit whose deadline, which is GRACE later, is now.
 OVER_AT_ONCE = -GRACE
-DIES = {int(signal.SIGTERM): -15}
 HEAP = {"heap_bytes": 1 << 20}
 
 
@@ -30,10 +29,10 @@ def attempt(folder: Path, script: Script, **wanted: bool | float) -> tuple[Attem
 
 def passes(executor: FakeExecutor) -> None:
     """Act as an executor whose cases pass."""
-    if executor.asked == "run":
+    if executor.last_request == "run":
         executor.pass_case()
-    elif executor.asked == "exit":
-        executor.say("bye")
+    elif executor.last_request == "exit":
+        executor.send("bye")
         executor.exit(0)
 
 
@@ -57,7 +56,7 @@ def test_the_end_of_the_process_belongs_to_the_attempt_that_it_leaves_after(tmp_
 def test_an_end_that_takes_too_long_is_a_time_out(tmp_path: Path) -> None:
     with handle_on(tmp_path, lambda _: None, DIES) as (handle, zygote):
         # Sent before the request, so that at the deadline, which is now, the case is already over.
-        zygote.executors[0].say("done", suspicions={})
+        zygote.executors[0].send("done", suspicions={})
         made = run_attempt(handle, request(limit=OVER_AT_ONCE, leave=True), 1)
     assert made.evidence.late
     assert made.outcome is Outcome.TIMEOUT
@@ -97,7 +96,7 @@ def test_phases_on_the_page_are_reports(tmp_path: Path) -> None:
         executor.page.begin(1)
         executor.print("of setup")
         executor.pass_phases("setup", "call", "teardown")
-        executor.say("done")
+        executor.send("done")
 
     made, _ = attempt(tmp_path, script)
     assert (made.outcome, made.usable) == (Outcome.PASSED, True)
@@ -135,7 +134,7 @@ def test_all_messages_sent_before_an_exit_are_received(tmp_path: Path) -> None:
     with handle_on(tmp_path, lambda _: None) as (handle, zygote):
         (executor,) = zygote.executors
         executor.exit(3)
-        executor.say("done", suspicions={}, interruption="raised KeyboardInterrupt")
+        executor.send("done", suspicions={}, interruption="raised KeyboardInterrupt")
         made = run_attempt(handle, request(), 1)
     assert made.evidence.done
     assert (made.evidence.interruption, made.evidence.exit_status) == ("raised KeyboardInterrupt", 3)
@@ -143,7 +142,7 @@ def test_all_messages_sent_before_an_exit_are_received(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"garbage\n", b'{"no": "op"}\n', b'["op"]\n', b'{"op": "whatever"}\n'])
 def test_what_is_no_message_is_somebody_s_who_wrote_into_our_channel(tmp_path: Path, raw: bytes) -> None:
-    made, zygote = attempt(tmp_path, lambda executor: executor.say_raw(raw))
+    made, zygote = attempt(tmp_path, lambda executor: executor.send_raw(raw))
     assert made.outcome is Outcome.CONTAMINATED
     assert "wrote to a descriptor of the harness (in setup)" in made.judgement.message
     assert zygote.signals == [signal.SIGTERM]
@@ -176,7 +175,7 @@ def test_problems_that_are_none_contaminate(tmp_path: Path) -> None:
 
 
 def test_a_case_that_the_zygote_did_not_collect_is_lost(tmp_path: Path) -> None:
-    made, _ = attempt(tmp_path, lambda executor: executor.say("unknown", known="2 cases"))
+    made, _ = attempt(tmp_path, lambda executor: executor.send("unknown", known="2 cases"))
     assert (made.outcome, made.usable) == (Outcome.LOST, False)
 
 
@@ -185,10 +184,10 @@ def test_a_case_that_the_zygote_did_not_collect_is_lost(tmp_path: Path) -> None:
 
 def suspicious(second: Script) -> Script:
     def script(executor: FakeExecutor) -> None:
-        if executor.asked == "run":
+        if executor.last_request == "run":
             executor.report("setup", "call", "teardown")
-            executor.say("done", suspicions=HEAP)
-        elif executor.asked == "again":
+            executor.send("done", suspicions=HEAP)
+        elif executor.last_request == "again":
             executor.print("unheard")
             second(executor)
 
@@ -200,7 +199,7 @@ def suspicious(second: Script) -> Script:
     [({}, {}), ({"heap_bytes": 10}, {}), (HEAP, HEAP), ({"threads": 5}, {}), ({**HEAP, "x": 1}, HEAP)],
 )
 def test_what_does_not_grow_again_is_no_suspicion(tmp_path: Path, grown: dict[str, int], left: dict[str, int]) -> None:
-    made, _ = attempt(tmp_path, suspicious(lambda executor: executor.say("grown", growths=grown)))
+    made, _ = attempt(tmp_path, suspicious(lambda executor: executor.send("grown", growths=grown)))
     assert (made.outcome, dict(made.suspicions), made.usable) == (Outcome.PASSED, left, True)
     assert made.stdout == ""
 
@@ -214,7 +213,7 @@ def test_a_second_run_that_dies_is_not_held_against_the_case(tmp_path: Path) -> 
 
 def test_a_second_run_in_which_the_harness_fails_is_not_held_against_the_case(tmp_path: Path) -> None:
     def second(executor: FakeExecutor) -> None:
-        executor.say("harness_error", error="E: x", traceback="Traceback")
+        executor.send("harness_error", error="E: x", traceback="Traceback")
         executor.exit(EXIT_HARNESS_ERROR)
 
     made, _ = attempt(tmp_path, suspicious(second))
@@ -234,7 +233,7 @@ def test_a_second_run_that_takes_the_zygote_along_is_not_held_against_the_case(t
 def test_what_went_wrong_is_not_run_again_for_a_suspicion(tmp_path: Path, more: dict[str, object]) -> None:
     def script(executor: FakeExecutor) -> None:
         executor.report("setup", "call", "teardown")
-        executor.say("done", suspicions=HEAP, **more)
+        executor.send("done", suspicions=HEAP, **more)
 
     made, zygote = attempt(tmp_path, script)
     assert zygote.executors[0].requests == ["run"]
@@ -257,7 +256,7 @@ def test_a_zygote_that_goes_loses_the_case(tmp_path: Path) -> None:
 def test_an_error_of_the_harness_loses_the_case(tmp_path: Path) -> None:
     def script(executor: FakeExecutor) -> None:
         executor.report("setup")
-        executor.say("harness_error", error="OSError: no space", traceback="Traceback\nOSError: no space")
+        executor.send("harness_error", error="OSError: no space", traceback="Traceback\nOSError: no space")
         executor.exit(EXIT_HARNESS_ERROR)
 
     made, zygote = attempt(tmp_path, script)
@@ -269,10 +268,10 @@ def test_an_error_of_the_harness_loses_the_case(tmp_path: Path) -> None:
 
 def test_an_error_of_the_harness_at_the_end_of_the_process_loses_the_case_too(tmp_path: Path) -> None:
     def script(executor: FakeExecutor) -> None:
-        if executor.asked == "run":
+        if executor.last_request == "run":
             executor.pass_case()
         else:
-            executor.say("harness_error", error="E: x", traceback="Traceback")
+            executor.send("harness_error", error="E: x", traceback="Traceback")
             executor.exit(EXIT_HARNESS_ERROR)
 
     made, _ = attempt(tmp_path, script, leave=True)
@@ -298,7 +297,7 @@ def test_a_status_of_the_harness_s_without_a_word_is_looked_up_in_the_log(tmp_pa
 def test_a_hook_that_raised_is_an_error_of_the_case_and_its_process_is_not_used_again(tmp_path: Path) -> None:
     def script(executor: FakeExecutor) -> None:
         executor.report("setup")
-        executor.say("done", suspicions=HEAP, hook_error={"error": "ValueError: x", "traceback": "Traceback"})
+        executor.send("done", suspicions=HEAP, hook_error={"error": "ValueError: x", "traceback": "Traceback"})
 
     made, zygote = attempt(tmp_path, script, leave=True)
     assert (made.outcome, made.judgement.when) == (Outcome.ERROR, "call")
@@ -309,7 +308,7 @@ def test_a_hook_that_raised_is_an_error_of_the_case_and_its_process_is_not_used_
 
 @pytest.mark.parametrize("wrong", ["text", {"error": 1, "traceback": ""}, {}])
 def test_a_hook_error_that_is_none_contaminates(tmp_path: Path, wrong: object) -> None:
-    made, _ = attempt(tmp_path, lambda executor: executor.say("done", hook_error=wrong))
+    made, _ = attempt(tmp_path, lambda executor: executor.send("done", hook_error=wrong))
     assert made.outcome is Outcome.CONTAMINATED
 
 
@@ -318,7 +317,7 @@ def test_a_hook_error_that_is_none_contaminates(tmp_path: Path, wrong: object) -
 
 def test_what_an_executor_says_when_it_leaves_is_kept(tmp_path: Path) -> None:
     def script(executor: FakeExecutor) -> None:
-        executor.say("bye", error="a fixture raised", grown=HEAP)
+        executor.send("bye", error="a fixture raised", grown=HEAP)
         executor.exit(0)
 
     with handle_on(tmp_path, script) as (handle, _):

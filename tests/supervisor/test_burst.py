@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.protocol.phase_page import PHASES
 from harness.protocol.wire import encode_message
 from harness.supervisor.attempt import CaseRequest
 from harness.supervisor.burst import Burst
-from tests.supervisor.fakes import FakeExecutor, handle_on, request
-
-DIES = {int(signal.SIGTERM): -15}
-PHASES = ("setup", "call", "teardown")
+from tests.supervisor.fakes import DIES, FakeExecutor, handle_on, request
 
 
 def three(limit: float = 60.0) -> Sequence[CaseRequest]:
@@ -41,7 +39,7 @@ def test_the_attempts_of_cases_that_passed(tmp_path: Path) -> None:
         began.append(time.time())
         begin(executor, "c", began[1], len("of aof b"))
         executor.report(*PHASES)
-        executor.say("done")
+        executor.send("done")
 
     before = time.time()
     with handle_on(tmp_path, script, DIES) as (handle, zygote):
@@ -97,7 +95,7 @@ def test_an_attempt_in_silence_may_be_made_after_the_files_were_emptied(tmp_path
             executor.page.begin(3)
             executor.print("of c")
         executor.pass_phases(*PHASES)
-        executor.say("done")
+        executor.send("done")
 
     a, b, c = three()
     with handle_on(tmp_path, script, DIES) as (handle, _):
@@ -167,7 +165,7 @@ def test_a_clock_that_a_case_has_changed_changes_no_time_of_the_journal(tmp_path
         executor.report(*PHASES)
         begin(executor, "b", at)
         executor.report(*PHASES)
-        executor.say("done")
+        executor.send("done")
 
     before = time.time()
     with handle_on(tmp_path, script, DIES) as (handle, _):
@@ -187,7 +185,7 @@ def test_the_first_case_is_known_to_have_ended_while_the_second_one_runs(tmp_pat
         assert not burst.over
         assert burst.last is None
         zygote.executors[0].report(*PHASES)
-        zygote.executors[0].say("done")
+        zygote.executors[0].send("done")
         assert burst.result(1).outcome is Outcome.PASSED
         assert burst.over
         assert burst.ran == 2
@@ -216,7 +214,7 @@ def test_what_is_said_at_the_end_is_of_the_last_case_that_began(tmp_path: Path) 
         executor.report(*PHASES)
         begin(executor, "b", 4e9)
         executor.report(*PHASES)
-        executor.say("done", problems=[["contaminated", "left a mess"]])
+        executor.send("done", problems=[["contaminated", "left a mess"]])
 
     with handle_on(tmp_path, script, DIES) as (handle, _):
         burst = Burst(handle, three(), (1, 1, 1))

@@ -52,15 +52,17 @@ class FakePool(DevicePool):
 
 
 def healthy(executor: FakeExecutor) -> None:
-    executor.say("examined", healthy=True, facts={}) if executor.asked == "examine" else executor.exit(0)
+    executor.send("examined", healthy=True, facts={}) if executor.last_request == "examine" else executor.exit(0)
 
 
 def sick(executor: FakeExecutor) -> None:
-    executor.say("examined", healthy=False, text="it burns") if executor.asked == "examine" else executor.exit(0)
+    executor.send("examined", healthy=False, text="it burns") if executor.last_request == "examine" else executor.exit(
+        0
+    )
 
 
 def fails(executor: FakeExecutor) -> None:
-    executor.say("harness_error", error="E: ours", traceback="Traceback")
+    executor.send("harness_error", error="E: ours", traceback="Traceback")
     executor.exit(EXIT_HARNESS_ERROR)
 
 
@@ -121,7 +123,7 @@ class Bench:
         return self.zygotes[-1].client
 
     def _answer(self, executor: FakeExecutor) -> None:
-        if executor.asked == "examine":
+        if executor.last_request == "examine":
             executor.script = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         executor.script(executor)
 

@@ -150,7 +150,9 @@ def test_a_worker_collects_so_often_and_no_more(world: World) -> None:
     failed = world.failure(outcome=Outcome.FAILED)
     for number in range(diagnostics.MOST):
         assert worker.collect(replace(failed, number=number))[0].startswith("diagnostics are in ")
-    assert worker.collect(failed) == [f"no diagnostics: this worker has those of {diagnostics.MOST} such cases"]
+    assert worker.collect(failed) == [
+        f"no diagnostics: this worker has collected those of {diagnostics.MOST} cases, the limit"
+    ]
     assert worker.collect(world.failure(number=99))[0].startswith("diagnostics are in ")
 
 

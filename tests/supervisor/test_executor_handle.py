@@ -91,7 +91,7 @@ class NoStop:
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
 
-    def heard(self) -> None:
+    def receive(self) -> None:
         return None
 
     def fileno(self) -> int:
@@ -226,8 +226,8 @@ def test_one_that_has_ended_is_sent_no_signal(tmp_path: Path) -> None:
 
 def test_what_it_says_while_it_dies_does_not_keep_the_ladder(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent, {TERM: -15}) as (handle, zygote):
-        zygote.executors[0].say("done")
-        zygote.executors[0].say_raw(b"garbage\n")
+        zygote.executors[0].send("done")
+        zygote.executors[0].send_raw(b"garbage\n")
         handle.kill()
     assert (zygote.signals, handle.exit_status) == ([TERM], -15)
 
@@ -248,22 +248,22 @@ def test_there_is_no_message_at_a_deadline_that_has_passed(tmp_path: Path) -> No
 
 
 def test_a_deadline_may_be_years_away(tmp_path: Path) -> None:
-    with handle_on(tmp_path, lambda executor: executor.say("done")) as (handle, _):
+    with handle_on(tmp_path, lambda executor: executor.send("done")) as (handle, _):
         handle.send({"op": "run"})
         assert handle.receive(time.monotonic() + 1e9) == {"op": "done"}
 
 
 def test_an_available_message_is_received_even_after_the_deadline(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
-        zygote.executors[0].say("one")
-        zygote.executors[0].say("two")
+        zygote.executors[0].send("one")
+        zygote.executors[0].send("two")
         assert handle.receive(time.monotonic() + PATIENCE) == {"op": "one"}
         assert handle.receive(time.monotonic() - 1) == {"op": "two"}
 
 
 def test_the_last_message_comes_before_the_exit(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
-        zygote.executors[0].say("last")
+        zygote.executors[0].send("last")
         zygote.executors[0].exit(0, ["a child"])
         deadline = time.monotonic() + PATIENCE
         assert handle.receive(deadline) == {"op": "last"}
@@ -283,8 +283,8 @@ def test_an_exit_that_came_with_an_answer_of_the_zygote_is_known(tmp_path: Path)
 
 def test_an_error_of_the_harness_is_no_message_but_kept(tmp_path: Path) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
-        zygote.executors[0].say("step", step="x")
-        zygote.executors[0].say("harness_error", error="E: x", traceback="Traceback")
+        zygote.executors[0].send("step", step="x")
+        zygote.executors[0].send("harness_error", error="E: x", traceback="Traceback")
         zygote.executors[0].exit(EXIT_HARNESS_ERROR)
         deadline = time.monotonic() + PATIENCE
         assert handle.receive(deadline) == {"op": "step", "step": "x"}
@@ -297,7 +297,7 @@ def test_an_error_of_the_harness_is_no_message_but_kept(tmp_path: Path) -> None:
 )
 def test_an_error_of_the_harness_that_is_none_is_garbage(tmp_path: Path, wrong: bytes) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
-        zygote.executors[0].say_raw(wrong)
+        zygote.executors[0].send_raw(wrong)
         assert handle.receive(time.monotonic() + PATIENCE) is NoMessage.GARBLED
     assert handle.harness_error is None
     assert "expected an error and its traceback" in handle.garbled
@@ -309,7 +309,7 @@ def test_a_silent_end_with_the_status_of_the_harness_s_own(
 ) -> None:
     with handle_on(tmp_path, _silent) as (handle, zygote):
         if spoke:
-            zygote.executors[0].say("grown", growths={})
+            zygote.executors[0].send("grown", growths={})
         zygote.executors[0].exit(status)
         assert handle.wait_exit(time.monotonic() + PATIENCE)
         while handle.receive(time.monotonic() + PATIENCE) is not NoMessage.EXITED:
@@ -366,7 +366,7 @@ def _cold(folder: Path, script: Callable[[FakeExecutor], None], prepare: Callabl
 
 
 def test_a_cold_executor_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
-    assert _cold(tmp_path, _silent, lambda executor: executor.say("ready")) == ""
+    assert _cold(tmp_path, _silent, lambda executor: executor.send("ready")) == ""
 
 
 def test_a_cold_executor_that_ends_before_has_its_log_quoted(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_cold_executor_that_ends_before_has_its_log_quoted(tmp_path: Path) -> 
 
 def test_a_cold_executor_in_which_the_harness_fails_has_its_traceback_quoted(tmp_path: Path) -> None:
     def fail(executor: FakeExecutor) -> None:
-        executor.say("harness_error", error="E: x", traceback="Traceback\nE: x")
+        executor.send("harness_error", error="E: x", traceback="Traceback\nE: x")
         executor.exit(EXIT_HARNESS_ERROR)
 
     text = _cold(tmp_path, _silent, fail)

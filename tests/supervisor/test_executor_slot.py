@@ -20,10 +20,9 @@ from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient, ZygoteError
-from tests.supervisor.fakes import BINDING, NO_PID, FakeExecutor, FakeZygote
+from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeZygote
 
 PATIENCE = 60.0
-DIES = {int(signal.SIGTERM): -15}
 
 
 class Bench:
@@ -231,7 +230,7 @@ def test_one_that_is_not_fit_for_use_is_replaced(bench: Bench, why: str) -> None
     elif why == "ended":
         spare.exit(-9)
     elif why == "failed":
-        spare.say("harness_error", error="E: x", traceback="Traceback: a")
+        spare.send("harness_error", error="E: x", traceback="Traceback: a")
     elif why == "killed at once":
         bench.slot.drop_spare()
     assert bench.reported[reported:] == []  # no case can have run in it
@@ -276,7 +275,7 @@ def test_the_same_failure_of_the_harness_is_reported_once_with_its_case(bench: B
     tracebacks = iter(["Traceback: a", "Traceback: a", "Traceback: b"])
 
     def fail(executor: FakeExecutor) -> None:
-        executor.say("harness_error", error="E: x", traceback=next(tracebacks))
+        executor.send("harness_error", error="E: x", traceback=next(tracebacks))
         executor.exit(EXIT_HARNESS_ERROR)
 
     bench.script = fail

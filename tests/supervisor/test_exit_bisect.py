@@ -82,7 +82,7 @@ class FakeRunner:
         self.findings.append((kind, text, [*cases]))
 
     def _answer(self, executor: FakeExecutor) -> None:
-        if executor.asked == "run":
+        if executor.last_request == "run":
             executor.pass_case()
             return
         handle = self.slot.current
@@ -90,7 +90,7 @@ class FakeRunner:
         self.rehearsed.append([*handle.cases])
         bad = {*handle.cases} >= self._breaks
         if bad and self._status == EXIT_HARNESS_ERROR:
-            executor.say("harness_error", error="E: x", traceback="Traceback")
+            executor.send("harness_error", error="E: x", traceback="Traceback")
         executor.exit(self._status if bad else 0)
 
 

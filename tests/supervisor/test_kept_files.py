@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.core import temp_folder
 from harness.supervisor import kept_files
+from tests.deep_folders import make_deep
 
 
 def test_files_are_moved_with_their_folders_and_links_as_links(tmp_path: Path) -> None:
@@ -55,18 +56,6 @@ def test_whether_there_is_anything_to_keep(tmp_path: Path) -> None:
     assert not has_any()
     (tmp_path / "source" / "empty" / "link").symlink_to(tmp_path)
     assert has_any()
-
-
-def make_deep(folder: Path, levels: int, name: str) -> None:
-    """Create nested folders, even if their path is longer than the kernel accepts, with a file in the last."""
-    here = os.open(folder, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir(name, dir_fd=here)
-        inner = os.open(name, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
-    os.close(here)
 
 
 def test_what_is_too_deep_is_left_out_and_the_rest_is_kept(tmp_path: Path) -> None:

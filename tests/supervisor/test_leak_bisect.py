@@ -21,15 +21,15 @@ class Process:
     """Answers trials by a rule."""
 
     def __init__(self, grows: Grows, most: int = 1000) -> None:
-        self.asked: list[tuple[str, ...]] = []
+        self.tried: list[tuple[str, ...]] = []
         self.rounds = 0
         self._grows = grows
         self._most = most
 
     def trial(self, cases: Sequence[str], is_open: Open) -> CountedRounds:
-        if len(self.asked) == self._most:
+        if len(self.tried) == self._most:
             raise SpentError("spent")
-        self.asked.append(tuple(cases))
+        self.tried.append(tuple(cases))
         rounds: list[list[Mapping[str, int]]] = []
         for number in range(COUNTED_ROUNDS):
             rounds.append([self._grows(case, cases, number) for case in cases])
@@ -64,7 +64,7 @@ def test_nothing_leaks() -> None:
 def test_growth_that_stops_after_some_rounds_is_no_leak() -> None:
     process = Process(lambda *about: LEAK if about[-1] < COUNTED_ROUNDS // 2 else NOISE)
     assert found(process, 10) == []
-    assert len(process.asked) == 1
+    assert len(process.tried) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 24, 400])
@@ -73,7 +73,7 @@ def test_one_case_that_leaks_alone_takes_three_trials(count: int) -> None:
     (culprits,) = find_culprits(names(count), process.trial)
     assert (culprits.cases, culprits.certain) == ((f"c{count // 2}",), True)
     assert [leak.meter for leak in culprits.leaks] == ["heap_bytes"]
-    assert process.asked[1:] == [culprits.cases] * 2
+    assert process.tried[1:] == [culprits.cases] * 2
 
 
 @pytest.mark.parametrize(("first", "second"), [("c3", "c4"), ("c0", "c23"), ("c9", "c2")])
@@ -81,13 +81,13 @@ def test_a_pair_is_named_in_the_order_in_which_it_ran(first: str, second: str) -
     process = Process(pair(first, second))
     in_order = tuple(sorted((first, second), key=lambda case: int(case[1:])))
     assert found(process, 24) == [(in_order, second, True)]
-    assert len(process.asked) <= 12
+    assert len(process.tried) <= 12
 
 
 def test_a_pair_among_many_takes_few_trials() -> None:
     process = Process(pair("c7", "c300"))
     assert found(process, 400) == [(("c7", "c300"), "c300", True)]
-    assert len(process.asked) <= 30
+    assert len(process.tried) <= 30
 
 
 def test_three_that_leak_only_together() -> None:
@@ -121,7 +121,7 @@ def test_small_growth_of_all_names_all_cases_and_no_pair() -> None:
     (culprits,) = find_culprits(names(200), process.trial)
     assert culprits == Culprits(tuple(names(200)), "", culprits.leaks, certain=True)
     assert culprits.leaks[0].amount == 200 * 10 * KIB
-    assert [len(asked) for asked in process.asked] == [200, 100, 100, 200]
+    assert [len(tried) for tried in process.tried] == [200, 100, 100, 200]
 
 
 def test_small_growth_of_some_is_narrowed_to_the_half_that_has_it() -> None:
@@ -191,13 +191,13 @@ def test_what_only_one_process_shows_is_no_leak() -> None:
 
     class Chance(Process):
         def trial(self, cases: Sequence[str], is_open: Open) -> CountedRounds:
-            if len(self.asked) == 2:
+            if len(self.tried) == 2:
                 self._grows = leaker()
             return super().trial(cases, is_open)
 
     process = Chance(leaker("c1"))
     assert found(process, 4) == []
-    assert process.asked == [tuple(names(4)), ("c1",), ("c1",)]
+    assert process.tried == [tuple(names(4)), ("c1",), ("c1",)]
 
 
 def test_a_leak_that_there_was_no_time_to_confirm_is_uncertain() -> None:
@@ -212,13 +212,13 @@ def tried_alone(process: Process, cases: Sequence[str], enough: int = 1000) -> l
 def test_cases_are_tried_alone_in_the_order_given() -> None:
     process = Process(leaker("c1", "c2"))
     assert tried_alone(process, ["c2", "c0", "c1"]) == [(("c2",), True), (("c1",), True)]
-    assert process.asked == [("c2",), ("c2",), ("c0",), ("c1",), ("c1",)]
+    assert process.tried == [("c2",), ("c2",), ("c0",), ("c1",), ("c1",)]
 
 
 def test_cases_are_tried_alone_until_that_is_enough() -> None:
     process = Process(leaker("c5"))
     assert tried_alone(process, names(9), enough=3) == []
-    assert process.asked == [("c0",), ("c1",), ("c2",)]
+    assert process.tried == [("c0",), ("c1",), ("c2",)]
 
 
 @pytest.mark.parametrize(

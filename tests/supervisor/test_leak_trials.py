@@ -19,19 +19,12 @@ from harness.supervisor.leak_bisect import Culprits, alone, find_culprits
 from harness.supervisor.leak_trials import LeakTrials, describe, details
 from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError
+from tests.supervisor.fakes import Clock
 
 LIMIT = 300.0
 LEAK = {"heap_bytes": 100 << 10}
 #: A process's answer to a round: growth by case, or its end.
 Answer = Callable[[Sequence[str]], Sequence[Mapping[str, int]] | NoMessage]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Handle:

@@ -20,28 +20,28 @@ def test_what_is_needed_is_found(length: int, culprits: set[int]) -> None:
 
 
 def test_one_culprit_among_many_takes_few_calls() -> None:
-    asked: list[int] = []
+    tried: list[int] = []
 
     def does(part: Sequence[int]) -> bool:
-        asked.append(len(part))
+        tried.append(len(part))
         return 700 in part
 
     assert minimise(range(1000), does) == [700]
-    assert len(asked) <= 25
+    assert len(tried) <= 25
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.sets(st.integers(0, n - 1))))))
 def test_the_part_does_it_and_nothing_less_does(case: tuple[int, list[set[int]]]) -> None:
     """Several sets may each be sufficient; the whole list always is."""
     length, enough = case
-    asked: list[tuple[int, ...]] = []
+    tried: list[tuple[int, ...]] = []
 
     def does(part: Sequence[int]) -> bool:
-        asked.append(tuple(part))
+        tried.append(tuple(part))
         return len(part) == length or any(one <= {*part} for one in enough)
 
     found = minimise(range(length), does)
-    assert len(asked) == len(set(asked))
+    assert len(tried) == len(set(tried))
     assert found == sorted(found)
     assert does(found)
     assert not any(does([item for item in found if item != left_out]) for left_out in found)

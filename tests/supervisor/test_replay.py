@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 import pytest
@@ -11,14 +10,7 @@ from harness import plugin
 from harness.core.outcome import Outcome
 from harness.scheduling.resumption import Finished
 from harness.supervisor import replay
-
-
-class FakeItem:
-    """The part of an item that reports are made of."""
-
-    nodeid = "suites/a/test_a.py::test_a"
-    location = ("suites/a/test_a.py", 3, "test_a")
-    keywords: Mapping[str, object] = {"test_a": 1}
+from tests.supervisor.fakes import FakeItem
 
 
 def shown(outcome: Outcome) -> list[pytest.TestReport]:

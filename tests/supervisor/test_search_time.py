@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.supervisor.search_time import LEAST, SearchTime
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 500.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.supervisor.fakes import Clock
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from harness.cli.main import app
 from harness.core.outcome import Outcome
 from harness.journal import journal, reader
 from harness.tools.device_history import device_history
+from tests.journal import journals
 from tests.reporting import build
 
 BASE = {"seed": 1, "isolation": "batch", "pid": 1, "devices": ["GPU-0", "GPU-1"], "fail_on_flaky": False}
@@ -20,10 +21,7 @@ BASE = {"seed": 1, "isolation": "batch", "pid": 1, "devices": ["GPU-0", "GPU-1"]
 def write(folder: Path, lines: list[dict[str, Any]], t: float = 100.0, host: str = "h") -> Path:
     run = {"event": "run", "t": t, "schema": 1, "run_id": "r", "argv": [], "host": host, "rootdir": "/", **BASE}
     ids = dict.fromkeys(line["case"] for line in lines if line["event"] == "start")
-    folder.mkdir(parents=True)
-    with journal.Journal(folder / journal.FILE_NAME) as written:
-        written.append(run, {**build.collected(*ids), "t": t}, *({"t": t, **line} for line in lines))
-    return folder
+    return journals.write(folder, [run, {**build.collected(*ids), "t": t}, *({"t": t, **line} for line in lines)])
 
 
 def ran(case: str, device: str, outcome: Outcome = Outcome.PASSED, host: str = "") -> list[dict[str, Any]]:

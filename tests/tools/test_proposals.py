@@ -20,6 +20,7 @@ from harness.gating.waivers import Waiver
 from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
 from harness.tools.proposals import Proposals, RunMachine, proposals_yaml, propose_waivers, read_machine
+from tests.journal import journals
 from tests.reporting import build
 
 TODAY = date(2026, 11, 21)
@@ -38,7 +39,7 @@ GPUS = {
 
 
 def found(*lines: build.Line, machine: dict[str, Any] | None = None) -> Proposals:
-    contents = reader.JournalContents(Path("journal.ndjson"), tuple(build.events(build.run(), *lines)))
+    contents = build.contents(build.run(), *lines)
     facts = None if machine is None else RunMachine.model_validate_json(json.dumps(machine))
     return propose_waivers(contents, facts, TODAY)
 
@@ -165,7 +166,7 @@ def test_spaces_around_an_id_are_no_pattern_of_a_file(tmp_path: Path) -> None:
 def test_many_red_cases_are_not_compared_with_each_other() -> None:
     ids = [f"{FILE}::test_p[{number}]" for number in range(5000)]
     lines = [red(case, message=f"assert {number}") for number, case in enumerate(ids)]
-    contents = reader.JournalContents(Path("journal.ndjson"), tuple(build.events(build.collected(*ids), *lines)))
+    contents = build.contents(build.collected(*ids), *lines)
     begin = time.process_time()
     assert cases(propose_waivers(contents, None, TODAY)) == ids
     assert time.process_time() - begin < 4  # comparing all of them takes more than 10 s
@@ -303,10 +304,7 @@ def test_what_the_run_found_wrong_with_its_waivers_is_reported_again() -> None:
 
 
 def test_a_damaged_journal_is_no_obstacle(tmp_path: Path) -> None:
-    path = tmp_path / journal.FILE_NAME
-    with journal.Journal(path) as writer:
-        for line in (build.run(), build.collected(A), red(A)):
-            writer.append(line)
+    path = journals.write(tmp_path, [build.run(), build.collected(A), red(A)]) / journal.FILE_NAME
     with path.open("ab") as file:
         file.write(b'{"event":"fin')
     assert cases(propose_waivers(reader.read_journal(path), None, TODAY)) == [A]

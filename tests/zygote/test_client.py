@@ -39,7 +39,7 @@ class FakeZygote:
     """
 
     def __init__(self, folder: Path, greeting: Sequence[Message], answers: Sequence[Sequence[Message | bytes]]) -> None:
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
         self.address = str(folder / "zygote")
         self.log = folder / "zygote.log"
         self.log.write_text("its last words\n")
@@ -60,14 +60,14 @@ class FakeZygote:
         for message in self._greeting:
             channel.send(message)
         while self._greeting and self._answers:
-            while (heard := channel.pop()) is None:
+            while (received := channel.pop()) is None:
                 self.reading.wait()
                 channel.receive(max_fds=ORDER_DESCRIPTORS)
                 if channel.closed:
                     break
-            if heard is None:
+            if received is None:
                 break
-            self.heard.append(heard)
+            self.received.append(received)
             for answer in self._answers.pop(0):
                 connection.sendall(answer if isinstance(answer, bytes) else encode_message(answer))
         if not self._greeting:  # it never gets ready: wait until the other end gives up
@@ -125,7 +125,7 @@ def _spawn(client: ZygoteClient) -> int:
 def test_an_executor_is_ordered(connect: Connect) -> None:
     zygote, client = connect([EXIT, SPAWNED], [])
     assert _spawn(client) == 7
-    assert zygote.heard == [{"op": "spawn", "executor": "a"}]
+    assert zygote.received == [{"op": "spawn", "executor": "a"}]
     assert client.exit_of("a") is None
     assert client.exit_of("old") == EXIT
     assert client.exit_of("old") is None
@@ -177,7 +177,7 @@ def test_a_refused_fork_is_tried_again(connect: Connect, monkeypatch: pytest.Mon
     reported: list[str] = []
     zygote, client = connect([REFUSED], [REFUSED, EXIT], [REFUSED], [SPAWNED], [], on_wait=reported.append)
     assert _spawn(client) == 7
-    assert len(zygote.heard) == 4
+    assert len(zygote.received) == 4
     assert reported == [
         "the zygote could not fork for executor a: EAGAIN (Resource temporarily unavailable); it tries again for up "
         "to 60 s"
@@ -253,4 +253,4 @@ def test_a_signal_is_answered(connect: Connect) -> None:
     while client.exit_of("old") is None:
         client.pump()
     assert client.answers
-    assert zygote.heard == [{"op": "kill", "executor": "a", "signal": 9}]
+    assert zygote.received == [{"op": "kill", "executor": "a", "signal": 9}]

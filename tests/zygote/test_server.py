@@ -65,7 +65,7 @@ class Bench:
         """Return a supervisor's channel that has received the greeting."""
         channel = self.knock()
         self.server.turn()
-        assert self.hear(channel)["op"] == "hello"
+        assert self.receive(channel)["op"] == "hello"
         return channel
 
     def order(self, channel: Channel, name: str, descriptors: int = ORDER_DESCRIPTORS) -> int:
@@ -79,7 +79,7 @@ class Bench:
     def spawn(self, channel: Channel, name: str) -> int:
         """Start an executor; return its process id."""
         os.close(self.order(channel, name))
-        answer = self.hear(channel)
+        answer = self.receive(channel)
         assert (answer["op"], answer["executor"]) == ("spawned", name)
         return int(answer["pid"])
 
@@ -93,7 +93,7 @@ class Bench:
         self.now += seconds
         self.server.turn()
 
-    def hear(self, channel: Channel) -> Message:
+    def receive(self, channel: Channel) -> Message:
         """Return the next message, which must have been sent."""
         while (message := channel.pop()) is None:
             channel.receive()
@@ -150,7 +150,7 @@ def test_it_greets_with_what_hinders_it(make: Make) -> None:
     bench = make(unfit="it has threads", cold="--start=cold")
     channel = bench.knock()
     bench.server.turn()
-    assert bench.hear(channel) == {
+    assert bench.receive(channel) == {
         "op": "hello",
         "pid": os.getpid(),
         "unfit": "it has threads",
@@ -163,9 +163,9 @@ def test_each_supervisor_hears_of_its_own_executors(bench: Bench) -> None:
     first, second = bench.connect(), bench.connect()
     mine, other = bench.spawn(first, "a"), bench.spawn(second, "b")
     bench.end(other, -11)
-    assert bench.hear(second) == {"op": "exit", "executor": "b", "status": -11, "swept": [], "stuck": []}
+    assert bench.receive(second) == {"op": "exit", "executor": "b", "status": -11, "swept": [], "stuck": []}
     bench.end(mine)
-    assert bench.hear(first)["status"] == 0
+    assert bench.receive(first)["status"] == 0
     assert bench.silent(first)
     assert bench.silent(second)
 
@@ -176,7 +176,7 @@ def test_signals_go_to_the_group_and_are_answered(bench: Bench) -> None:
     for name in ("a", "unknown"):
         channel.send({"op": "kill", "executor": name, "signal": signal.SIGTERM})
         bench.server.turn()
-        assert bench.hear(channel) == {"op": "signalled", "executor": name}
+        assert bench.receive(channel) == {"op": "signalled", "executor": name}
     assert bench.processes.signals == [(pid, signal.SIGTERM)]
 
 
@@ -185,7 +185,7 @@ def test_an_executor_of_another_supervisor_cannot_be_killed(bench: Bench) -> Non
     bench.spawn(first, "a")
     second.send({"op": "kill", "executor": "a", "signal": signal.SIGKILL})
     bench.server.turn()
-    assert bench.hear(second)["op"] == "signalled"
+    assert bench.receive(second)["op"] == "signalled"
     assert bench.processes.signals == []
 
 
@@ -213,7 +213,7 @@ def test_only_a_client_with_an_invalid_message_is_dropped(
     bench.server.turn()  # the end of its executor
     assert bench.processes.reaped == [its]
     bench.end(mine)
-    assert bench.hear(good)["op"] == "exit"
+    assert bench.receive(good)["op"] == "exit"
 
 
 def test_too_few_descriptors_are_closed(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +233,7 @@ def test_a_fork_that_fails_is_answered(bench: Bench, code: int) -> None:
     channel = bench.connect()
     bench.processes.fork_errors.append(no_room(code))
     reader = bench.order(channel, "a")
-    assert bench.hear(channel) == {
+    assert bench.receive(channel) == {
         "op": "refused",
         "executor": "a",
         "what": "fork",
@@ -249,11 +249,11 @@ def test_an_executor_that_cannot_be_watched_is_killed(bench: Bench) -> None:
     channel = bench.connect()
     bench.processes.open_errors.append(no_room(errno.EMFILE))
     os.close(bench.order(channel, "a"))
-    assert bench.hear(channel)["error"] == "EMFILE"
+    assert bench.receive(channel)["error"] == "EMFILE"
     ((killed, number),) = bench.processes.signals
     assert number == signal.SIGKILL
     bench.end(bench.spawn(channel, "b"))
-    assert bench.hear(channel)["swept"] == []
+    assert bench.receive(channel)["swept"] == []
     assert killed in bench.processes.reaped
 
 
@@ -264,7 +264,7 @@ def test_a_supervisor_that_cannot_be_let_in_is_let_in_later(bench: Bench) -> Non
     assert bench.silent(channel)
     bench.wait(ACCEPT_PAUSE)
     bench.server.turn()
-    assert bench.hear(channel)["op"] == "hello"
+    assert bench.receive(channel)["op"] == "hello"
 
 
 # Processes that executors leave running
@@ -278,7 +278,7 @@ def test_processes_that_an_executor_leaves_are_killed_and_reported(bench: Bench)
     zombie = bench.processes.add("true", left_by=pid)
     bench.processes.end(zombie)
     bench.end(pid, 3)
-    assert bench.hear(channel) == {
+    assert bench.receive(channel) == {
         "op": "exit",
         "executor": "a",
         "status": 3,
@@ -297,11 +297,11 @@ def test_an_orphan_is_held_against_the_executor_in_whose_session_it_is(bench: Be
     bench.processes.held.add(leaves)
     bench.end(leaves)
     bench.end(innocent)
-    assert bench.hear(channel) == {"op": "exit", "executor": "innocent", "status": 0, "swept": [], "stuck": []}
+    assert bench.receive(channel) == {"op": "exit", "executor": "innocent", "status": 0, "swept": [], "stuck": []}
     assert orphan not in bench.processes.reaped
     bench.processes.held.discard(leaves)
     bench.wait(REAP_PAUSE)
-    reported = bench.hear(channel)
+    reported = bench.receive(channel)
     assert (reported["executor"], reported["swept"]) == ("leaves", ["sleep 1000"])
     assert orphan in bench.processes.reaped
 
@@ -311,7 +311,7 @@ def test_a_fork_of_a_case_in_a_cold_executor_is_called_so(bench: Bench) -> None:
     pid = bench.spawn(channel, "a")
     bench.processes.add(f"{sys.executable} -m harness.zygote.cold 7 8 9 10 11 12", left_by=pid)
     bench.end(pid)
-    assert bench.hear(channel)["swept"] == [FORK_OF_CASE]
+    assert bench.receive(channel)["swept"] == [FORK_OF_CASE]
 
 
 def test_a_helper_that_clears_up_is_left_the_time_to(bench: Bench) -> None:
@@ -322,14 +322,14 @@ def test_a_helper_that_clears_up_is_left_the_time_to(bench: Bench) -> None:
     bench.end(quick)
     assert bench.silent(channel)
     bench.end(helper)
-    assert bench.hear(channel)["swept"] == []
+    assert bench.receive(channel)["swept"] == []
     helper = bench.processes.add("/usr/lib/torch/bin/torch_shm_manager", left_by=slow)
     bench.end(slow)
     assert (helper, signal.SIGKILL) not in bench.processes.signals
     bench.wait(CLEANER_PATIENCE)
     assert (helper, signal.SIGKILL) in bench.processes.signals
     bench.server.turn()
-    assert bench.hear(channel)["swept"] == []
+    assert bench.receive(channel)["swept"] == []
 
 
 def test_an_orphan_that_cannot_be_killed_blocks_no_client(bench: Bench) -> None:
@@ -345,12 +345,12 @@ def test_an_orphan_that_cannot_be_killed_blocks_no_client(bench: Bench) -> None:
     other = bench.spawn(second, "b")
     second.send({"op": "kill", "executor": "b", "signal": signal.SIGKILL})
     bench.server.turn()
-    assert bench.hear(second)["op"] == "signalled"
+    assert bench.receive(second)["op"] == "signalled"
     bench.server.turn()
-    assert bench.hear(second) == {"op": "exit", "executor": "b", "status": -9, "swept": [], "stuck": []}
+    assert bench.receive(second) == {"op": "exit", "executor": "b", "status": -9, "swept": [], "stuck": []}
     assert other in bench.processes.reaped
     bench.wait(KILL_PATIENCE)
-    reported = bench.hear(first)
+    reported = bench.receive(first)
     assert reported["swept"] == ["sleep 1000"]
     assert reported["stuck"] == [f"process {stuck} 'nvidia-smi': state D, uninterruptible sleep in nv_wait"]
 
@@ -364,9 +364,9 @@ def test_a_stuck_orphan_is_remembered_and_waited_for_once_it_ends(
     bench.processes.immortal.add(stuck)
     bench.end(pid)
     bench.wait(KILL_PATIENCE)
-    assert bench.hear(channel)["op"] == "exit"
+    assert bench.receive(channel)["op"] == "exit"
     bench.end(bench.spawn(channel, "b"))
-    assert bench.hear(channel) == {"op": "exit", "executor": "b", "status": 0, "swept": [], "stuck": []}
+    assert bench.receive(channel) == {"op": "exit", "executor": "b", "status": 0, "swept": [], "stuck": []}
     assert bench.processes.signals.count((stuck, signal.SIGKILL)) == 1
     late = bench.processes.add("its child", left_by=stuck)
     bench.end(stuck, -9)
@@ -383,7 +383,7 @@ def test_an_orphan_that_cannot_be_watched_is_killed_all_the_same(bench: Bench) -
     bench.processes.immortal.add(left)
     bench.processes.open_errors.append(no_room(errno.EMFILE))
     bench.end(pid)
-    assert bench.hear(channel)["op"] == "exit"
+    assert bench.receive(channel)["op"] == "exit"
     assert (left, signal.SIGKILL) in bench.processes.signals
 
 
@@ -400,7 +400,7 @@ def test_an_end_that_a_debugger_holds_back_is_waited_for_without_blocking(bench:
     assert bench.silent(channel)
     bench.processes.held.discard(left)
     bench.wait(REAP_PAUSE)
-    assert bench.hear(channel)["swept"] == ["sleep 1000"]
+    assert bench.receive(channel)["swept"] == ["sleep 1000"]
 
 
 # Supervisors that leave
@@ -428,7 +428,7 @@ def test_nothing_is_forked_until_the_executors_of_one_that_went_have_ended(bench
     bench.end(pid, -9)
     assert bench.silent(second), "what it left may hold the device as well"
     bench.end(left, -9)
-    assert bench.hear(second)["op"] == "spawned"
+    assert bench.receive(second)["op"] == "spawned"
 
 
 def test_an_executor_that_cannot_be_killed_blocks_others_only_briefly(
@@ -446,7 +446,7 @@ def test_an_executor_that_cannot_be_killed_blocks_others_only_briefly(
     assert os.read(reader, 1) == b"", "the order of one that went is dropped, with its descriptors"
     os.close(reader)
     bench.wait(KILL_PATIENCE)
-    assert bench.hear(second)["op"] == "spawned"
+    assert bench.receive(second)["op"] == "spawned"
     assert f"executor a cannot be killed: process {pid}" in capsys.readouterr().err
     assert len(bench.processes.commands) == 2
     bench.spawn(second, "d")

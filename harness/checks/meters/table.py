@@ -105,7 +105,7 @@ class Meter:
 
 
 _EXACT = "exact: a growth of one is a leak"
-_CACHED = "the allocator keeps freed memory for the next case, so a first growth says nothing"
+_CACHED = "the allocator keeps freed memory for the next case, so a first growth proves nothing"
 
 # Reports list leaks in this order, the clearest cause first. The trend steps above zero are well above what 407 cases
 # left behind when they ran 30 times on the CPU: 160 bytes of malloc memory, 24 blocks of Python's allocator. The steps

@@ -235,10 +235,13 @@ def _vendored_folder(old: object, new: object, imported: frozenset[str]) -> bool
     """Ignore the folder that a library adds when it is imported: a folder below an existing one."""
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
-    added = [entry for entry in new if entry not in old]
-    kept = tuple(entry for entry in new if entry in old)
     below = tuple(f"{entry}{os.sep}" for entry in old if entry)
-    return kept == old and all(isinstance(entry, str) and entry.startswith(below) for entry in added)
+    return _only_adds(old, new, lambda entry: isinstance(entry, str) and entry.startswith(below))
+
+
+def _only_adds(old: tuple[Any, ...], new: tuple[Any, ...], fits: Callable[[Any], bool]) -> bool:
+    """Return whether `new` has all entries of `old` in their order, and others that fit."""
+    return tuple(entry for entry in new if entry in old) == old and all(fits(each) for each in new if each not in old)
 
 
 def _finder_of_import(old: object, new: object, imported: frozenset[str]) -> bool:
@@ -406,9 +409,7 @@ def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
     """
     if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
         return False
-    added = [entry for entry in new if entry not in old]
-    kept = tuple(entry for entry in new if entry in old)
-    return kept == old and all(entry[1] or entry[3] or entry[2] is not Warning for entry in added)
+    return _only_adds(old, new, lambda entry: bool(entry[1] or entry[3] or entry[2] is not Warning))
 
 
 class LogHandlers(FlatSection):

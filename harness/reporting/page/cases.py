@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from harness.core.outcome import Outcome
 from harness.core.text import truncate_middle
 from harness.journal.events import Finish, Start
-from harness.journal.verdicts import Verdict
-from harness.protocol.exit_text import format_executor_exit
+from harness.journal.verdicts import Verdict, executor_end
 from harness.reporting.page import inert
 from harness.reporting.page.axis import Axis
+from harness.reporting.text_limits import GREEN_SHARE
 
-#: Share of the limit for the texts of cases that are not red.
-_GREEN_SHARE = 8
 #: Maximum characters of the name of a case.
 MOST_OF_NAME = 2000
 _KEPT_FILES = re.compile(r"temporary files are kept in .*/(files/\w[\w.-]*)(?:, except .*)?")
@@ -53,7 +51,7 @@ class Attempt:
     files: str = ""
 
     @property
-    def company(self) -> str:
+    def context(self) -> str:
         """A text that says whether the process had run other cases before."""
         return "alone" if self.alone else "after other cases"
 
@@ -133,7 +131,7 @@ def _case(
     has_files: Callable[[str], bool],
 ) -> PageCase:
     bad = verdict.outcome.is_red or verdict.outcome is Outcome.FLAKY
-    limit = text_limit if bad else text_limit // _GREEN_SHARE
+    limit = text_limit if bad else text_limit // GREEN_SHARE
     waiting = {(start.attempt, start.executor, start.worker): start for start in starts}
     attempts = []
     for finish in verdict.finishes:
@@ -197,13 +195,12 @@ def _lost(start: Start, ends: Mapping[str, float], axis: Axis) -> Attempt:
 
 
 def _attempt_facts(finish: Finish) -> Iterable[str]:
-    if finish.exit_status or (finish.exit_status == 0 and finish.outcome.breaks_executor):
-        yield f"the executor ended with {format_executor_exit(finish.exit_status, finish.outcome)}"
+    if end := executor_end(finish):
+        yield end
     for name, value in finish.properties:
         yield inert.inert_line(f"property {name} = {value}")
     if finish.gate is not None:
-        gate = finish.gate
-        yield inert.inert_line(f"requires {gate.capability}: wanted {gate.wanted}, found {gate.found}")
+        yield inert.inert_line(f"requires {finish.gate.text}")
     if finish.ruling is not None:
         source = f" ({finish.ruling.source})" if finish.ruling.source else ""
         yield inert.inert_line(f"ruled {finish.ruling.outcome}{source}: {finish.ruling.text}")

@@ -17,8 +17,8 @@ from harness.journal import journal
 from harness.reporting import junit
 from harness.reporting.page import data, inert, shell
 from harness.reporting.page.model import IN_FULL, Page, duration_text
+from harness.reporting.text_limits import MOST_TEXT
 
-_PACKAGE = "harness.reporting.page"
 #: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
 _SCRIPTS = ("uplot.min.js", "shared.js", "page.js")
@@ -33,7 +33,7 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
     """
     in_full = page.bad[:IN_FULL]
     script_data = data.page_data(page, in_full)
-    styles, scripts = ([shell.asset(_PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
+    styles, scripts = ([shell.asset(shell.PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
     text = template().render(
         page=page,
         in_full=in_full,
@@ -46,6 +46,7 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
         links=[(journal.FILE_NAME, "journal"), (junit.FILE_NAME, "JUnit")] if beside else [],
         beside=beside,
         plots=data.MOST_PLOTS,
+        most_text=MOST_TEXT,
     )
     # Lone surrogates are shown as badges everywhere, so UTF-8 can encode the text.
     return text.encode("utf-8")
@@ -54,7 +55,7 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
 @functools.cache
 def template() -> Template:
     """Return the template of the page, cached: reading it takes longer than rendering a short run."""
-    environment = shell.jinja_environment(_PACKAGE)
+    environment = shell.jinja_environment(shell.PACKAGE)
     filters: Mapping[str, Any] = {
         "duration": duration_text,
         "clock": _clock,

@@ -24,9 +24,9 @@ from harness.reporting.page import inert, tables, timeline
 from harness.reporting.page.axis import Axis
 from harness.reporting.page.cases import PageCase
 from harness.reporting.repetitions import Repeated, repetitions
+from harness.reporting.text_limits import MOST_TEXT
 
-#: Maximum characters of one captured text, and of all texts together, on a page.
-MOST_OF_TEXT = 32_768
+#: Maximum characters of all texts of a page together.
 MOST_OF_TEXTS = 8_000_000
 #: Maximum number of red and flaky cases shown in full above the table. The table has all of them.
 IN_FULL = 50
@@ -114,7 +114,7 @@ def page_of(
     for event in events:
         if isinstance(event, Start):
             starts.setdefault(event.case, []).append(event)
-    limit = case_views.fitting_limit(case_views.text_costs(ledger.verdicts, MOST_OF_TEXT), MOST_OF_TEXTS, MOST_OF_TEXT)
+    limit = case_views.fitting_limit(case_views.text_costs(ledger.verdicts, MOST_TEXT), MOST_OF_TEXTS, MOST_TEXT)
     cases = case_views.page_cases(ledger.verdicts, starts, ends, axis, limit, functools.cache(has_files))
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
@@ -185,7 +185,7 @@ def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
     if status == EXIT_OK:
         return Headline("green", "Green", f"{'; '.join(parts)}.")
     if status == EXIT_NOTHING_RAN:
-        return Headline("empty", "Nothing ran", f"No case ran to a verdict: {'; '.join(parts)}.")
+        return Headline("empty", "Nothing ran", f"No case has a verdict: {'; '.join(parts)}.")
     word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
     more = "" if ledger.red or ledger.findings else " Pytest ended with this status for another reason: see its output."
     return Headline("red", word, f"{'; '.join(parts)}; exit status {status}.{more}")

@@ -13,6 +13,9 @@ from markupsafe import Markup
 
 from harness.reporting.page import inert
 
+#: The package with the styles and scripts that all pages share.
+PACKAGE = "harness.reporting.page"
+
 
 @functools.cache
 def asset(package: str, name: str) -> str:

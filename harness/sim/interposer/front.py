@@ -60,7 +60,7 @@ def inject_into_this_process(injections: Sequence[str]) -> None:
     """
     library = simulation.loaded_interposer()
     if library is None or library.interposerInject(faults.join_injections(injections).encode()):
-        raise InterposerError("the library that injects faults is not in this process, or does not know them")
+        raise InterposerError("the library that injects faults is not in this process, or does not support them")
 
 
 def add_interposer(

@@ -158,7 +158,7 @@ def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> di
     while (member := tar.next()) is not None:
         if member.name not in wanted or not member.isfile() or member.name in members:
             raise LibraryArchiveError(
-                f"{str(path)!r} has a member that its manifest does not name: {member.name[:200]!r}"
+                f"{str(path)!r} has a member that its manifest does not list: {member.name[:200]!r}"
             )
         left -= member.size
         if left < 0:
@@ -168,9 +168,9 @@ def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> di
         members[member.name] = file.read()
     for name, digest in wanted.items():
         if name not in members:
-            raise LibraryArchiveError(f"{str(path)!r} lacks {name!r}, which its manifest names")
+            raise LibraryArchiveError(f"{str(path)!r} lacks {name!r}, which its manifest lists")
         if hashlib.sha256(members[name]).hexdigest() != digest:
-            raise LibraryArchiveError(f"{str(path)!r}: {name!r} is not what its manifest says")
+            raise LibraryArchiveError(f"{str(path)!r}: {name!r} differs from its manifest")
     return members
 
 

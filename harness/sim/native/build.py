@@ -159,7 +159,7 @@ def _build(
         _copy(sources, tree / "source")
         out = cmake.run_cmake(tree, recipe.tools, recipe.noun, recipe.parts, report, environ, lock)
         if missing := [name for name in recipe.files if not (out / name).is_file()]:
-            raise BuildError(f"CMake made no {missing[0]!r} for {recipe.noun}: its sources do not fit together")
+            raise BuildError(f"CMake made no {missing[0]!r} for {recipe.noun}: its sources are inconsistent")
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as folder:
             work = Path(folder) / made.name
             work.mkdir()

@@ -100,12 +100,12 @@ class Session:
         self._offset = 0
         self._descriptor = -1
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         """Send a message to the session. Other code notices when the session has ended."""
         with contextlib.suppress(OSError):
             self.socket.sendall(json.dumps({"say": kind, **fields}).encode("ascii") + b"\n")
 
-    def hear(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[dict[str, Any]]:
         """Return the messages of the session."""
         try:
             data = self.socket.recv(1 << 16)
@@ -166,7 +166,7 @@ class Agent:
         self._session: Session | None = None
         self._number = self._cases = 0
         self._selector = selectors.DefaultSelector()
-        self._heard = self._beaten = time.monotonic()
+        self._received = self._beaten = time.monotonic()
         self._deadline: float | None = None
         self._quitting = False
         self._signal = 0
@@ -177,7 +177,7 @@ class Agent:
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, _wake_up)
-        self._selector.register(source, selectors.EVENT_READ, self._hear_head)
+        self._selector.register(source, selectors.EVENT_READ, self._read_head)
         self._selector.register(self._wake, selectors.EVENT_READ, self._drain)
 
     def run(self) -> int:
@@ -187,13 +187,13 @@ class Agent:
                 key.data()
             self._look_after()
         if self._begin is not None:
-            self._say(Bye(sessions=self._number, cases=self._cases))
+            self._send(Bye(sessions=self._number, cases=self._cases))
         return 0
 
     def _act_on_signal(self) -> None:
         if self._signal:
             name, self._signal = signal.Signals(self._signal).name, 0
-            self._say(Stopping(why=f"stopped by {name}"))
+            self._send(Stopping(why=f"stopped by {name}"))
             self._stop(f"stopped by {name}", now=self._quitting)
 
     def _look_after(self) -> None:
@@ -201,9 +201,9 @@ class Agent:
         self._act_on_signal()
         if self._begin is not None and now - self._beaten >= BEAT:
             self._beaten = now
-            self._say(Beat())
-        if now - self._heard > HEAD_SILENCE and not self._quitting:
-            self._stop(f"the head has said nothing for {HEAD_SILENCE:.0f} s")
+            self._send(Beat())
+        if now - self._received > HEAD_SILENCE and not self._quitting:
+            self._stop(f"the head has sent nothing for {HEAD_SILENCE:.0f} s")
         if self._session is not None:
             self._send_lines(self._session)
             if self._session.process.poll() is not None:
@@ -213,9 +213,9 @@ class Agent:
 
     # The head.
 
-    def _hear_head(self) -> None:
+    def _read_head(self) -> None:
         data = os.read(self._source, 1 << 16)
-        self._heard = time.monotonic()
+        self._received = time.monotonic()
         if not data:
             self._selector.unregister(self._source)
             self._stop("the head is gone")
@@ -230,22 +230,22 @@ class Agent:
             case Open():
                 self._open()
             case Give(cases=cases) if self._session is not None:
-                self._session.say("give", cases=[[case.case, case.avoid] for case in cases])
+                self._session.send("give", cases=[[case.case, case.avoid] for case in cases])
             case End() if self._session is not None:
-                self._session.say("end")
+                self._session.send("end")
             case Quit(stop=stop, now=now):
                 if stop:
                     self._stop(stop, now=now)
                 elif self._session is not None:
-                    self._session.say("end")
+                    self._session.send("end")
                 self._quitting = True
 
     def _start(self, begin: Begin) -> None:
         if begin.version != VERSION:
-            raise LinkProtocolError(f"the head speaks version {begin.version} of the protocol, this agent {VERSION}")
+            raise LinkProtocolError(f"the head uses version {begin.version} of the protocol, and this agent {VERSION}")
         self._begin = begin
         host = platform.node()
-        self._say(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))
+        self._send(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))
         shared = bool(begin.proof) and (Path(begin.run_dir) / begin.proof).exists()
         home = Path(begin.run_dir) / "nodes" if shared else Path(tempfile.mkdtemp(prefix="conformance-node-"))
         self._base = home / begin.node
@@ -257,9 +257,9 @@ class Agent:
         self._number += 1
         folder = _free(self._base)
         self._session = Session(self._begin, self._number, folder)
-        self._selector.register(self._session.socket, selectors.EVENT_READ, self._hear_session)
+        self._selector.register(self._session.socket, selectors.EVENT_READ, self._read_session)
 
-    def _say(self, message: BaseModel) -> None:
+    def _send(self, message: BaseModel) -> None:
         """Send a line. If the head is gone, the end of the other stream stops the session."""
         rest = memoryview(messages.encode_message(message))
         try:
@@ -271,24 +271,24 @@ class Agent:
 
     # The session.
 
-    def _hear_session(self) -> None:
+    def _read_session(self) -> None:
         session = self._session
         if session is None:
             return
-        for said in session.hear():
+        for message in session.receive():
             self._send_lines(session)  # lines of a case are sent before the message that it is done
-            self._pass_on(session, said)
+            self._pass_on(session, message)
         if session.ended:
             self._selector.unregister(session.socket)
 
-    def _pass_on(self, session: Session, said: Mapping[str, Any]) -> None:
-        fields = {name: value for name, value in said.items() if name != "say"}
-        match said["say"]:
+    def _pass_on(self, session: Session, message: Mapping[str, Any]) -> None:
+        fields = {name: value for name, value in message.items() if name != "say"}
+        match message["say"]:
             case "ready":
                 session.was_ready = True
                 facts = session.folder / environment.FILE_NAME
                 fields["seconds"] = tuple(float(second) for second in fields["seconds"])
-                self._say(
+                self._send(
                     Ready(
                         session=session.number,
                         folder=str(session.folder),
@@ -297,25 +297,25 @@ class Agent:
                     )
                 )
             case "want":
-                self._say(Want(**fields))
+                self._send(Want(**fields))
             case "done":
                 self._cases += 1
-                self._say(Done(**fields))
+                self._send(Done(**fields))
 
     def _send_lines(self, session: Session) -> None:
         self._act_on_signal()  # the head must know before it reads the effects of a signal to all processes
         while lines := session.new_lines():
-            self._say(Lines(lines=tuple(lines)))
+            self._send(Lines(lines=tuple(lines)))
 
     def _end_session(self, session: Session) -> None:
         if not session.ended:
             while not session.ended:
-                self._hear_session()
+                self._read_session()
         self._send_lines(session)
         status = session.process.returncode
         self._session, self._deadline = None, None
         well = session.was_ready and status in (0, 1, 5)
-        self._say(SessionOver(status=status, output="" if well else session.output()))
+        self._send(SessionOver(status=status, output="" if well else session.output()))
         session.close()
 
     def _stop(self, why: str, *, now: bool = False) -> None:
@@ -324,7 +324,7 @@ class Agent:
         if self._session is None or self._begin is None:
             return
         grace = 0.0 if now else self._begin.grace
-        self._session.say("stop", reason=why, grace=grace)
+        self._session.send("stop", reason=why, grace=grace)
         if self._deadline is None or now:
             self._deadline = time.monotonic() + grace + MARGIN
 

@@ -94,10 +94,12 @@ def read_hosts(path: Path) -> tuple[str, ...]:
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise EngineError(f"{str(path)!r}: {name!r} is not a host: write one destination of ssh a line")
+            raise EngineError(f"{str(path)!r}: {name!r} is not a host: write one ssh destination per line")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None or not names:
-        raise EngineError(f"{str(path)!r} {f'names {twice!r} twice' if twice else 'names no host'}: one host a line")
+        raise EngineError(
+            f"{str(path)!r} {f'names {twice!r} twice' if twice else 'names no host'}: write one host per line"
+        )
     return tuple(names)
 
 
@@ -111,15 +113,15 @@ class Slurm:
     options: tuple[str, ...] = field(default=())
 
     def hosts(self) -> Sequence[Host]:
-        job = scontrol_fields(_ask("scontrol", "show", "job", self.job, "--oneliner"))
+        job = scontrol_fields(_query("scontrol", "show", "job", self.job, "--oneliner"))
         if job.get("JobState") != "RUNNING":
             raise EngineError(f"job {self.job} is {job.get('JobState', 'unknown').lower()}, expected a running one")
-        names = _ask("scontrol", "show", "hostnames", job.get("NodeList", "")).split()
+        names = _query("scontrol", "show", "hostnames", job.get("NodeList", "")).split()
         processors = processors_by_node(os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""), len(names))
         return [self._host(name, cpus) for name, cpus in zip(names, processors, strict=True)]
 
     def _host(self, name: str, cpus: int) -> Host:
-        fields = scontrol_fields(_ask("scontrol", "show", "node", name, "--oneliner"))
+        fields = scontrol_fields(_query("scontrol", "show", "node", name, "--oneliner"))
         command = [
             "srun",
             f"--jobid={self.job}",
@@ -148,9 +150,9 @@ class Slurm:
 def check_request(nodes: int, options: Sequence[str]) -> None:
     """Reject a request that no node of the partition can meet, before Slurm queues it. Raise EngineError."""
     slurm_nodes = [
-        allocation.SlurmNode.of(scontrol_fields(line)) for line in _ask(*_SHOW, "nodes").splitlines() if line.strip()
+        allocation.SlurmNode.of(scontrol_fields(line)) for line in _query(*_SHOW, "nodes").splitlines() if line.strip()
     ]
-    partitions = [scontrol_fields(line) for line in _ask(*_SHOW, "partitions").splitlines()]
+    partitions = [scontrol_fields(line) for line in _query(*_SHOW, "partitions").splitlines()]
     usual = next(
         (partition.get("PartitionName", "") for partition in partitions if partition.get("Default") == "YES"), ""
     )
@@ -186,7 +188,7 @@ def _value(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
 
 
-def _ask(*command: str) -> str:
+def _query(*command: str) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="backslashreplace", timeout=_ASK_LIMIT, check=False

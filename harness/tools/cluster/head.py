@@ -92,11 +92,11 @@ class Head:
     """One cluster run."""
 
     def __init__(
-        self, wanted: ClusterRequest, hosts: Sequence[Host], say: Callable[[str], None], earlier: Earlier | None = None
+        self, wanted: ClusterRequest, hosts: Sequence[Host], log: Callable[[str], None], earlier: Earlier | None = None
     ) -> None:
-        """`say`: prints a line for people. Raise WriteError."""
+        """`log`: prints a line for people. Raise WriteError."""
         self._wanted = wanted
-        self._say = say
+        self._log = log
         self._earlier = earlier
         resumption = Resumption() if earlier is None else earlier.resumption
         self._resumption = resumption
@@ -107,7 +107,7 @@ class Head:
             start_limit=wanted.start_limit,
             now=time.monotonic(),
             stuck=wanted.stuck,
-            last_word=wanted.last_word,
+            end_limit=wanted.end_limit,
             second_looks=wanted.second_looks,
         )
         self._selector = selectors.DefaultSelector()
@@ -138,7 +138,7 @@ class Head:
             raise ClusterError(f"cannot start {host.command[0]!r}: {error.strerror}") from None
         self._selector.register(link.source, selectors.EVENT_READ, host.name)
         wanted = self._wanted
-        link.say(
+        link.send(
             Begin(
                 version=VERSION,
                 token=link.token,
@@ -171,7 +171,7 @@ class Head:
             while not self._queue.is_over:
                 for key, _ in self._selector.select(0.5):
                     if key.data:
-                        self._hear(self._members[key.data])
+                        self._read(self._members[key.data])
                     else:
                         os.read(wake, 4096)
                 self._look_after()
@@ -205,13 +205,13 @@ class Head:
             self._beaten = now
             for member in self._members.values():
                 if member.link.greeted and not member.closed:
-                    self._tell(member, Beat())
+                    self._send(member, Beat())
         if self._record is None:
             self._begin(now)
         self._act(self._queue.tick(now))
         if self._record is not None and now - self._shown >= PROGRESS:
             self._shown = now
-            self._say(self._progress())
+            self._log(self._progress())
 
     def _stop(self, name: str) -> None:
         """Handle a signal.
@@ -221,33 +221,33 @@ class Head:
         if self.stopped_by:
             for member in self._members.values():
                 if not member.closed:
-                    self._tell(member, Quit(stop=f"stopped by {name}", now=True))
+                    self._send(member, Quit(stop=f"stopped by {name}", now=True))
             return
         self.stopped_by = name
-        self._say(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
+        self._log(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
         if self._record is not None:
             self._record.append(lines.stopped(name, self._wanted.grace))
         self._act(self._queue.stop(f"the run was stopped by {name}"))
 
     # Messages of agents.
 
-    def _hear(self, member: Member) -> None:
+    def _read(self, member: Member) -> None:
         name = member.host.name
         try:
-            said = member.link.hear()
+            messages = member.link.receive()
         except LinkProtocolError as error:
             self._cut(member, str(error))
             return
-        if said is None:
+        if messages is None:
             self._selector.unregister(member.link.source)
             member.closed = True
-            if member.link.said_bye:
+            if member.link.got_bye:
                 self._ended(member)
             else:
                 self._act(self._queue.lost(name, member.link.end()))
             return
-        for message in said:
-            self._queue.heard(name, time.monotonic())
+        for message in messages:
+            self._queue.seen(name, time.monotonic())
             self._take(member, message)
 
     def _ended(self, member: Member) -> None:
@@ -268,7 +268,7 @@ class Head:
         name = member.host.name
         match message:
             case Hello(host=host, pid=pid):
-                self._say(f"node {name}: agent {pid} on {single_line(host, 60)} is there")
+                self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected")
             case Lines(lines=lines):
                 for text in lines:
                     self._enter(member, text)
@@ -284,7 +284,7 @@ class Head:
                 self._note(name, "stopping", why)
                 self._act(self._queue.refuse(name, why))
             case Bye():
-                member.link.said_bye = True
+                member.link.got_bye = True
 
     def _enter(self, member: Member, text: str) -> None:
         """Handle a line of the journal of a session."""
@@ -386,20 +386,22 @@ class Head:
             finding=comparison,
             message=finish.message,
         )
-        self._say(f"{self._ids[entry.case]} was red on {entry.first}: {comparison} ({outcome} on {device})")
+        self._log(f"{self._ids[entry.case]} was red on {entry.first}: {comparison} ({outcome} on {device})")
 
     def _session_over(self, member: Member, message: SessionOver) -> None:
         name = member.host.name
         node = self._queue.nodes[name]
         status = message.status
-        asked = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
+        is_expected = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
         last = message.last_line
         why = f"pytest ended with status {status}{f': {last}' if last else ''}"
         unexplained = status == EXIT_RED and not member.lines.red
-        if member.ready is None and not asked:
+        if member.ready is None and not is_expected:
             self._finding("session", f"node {name}: the tests could not be collected: {last}", name)
-        elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not asked) or unexplained:
-            text = why if not unexplained else "pytest found something red that is no case; its output is in the folder"
+        elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not is_expected) or unexplained:
+            text = (
+                why if not unexplained else "pytest reported a failure outside the cases; its output is in the folder"
+            )
             self._finding("session", f"node {name}: session {member.lines.number}: {text}", name)
         actions = self._queue.session_over(name, why, time.monotonic())
         member.lines, member.ready = SessionLines(name, member.lines.number + 1), None
@@ -451,7 +453,7 @@ class Head:
             member.ready.seconds for member in there if member.lines is reference and member.ready is not None
         )
         self._queue.load(seconds, finished)
-        self._say(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
+        self._log(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
         early, self._early = self._early, []
         for handle in early:
             handle()
@@ -482,7 +484,7 @@ class Head:
             return
         wrong = self._difference(member, ready)
         if wrong:
-            text = f"node {name} takes no part, since it is not like the others: {wrong}"
+            text = f"node {name} is excluded, because it differs from the others: {wrong}"
             self._note(name, "refused", wrong)
             self._finding("unlike_node", text, name)
             self._act(self._queue.refuse(name, wrong))
@@ -496,7 +498,7 @@ class Head:
             gres=member.host.gres,
             features=list(member.host.features),
         )
-        self._say(f"node {name}: ready, {format_count(ready.workers, 'worker')} on {list_first([*ready.devices], 8)}")
+        self._log(f"node {name}: ready, {format_count(ready.workers, 'worker')} on {list_first([*ready.devices], 8)}")
         self._environments.add(name, ready.environment)
         gated = {int(case): text for case, text in ready.gated.items() if case.isdecimal()}
         self._act(
@@ -524,11 +526,11 @@ class Head:
                 case GiveJobs(node=name, jobs=jobs):
                     self._give(self._members[name], jobs)
                 case EndSession(node=name):
-                    self._tell(self._members[name], End())
+                    self._send(self._members[name], End())
                 case OpenSession(node=name):
-                    self._tell(self._members[name], Open())
+                    self._send(self._members[name], Open())
                 case QuitNode(node=name, stop=stop):
-                    self._tell(self._members[name], Quit(stop=stop))
+                    self._send(self._members[name], Quit(stop=stop))
                 case Drop(node=name, why=why):
                     self._drop(self._members[name], why)
                 case LostAttempt(case=case, why=why, final=final):
@@ -551,13 +553,13 @@ class Head:
         cases = tuple(
             CaseMessage(case=entry.case, avoid=entry.first if entry.first_on == name else "") for entry in entries
         )
-        self._tell(member, Give(cases=cases))
+        self._send(member, Give(cases=cases))
 
-    def _tell(self, member: Member, message: Any) -> None:
+    def _send(self, member: Member, message: Any) -> None:
         if member.closed:
             return
         try:
-            member.link.say(message)
+            member.link.send(message)
         except LinkProtocolError as error:
             self._cut(member, str(error))
 
@@ -565,15 +567,15 @@ class Head:
         """Drop a lost node. If it wakes up again, stop it, and record its messages as late."""
         member.lost = True
         name = member.host.name
-        words = member.link.last_words()
+        words = member.link.last_output()
         text = f"{why}{f' ({words})' if words and words not in why else ''}"
         self._note(name, "lost", text)
         self._finding("node_lost", f"node {name} was lost: {text}", name)
         if not member.closed:
-            self._tell(member, Quit(stop="the head has given this node up", now=True))
+            self._send(member, Quit(stop="the head has abandoned this node", now=True))
 
     def _note(self, name: str, state: str, message: str) -> None:
-        self._say(f"node {name}: {state}: {message}")
+        self._log(f"node {name}: {state}: {message}")
         self._write_node(name, state, message)
 
     def _write_node(self, name: str, state: str, message: str) -> None:

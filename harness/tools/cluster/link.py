@@ -34,7 +34,7 @@ class Link:
         self.log = log
         self.token = secrets.token_hex(16)
         self.greeted = False
-        self.said_bye = False
+        self.got_bye = False
         self._program = command[0]
         self._noise = 0
         self._buffer = LineBuffer()
@@ -50,7 +50,7 @@ class Link:
         os.set_blocking(self.source, False)
         os.set_blocking(self.target, False)
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         """Send a message, now or when the child reads again.
 
         Raise LinkProtocolError if the child does not read at all.
@@ -77,7 +77,7 @@ class Link:
         """Whether data waits to be sent."""
         return bool(self._waiting)
 
-    def hear(self) -> list[ToHead] | None:
+    def receive(self) -> list[ToHead] | None:
         """Return the messages of the agent; None at the end of its stream. Raise LinkProtocolError.
 
         Output before the first message with the head's token is not from the agent, and is skipped.
@@ -90,19 +90,19 @@ class Link:
             data = b""
         if not data:
             return None
-        heard: list[ToHead] = []
+        received: list[ToHead] = []
         for line in self._buffer.feed(data):
             if self.greeted:
-                heard.append(messages.to_head(line))
+                received.append(messages.to_head(line))
             elif (hello := self._greeting(line)) is not None:
                 self.greeted = True
-                heard.append(hello)
-        return heard
+                received.append(hello)
+        return received
 
     def _greeting(self, line: bytes) -> Hello | None:
         self._noise += len(line)
         if self._noise > _MOST_NOISE:
-            raise LinkProtocolError(f"it sent {self._noise >> 20} MiB before its first word")
+            raise LinkProtocolError(f"it sent {self._noise >> 20} MiB before its first message")
         try:
             hello = messages.to_head(line)
         except LinkProtocolError:
@@ -110,7 +110,7 @@ class Link:
         if not isinstance(hello, Hello) or not secrets.compare_digest(hello.token.encode(), self.token.encode()):
             return None
         if hello.version != VERSION:
-            raise LinkProtocolError(f"it speaks version {hello.version} of the protocol, expected {VERSION}")
+            raise LinkProtocolError(f"it uses version {hello.version} of the protocol, expected {VERSION}")
         return hello
 
     def end(self) -> str:
@@ -120,10 +120,10 @@ class Link:
         except subprocess.TimeoutExpired:
             self.kill()
             return f"{self._program} closed the connection and did not end"
-        words = self.last_words()
+        words = self.last_output()
         return f"{self._program} ended with {format_exit_code(status)}{f': {words}' if words else ''}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last line of its standard error."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)

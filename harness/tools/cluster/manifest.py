@@ -100,7 +100,7 @@ def manifest_text(wanted: ManifestRequest) -> str:
     """Return the manifest as YAML, with the next commands as comments. Raise ManifestError."""
     shards = " ".join(f"{RESULTS}/shard-{number}" for number in range(1, wanted.shards + 1))
     head = [
-        f"# A conformance run in {wanted.shards} shards, one a pod. Each leaves its run directory on the volume.",
+        f"# A conformance run in {wanted.shards} shards, one per pod. Each leaves its run directory on the volume.",
         "#   kubectl apply -f FILE",
         f"#   kubectl get job/{wanted.name} --watch",
         "# A red case makes its pod, and so the job, fail. Afterwards, where the volume is, make one run of all:",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
-from harness.core.models import FiniteModel
+from harness.core.models import FiniteModel, first_problem
 from harness.core.text import single_line
 
 #: Maximum length of a line, in bytes. The ids of 100,000 cases fit.
@@ -191,7 +191,7 @@ def to_head(line: bytes) -> ToHead:
     try:
         return TO_HEAD.validate_json(line)
     except ValidationError as error:
-        raise LinkProtocolError(f"it said {line[:80]!r}: {_reason(error)}") from None
+        raise LinkProtocolError(f"it sent {line[:80]!r}: {first_problem(error)}") from None
 
 
 def to_agent(line: bytes) -> ToAgent:
@@ -199,12 +199,7 @@ def to_agent(line: bytes) -> ToAgent:
     try:
         return TO_AGENT.validate_json(line)
     except ValidationError as error:
-        raise LinkProtocolError(f"the head said {line[:80]!r}: {_reason(error)}") from None
-
-
-def _reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        raise LinkProtocolError(f"the head sent {line[:80]!r}: {first_problem(error)}") from None
 
 
 class LineBuffer:

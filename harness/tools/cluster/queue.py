@@ -46,14 +46,14 @@ class NodeState(Enum):
 class Node:
     """The known state of a node.
 
-    `heard`, `moved`: times of its last message, and of its last message about cases. `since`: when it was started.
+    `seen`, `moved`: times of its last message, and of its last message about cases. `since`: when it was started.
     `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take. `leased`: the job of each
     case that it has. `gated`: the cases that it cannot run, each with the reason.
     """
 
     name: str
     state: NodeState = NodeState.STARTING
-    heard: float = 0.0
+    seen: float = 0.0
     since: float = 0.0
     moved: float = 0.0
     workers: int = 1
@@ -202,18 +202,18 @@ class CaseQueue:
         start_limit: float,
         now: float,
         stuck: float = math.inf,
-        last_word: float = math.inf,
+        end_limit: float = math.inf,
         second_looks: int = 0,
     ) -> None:
         """`silence`: a node without a message for this many seconds is lost.
 
         `start_limit`: seconds until its first message.
 
-        `stuck`: a node with cases is lost after this many seconds without a message about them. `last_word`: seconds
+        `stuck`: a node with cases is lost after this many seconds without a message about them. `end_limit`: seconds
         within which a node must end on request. `second_looks`: how many red cases may run again on another device.
         """
-        self.nodes = {name: Node(name, heard=now, since=now, moved=now) for name in nodes}
-        self._silence, self._start_limit, self._stuck, self._last_word = silence, start_limit, stuck, last_word
+        self.nodes = {name: Node(name, seen=now, since=now, moved=now) for name in nodes}
+        self._silence, self._start_limit, self._stuck, self._end_limit = silence, start_limit, stuck, end_limit
         self._looks_left = second_looks
         self.jobs: list[Job] = []
         self._is_loaded = False
@@ -237,9 +237,9 @@ class CaseQueue:
 
     # Events of nodes.
 
-    def heard(self, name: str, now: float) -> None:
+    def seen(self, name: str, now: float) -> None:
         """Note a message of a node."""
-        self.nodes[name].heard = now
+        self.nodes[name].seen = now
 
     def ready(
         self, name: str, now: float, *, workers: int, gated: Mapping[int, str], kinds: Mapping[str, str]
@@ -313,13 +313,13 @@ class CaseQueue:
         for node in self.nodes.values():
             if node.state is NodeState.GONE:
                 continue
-            limit = self._start_limit if node.heard == node.since else self._silence
-            if now - node.heard > limit:
-                actions += self.lost(node.name, f"it said nothing for {now - node.heard:.0f} s")
+            limit = self._start_limit if node.seen == node.since else self._silence
+            if now - node.seen > limit:
+                actions += self.lost(node.name, f"it sent nothing for {now - node.seen:.0f} s")
             elif (node.leased or node.state is NodeState.STARTING) and now - node.moved > self._stuck:
-                actions += self.lost(node.name, f"it said nothing of its cases for {now - node.moved:.0f} s")
-            elif node.state is NodeState.QUITTING and now - node.moved > self._last_word:
-                actions += self.lost(node.name, f"it did not end within {self._last_word:.0f} s")
+                actions += self.lost(node.name, f"it sent nothing about its cases for {now - node.moved:.0f} s")
+            elif node.state is NodeState.QUITTING and now - node.moved > self._end_limit:
+                actions += self.lost(node.name, f"it did not end within {self._end_limit:.0f} s")
         return [*actions, *self._go_on()]
 
     # Events of jobs.
@@ -506,7 +506,7 @@ class CaseQueue:
 
     def _cause(self, job: int) -> str:
         unable = self._unable(job) - self.jobs[job].shunned
-        reasons = [f"{node.name}: {node.over or 'it gave the case back'}" for node in self.nodes.values()]
+        reasons = [f"{node.name}: {node.over or 'it returned the case'}" for node in self.nodes.values()]
         able = [text for text, name in zip(reasons, self.nodes, strict=True) if name not in unable]
         return f"no node is left that could run it ({'; '.join(able or reasons)})"
 

@@ -34,7 +34,7 @@ _OWN = {
     "--results-dir": "give it before the --",
     "--resume": "give it before the --",
     "--shard": "cases move between the nodes, so there are no shards",
-    "--dist": "the head gives out the cases",
+    "--dist": "the head distributes the cases",
     "--maxfail": "a node cannot stop the others",
     "-x": "a node cannot stop the others",
     "--exitfirst": "a node cannot stop the others",
@@ -88,51 +88,52 @@ def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
     }
 
 
-def run_cluster(asked: ClusterOptions, engine: Engine, say: Callable[[str], None]) -> int:
+def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], None]) -> int:
     """Run on all nodes of the engine, and report. Return the exit status."""
     begun = time.monotonic()
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    run_dir, lock = _run_dir(asked, run_id)
+    run_dir, lock = _run_dir(options, run_id)
     try:
-        earlier, seed = _earlier(asked, run_dir)
+        earlier, seed = _earlier(options, run_dir)
         wanted = ClusterRequest(
-            arguments=pytest_arguments(asked.arguments, seed),
-            argv=asked.argv,
-            folder=asked.folder or str(Path.cwd()),
+            arguments=pytest_arguments(options.arguments, seed),
+            argv=options.argv,
+            folder=options.folder or str(Path.cwd()),
             run_dir=run_dir,
             run_id=run_id,
             variables=forwarded_variables(dict(os.environ)),
-            grace=asked.grace,
-            silence=asked.silence,
-            start_limit=asked.start_limit,
-            stuck=asked.stuck,
-            second_looks=asked.second_looks,
+            grace=options.grace,
+            silence=options.silence,
+            start_limit=options.start_limit,
+            stuck=options.stuck,
+            second_looks=options.second_looks,
         )
         hosts = engine.hosts()
-        say(f"{format_count(len(hosts), 'node')}: {', '.join(host.name for host in hosts)}; results in {run_dir}")
-        head = Head(wanted, hosts, say, earlier)
+        log(f"{format_count(len(hosts), 'node')}: {', '.join(host.name for host in hosts)}; results in {run_dir}")
+        head = Head(wanted, hosts, log, earlier)
         head.run()
         if not head.has_begun:
-            why = head.refusal or ("stopped before it began" if head.stopped_by else "no node came to its cases")
-            say(f"the run did not begin: {why}; what the nodes printed is in {run_dir / 'nodes'}")
+            why = head.refusal or ("stopped before it began" if head.stopped_by else "no node started a case")
+            log(f"the run did not begin: {why}; what the nodes printed is in {run_dir / 'nodes'}")
             if head.stopped_by:
                 return EXIT_INTERRUPTED
             return EXIT_USAGE if earlier is not None else EXIT_INTERNAL
-        return write_reports(run_dir, interrupted=bool(head.stopped_by), seconds=time.monotonic() - begun, say=say)
+        return write_reports(run_dir, interrupted=bool(head.stopped_by), seconds=time.monotonic() - begun, log=log)
     finally:
         lock.release()
 
 
-def _run_dir(asked: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
+def _run_dir(options: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
     """Return the run directory, locked for this process. Raise ClusterError."""
-    wanted = asked.resume or asked.results_dir or Path("results") / run_id
+    wanted = options.resume or options.results_dir or Path("results") / run_id
     run_dir = wanted.resolve()
     has_run = (run_dir / journal.FILE_NAME).exists()
-    if asked.resume is None and has_run:
+    if options.resume is None and has_run:
         raise ClusterError(
-            f"--results-dir={str(wanted)!r} holds a run already: name another folder, or go on by --resume {wanted}"
+            f"--results-dir={str(wanted)!r} holds a run already: name another folder, or continue that run with "
+            f"--resume {wanted}"
         )
-    if asked.resume is not None and not has_run:
+    if options.resume is not None and not has_run:
         raise ClusterError(f"--resume={str(wanted)!r}: there is no run in this folder")
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -143,22 +144,22 @@ def _run_dir(asked: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
         raise ClusterError(f"the run directory {str(wanted)!r} cannot be made: {error.strerror}") from None
 
 
-def _earlier(asked: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]:
+def _earlier(options: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]:
     """Return the state of the run before it was interrupted, and the seed."""
-    if asked.resume is None:
+    if options.resume is None:
         return None, random.SystemRandom().getrandbits(32)
     contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     first = next(event for event in contents.events if isinstance(event, RunStarted))
     try:
-        resumption = resumption_of(contents, forced=asked.force)
+        resumption = resumption_of(contents, forced=options.force)
     except ResumeError as error:
-        raise ClusterError(f"--resume={str(asked.resume)!r}: {error}") from None
+        raise ClusterError(f"--resume={str(options.resume)!r}: {error}") from None
     facts = {name: text for name, text in identity.identity_facts(first).items() if name not in records.FREE}
     lines = (*lost_lines(contents), *reopened_lines(contents, resumption))
-    return Earlier(resumption, first.run_id, facts, lines, asked.force), first.seed
+    return Earlier(resumption, first.run_id, facts, lines, options.force), first.seed
 
 
-def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, say: Callable[[str], None]) -> int:
+def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Callable[[str], None]) -> int:
     """Write the end of the journal, junit.xml and report.html, and print the summary. Return the exit status."""
     path = run_dir / journal.FILE_NAME
     contents = reader.read_run_journal(path)
@@ -171,5 +172,5 @@ def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, say: Call
     junit.write_junit(run_dir, ledger)
     page.write_html_report(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)
     for line in terminal.terminal_summary(ledger, run_dir, blocks=plot.can_encode_blocks(sys.stdout.encoding)):
-        say(line)
+        log(line)
     return status

@@ -29,7 +29,7 @@ class ClusterRequest:
     silence: float = 10.0
     start_limit: float = 120.0
     stuck: float = 7200.0
-    last_word: float = 600.0
+    end_limit: float = 600.0
     second_looks: int = 20
 
 

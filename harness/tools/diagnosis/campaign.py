@@ -21,7 +21,7 @@ from harness.backends.table import BACKENDS
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.core.text import format_count, single_line
+from harness.core.text import format_count, list_first, single_line
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, fault_catalogue
@@ -168,12 +168,11 @@ def orders_json(campaign: OrdersCampaign) -> str:
 def _named(entry: FaultRow) -> str:
     if not entry.caught:
         return f"{entry.breaks} (occurred {entry.struck} times)" if entry.struck else f"{entry.breaks} (never occurred)"
-    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(entry.caught_by.items())[:_SHOWN]]
-    return ", ".join([*named, *(["…"] if len(entry.caught_by) > _SHOWN else [])])
+    return list_first([f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in entry.caught_by.items()], _SHOWN)
 
 
 def _not_counted(entry: FaultRow) -> str:
-    names = ", ".join([*entry.not_counted[:_SHOWN], *(["…"] if len(entry.not_counted) > _SHOWN else [])])
+    names = list_first(entry.not_counted, _SHOWN)
     how_many = format_count(len(entry.not_counted), "case")
     return f"not counted for {entry.fault}: {how_many} in which it did not occur, green alone: {names}"
 
@@ -242,22 +241,22 @@ def run_orders(
     *,
     device: str,
     first: bool,
-    tell: Callable[[str], object],
+    log: Callable[[str], object],
 ) -> OrdersCampaign:
     """Run the cases without a fault and with each fault, and update the record in `results` after each fault.
 
     `run` takes the name of a run, options for pytest and `cases`, the only ones to run. The faults are those of this
-    kind of device. With `first`, a run with a fault ends at its first red case. `tell` gets a line per run. Raise
+    kind of device. With `first`, a run with a fault ends at its first red case. `log` gets a line per run. Raise
     CampaignError if no case passes without a fault.
     """
     clean = tally_cases(run(CLEAN))
-    tell(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
+    log(f"{CLEAN}: {len(clean.passed)} passed, {len(clean.wrong)} red")
     if not clean.passed:
         raise CampaignError(f"no case passes without a fault, so no case can catch one: see {results / CLEAN}.txt")
     campaign = OrdersCampaign(len(clean.passed), clean.wrong, (), device)
     for number, injection in enumerate(injections, 1):
         new = _with_fault(injection, clean, run, fault_catalogue(device)[injection.name], first=first)
-        tell(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
+        log(f"{injection}: caught by {len(new.caught_by)}" if new.caught else f"{injection}: MISSED")
         rest = tuple(map(str, injections[number:]))
         campaign = replace(campaign, rows=(*campaign.rows, new), not_run=rest)
         write_atomically(results / TABLE, orders_text(campaign).encode("utf-8", "backslashreplace"))

@@ -30,7 +30,7 @@ class BisectError(HarnessError):
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class ProcessHistory:
     """A case that failed in a shared process, its outcome, and the cases that ran in the process before it.
 
     `earlier` is in order. `masks` maps the variables that select the visible devices to their values; empty on the CPU.
@@ -55,12 +55,12 @@ class Company:
 class Dependence:
     """The case fails after the `culprits`, and needs each of them. `trials`: the number of runs of the search."""
 
-    company: Company
+    history: ProcessHistory
     culprits: tuple[str, ...]
     trials: int
 
 
-def company_of(contents: JournalContents, case: str) -> Company:
+def process_history_of(contents: JournalContents, case: str) -> ProcessHistory:
     """Return the cases that shared a process with `case` before it failed.
 
     Raise BisectError if the case did not fail, or failed only in its own process.
@@ -82,7 +82,7 @@ def company_of(contents: JournalContents, case: str) -> Company:
     before = [start.case for start in starts[: [start.case for start in starts].index(case)]]
     masked = {uuid: backend.mask for uuid in shared.devices if (backend := backend_of(uuid)) is not None}
     devices = [uuid for uuid, mask in masked.items() if mask is not None]
-    return Company(
+    return ProcessHistory(
         case=case,
         earlier=tuple(dict.fromkeys(before)),
         outcome=shared.outcome,
@@ -122,28 +122,28 @@ def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def bisect_order(company: Company, tell: Callable[[str], object]) -> Dependence:
-    """Find the culprits. `tell` gets a line per trial. Raise BisectError if the failure does not repeat."""
+def bisect_order(history: ProcessHistory, log: Callable[[str], object]) -> Dependence:
+    """Find the culprits. `log` gets a line per trial. Raise BisectError if the failure does not repeat."""
     trials = 0
 
     def goes_wrong(earlier: Sequence[str]) -> bool:
         nonlocal trials
         trials += 1
-        outcome = _replay(company, earlier)
-        tell(f"trial {trials}: after {len(earlier)} of {len(company.earlier)} cases: {outcome or 'not reached'}")
-        return outcome is company.outcome
+        outcome = _replay(history, earlier)
+        log(f"trial {trials}: after {len(earlier)} of {len(history.earlier)} cases: {outcome or 'not reached'}")
+        return outcome is history.outcome
 
-    if not goes_wrong(company.earlier):
+    if not goes_wrong(history.earlier):
         raise BisectError(
-            f"{company.case!r} is not {company.outcome} again after the same {len(company.earlier)} cases "
+            f"{history.case!r} is not {history.outcome} again after the same {len(history.earlier)} cases "
             "with the same seed: it depends on something else as well"
         )
-    culprits = minimise(company.earlier, goes_wrong)
+    culprits = minimise(history.earlier, goes_wrong)
     if not culprits:
         raise BisectError(
-            f"{company.case!r} is {company.outcome} without any other case; reproduce: {company.command([])}"
+            f"{history.case!r} is {history.outcome} without any other case; reproduce: {history.command([])}"
         )
-    return Dependence(company, tuple(culprits), trials)
+    return Dependence(history, tuple(culprits), trials)
 
 
 def record_dependence(run_dir: Path, dependence: Dependence) -> None:
@@ -151,11 +151,11 @@ def record_dependence(run_dir: Path, dependence: Dependence) -> None:
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
             lines.bisected(
-                dependence.company.case,
-                outcome=dependence.company.outcome.value,
+                dependence.history.case,
+                outcome=dependence.history.outcome.value,
                 culprits=dependence.culprits,
                 trials=dependence.trials,
-                reproduce=dependence.company.command(dependence.culprits),
+                reproduce=dependence.history.command(dependence.culprits),
             )
         )
 
@@ -169,17 +169,17 @@ def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {n: v for n, v in environ.items() if n == kept or not n.startswith(("PYTEST_", "HARNESS_"))}
 
 
-def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
+def _replay(history: ProcessHistory, earlier: Sequence[str]) -> Outcome | None:
     """Return the outcome of the case after `earlier` in one process. None if one of these ended the process first."""
-    environ = {**inherited_environment(os.environ), **company.masks}
+    environ = {**inherited_environment(os.environ), **history.masks}
     with tempfile.TemporaryDirectory(prefix="harness-bisect-") as folder:
         run_dir, listed = Path(folder) / "run", Path(folder) / "cases"
-        listed.write_text("\n".join([*earlier, company.case]), encoding="utf-8", errors="surrogateescape")
-        arguments = [f"@{listed}", "--harness-isolation=batch", "-n0", "-p", "no:cacheprovider", *company.options]
-        arguments.append(f"--harness-seed={company.seed}")
+        listed.write_text("\n".join([*earlier, history.case]), encoding="utf-8", errors="surrogateescape")
+        arguments = [f"@{listed}", "--harness-isolation=batch", "-n0", "-p", "no:cacheprovider", *history.options]
+        arguments.append(f"--harness-seed={history.seed}")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments, f"--harness-results-dir={run_dir}"],
-            cwd=company.rootdir,
+            cwd=history.rootdir,
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -191,8 +191,8 @@ def _replay(company: Company, earlier: Sequence[str]) -> Outcome | None:
             raise BisectError(f"the cases do not run: pytest printed {' '.join(printed[-3:])!r}")
         events = reader.read_journal(run_dir / journal.FILE_NAME).events
     finishes = [event for event in events if isinstance(event, Finish)]
-    tried = next((finish for finish in finishes if finish.case == company.case), None)
+    tried = next((finish for finish in finishes if finish.case == history.case), None)
     if tried is None:
-        raise BisectError(f"{company.case!r} is no longer collected in {company.rootdir!r}")
+        raise BisectError(f"{history.case!r} is no longer collected in {history.rootdir!r}")
     together = {finish.case for finish in finishes if finish.executor == tried.executor and finish.attempt == 1}
     return tried.outcome if {*earlier} <= together else None

@@ -222,8 +222,8 @@ def _unexplained(baseline: Sequence[RunRecord], new: RunRecord) -> str:
         return ""
     old = ", ".join(str(status) for status in dict.fromkeys(run.exit_status for run in baseline))
     return (
-        f"the new run ended with exit status {new.exit_status}, the baseline with {old}; no case and no finding says "
-        "why: read the output of pytest"
+        f"the new run ended with exit status {new.exit_status}, the baseline with {old}; no case or finding explains "
+        "it: read the output of pytest"
     )
 
 

@@ -370,7 +370,7 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
         backend = backend_of(uuid)
         kinds.setdefault(backend.kind if backend else "unknown", []).append(uuid)
     if "unknown" in kinds:
-        yield f"nobody knows what kind of device {list_first(kinds['unknown'])} is"
+        yield f"the kind of device {list_first(kinds['unknown'])} is unknown"
     if len(kinds) > 1:
         groups = "; ".join(f"{kind}: {list_first(uuids)}" for kind, uuids in kinds.items())
         yield f"the run mixes kinds of devices: {groups}"
@@ -381,7 +381,7 @@ def _devices(record: EvidenceRecord) -> Iterator[str]:
             models.setdefault(rows[uuid]["model"], []).append(uuid)
     if len(models) > 1 and len(kinds) == 1:
         groups = "; ".join(f"{model}: {list_first(uuids)}" for model, uuids in models.items())
-        yield f"the run mixes models of devices, so nothing is said of any one: {groups}"
+        yield f"the run mixes models of devices, so it is evidence for none of them: {groups}"
     strangers: dict[str, Number] = {}
     for number, event in record.numbered():
         if isinstance(event, Start | Finish | Executor | SecondStart):

@@ -12,6 +12,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from harness.core.models import first_problem
 from harness.core.outcome import EXIT_OK
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.gating.mustpass import MustPass
@@ -103,9 +104,7 @@ def _manifest(members: dict[str, Content]) -> tuple[Manifest | None, str]:
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        return None, f"{manifests.FILE_NAME} is not valid: {where}: {first['msg']}"
+        return None, f"{manifests.FILE_NAME} is not valid: {first_problem(error)}"
     if manifests.manifest_bytes(manifest) != data:
         return None, f"{manifests.FILE_NAME} is not written as harness package writes it: it was edited"
     return manifest, ""
@@ -216,12 +215,12 @@ def _demands(evidence: EvidenceRecord, demands: Demands) -> Iterator[str]:
         result = results.get(wanted.hash)
         if result is None and same_name is not None:
             yield (
-                f"must-pass list {wanted.name} is another one: yours has "
+                f"must-pass list {wanted.name} differs: yours has "
                 f"{format_count(len(wanted.ids), 'case')} and hash "
                 f"{wanted.hash[:19]}, that of the run has {same_name.cases} and {same_name.hash[:19]}"
             )
         elif result is None:
-            yield f"the run was not held to must-pass list {wanted.name} ({wanted.hash[:19]})"
+            yield f"the run did not check must-pass list {wanted.name} ({wanted.hash[:19]})"
         elif result.missed:
             yield (
                 f"must-pass list {wanted.name} is not satisfied: "

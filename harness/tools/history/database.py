@@ -27,7 +27,7 @@ class Added(StrEnum):
     NEW = "added"
     SAME = "already there"
     AGAIN = "replaced, because its journal has changed"
-    PART = "left out: it is a shard of a merged run that is there"
+    PART = "left out: it is a shard of a merged run that the history has"
 
 
 def duckdb() -> Any:

@@ -27,7 +27,6 @@ from harness.tools.history.suspicion import DeviceSuspicion
 from harness.tools.history.timeline import Observation, story
 
 _PACKAGE = "harness.tools.history"
-_SHARED = "harness.reporting.page"
 #: The table of a case: columns, and how the script draws them.
 _CASE_COLUMNS = (
     ("Night", ""),
@@ -342,7 +341,7 @@ def _has_all(words: Sequence[str], text: str) -> bool:
 @functools.cache
 def scripts(search: bool) -> dict[str, str]:
     """Return the scripts of the pages, by their file names. With `search`, a server answers while the user types."""
-    assets = [(_SHARED, "uplot.min.js"), (_SHARED, "shared.js"), (_PACKAGE, "history.js")]
+    assets = [(shell.PACKAGE, "uplot.min.js"), (shell.PACKAGE, "shared.js"), (_PACKAGE, "history.js")]
     texts = {name: shell.asset(package, name) for package, name in [(_PACKAGE, "htmx.min.js")] * search + assets}
     # Another text has another name, because a browser caches a file by its name.
     return {
@@ -367,7 +366,7 @@ def _assets(search: bool) -> dict[str, Any]:
 
 
 def _sheets() -> list[str]:
-    names = [(_SHARED, "uplot.min.css"), (_SHARED, "page.css"), (_PACKAGE, "history.css")]
+    names = [(shell.PACKAGE, "uplot.min.css"), (shell.PACKAGE, "page.css"), (_PACKAGE, "history.css")]
     return [shell.asset(package, name) for package, name in names]
 
 

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
         print(f"kit: {error}", file=sys.stderr)
         return _EXIT_UNUSABLE
     for name in changed:
-        print(f"kit: {name} is not as it was in the kit", file=sys.stderr)
+        print(f"kit: {name} has changed since the kit was made", file=sys.stderr)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     run_dir = _results_dir(arguments) or Path("results") / stamp
     environ = dict(os.environ)

@@ -45,8 +45,8 @@ _HOLES = {
 _ORDER = {kind: place for place, kind in enumerate(HoleKind)}
 _ABSENT = {
     HoleKind.NOT_COLLECTED: "the runs of these machines have no such case",
-    HoleKind.DESELECTED: "options of the run left it out",
-    HoleKind.OTHER_SHARD: "it is in another shard of the run, which is not here",
+    HoleKind.DESELECTED: "excluded by the options of the run",
+    HoleKind.OTHER_SHARD: "it is in another shard of the run, which is missing here",
 }
 #: The fact with the version of the harness.
 HARNESS = "harness"
@@ -74,7 +74,7 @@ class _Run:
 
 
 @dataclass(slots=True)
-class _Said:
+class _Messages:
     """The messages of a red or flaky case in all runs."""
 
     messages: dict[str, int] = field(default_factory=dict)
@@ -94,10 +94,10 @@ class Fleet:
 
     def __init__(self, notes: Iterable[str] = ()) -> None:
         self._cases: dict[str, int] = {}
-        self._said: dict[CaseResult | HoleKind, int] = {kind: number for number, kind in enumerate(_FIRST)}
+        self._results: dict[CaseResult | HoleKind, int] = {kind: number for number, kind in enumerate(_FIRST)}
         self._runs: list[_Run] = []
         self._prints: dict[tuple[object, ...], str] = {}
-        self._troubles: dict[int, _Said] = {}
+        self._troubles: dict[int, _Messages] = {}
         self._notes = list(notes)
 
     def add(self, summary: RunSummary | UnreadableRun) -> None:
@@ -109,20 +109,20 @@ class Fleet:
         if first != summary.name:
             self._notes.append(f"{summary.name} was left out: it is a copy of {first}")
             return
-        numbers = [self._said.setdefault(said, len(self._said)) for said in summary.said]
+        numbers = [self._results.setdefault(each, len(self._results)) for each in summary.results]
         places = [self._cases.setdefault(case, len(self._cases)) for case in summary.ids]
         absent = [
             *((case, HoleKind.DESELECTED) for case in summary.deselected),
             *((case, HoleKind.OTHER_SHARD) for case in summary.elsewhere),
         ]
-        holes = [(self._cases.setdefault(case, len(self._cases)), self._said[kind]) for case, kind in absent]
+        holes = [(self._cases.setdefault(case, len(self._cases)), self._results[kind]) for case, kind in absent]
         column = array("I", bytes(4 * len(self._cases)))
         for place, number in holes:
             column[place] = number
-        for place, said in zip(places, summary.says, strict=True):
+        for place, said in zip(places, summary.result_numbers, strict=True):
             column[place] = numbers[said]
         for index, trouble in summary.troubles.items():
-            kept = self._troubles.setdefault(places[index], _Said())
+            kept = self._troubles.setdefault(places[index], _Messages())
             if trouble.message in kept.messages or len(kept.messages) < MOST_MESSAGES:
                 kept.messages[trouble.message] = kept.messages.get(trouble.message, 0) + 1
             kept.reproduce = kept.reproduce or trouble.reproduce
@@ -134,7 +134,9 @@ class Fleet:
         self._enter_unread()
         if not self._runs:
             raise NothingReadError(f"no run can be read: {'; '.join(self._notes[:3])}; give other folders")
-        return _Maker(self._runs, self._cases, list(self._said), self._troubles, [*self._notes, *self._twins()]).made()
+        return _Maker(
+            self._runs, self._cases, list(self._results), self._troubles, [*self._notes, *self._twins()]
+        ).made()
 
     def _enter_unread(self) -> None:
         """Mark cases that only other runs have read as deselected in runs that would have left them out."""
@@ -143,7 +145,7 @@ class Fleet:
                 run.column.extend([0] * (len(self._cases) - len(run.column)))
                 for case, place in self._cases.items():
                     if not run.column[place] and case.startswith(unread):
-                        run.column[place] = self._said[HoleKind.DESELECTED]
+                        run.column[place] = self._results[HoleKind.DESELECTED]
 
     def _leave_out_parts(self) -> None:
         """Leave out the shards of a merged run, which contains them."""
@@ -159,11 +161,11 @@ class Fleet:
             by_start.setdefault(run.summary.print[:4], []).append(run.summary.name)
         for first, *others in by_start.values():
             for other in others:
-                yield f"{other} began as {first} did, and its journal differs: is it an older copy? both count"
+                yield f"{other} began as {first} did, but its journal differs, so it may be an older copy: both count"
 
 
 def _without_cases(summary: RunSummary) -> RunSummary:
-    return replace(summary, ids=(), says=array("I"), said=(), troubles={}, deselected=(), elsewhere=())
+    return replace(summary, ids=(), result_numbers=array("I"), results=(), troubles={}, deselected=(), elsewhere=())
 
 
 class _Maker:
@@ -173,20 +175,20 @@ class _Maker:
         self,
         runs: Sequence[_Run],
         cases: Mapping[str, int],
-        said: Sequence[CaseResult | HoleKind],
-        troubles: Mapping[int, _Said],
+        results: Sequence[CaseResult | HoleKind],
+        troubles: Mapping[int, _Messages],
         notes: Sequence[str],
     ) -> None:
         self._runs = sorted(runs, key=lambda run: (_order(_key(run.summary)), run.summary.begun, run.summary.name))
-        self._said = said
+        self._results = results
         self._troubles = troubles
         self._notes = notes
         keys = dict.fromkeys(_key(run.summary) for run in self._runs)
         self._machines = list(keys)
         self._machine_of = [self._machines.index(_key(run.summary)) for run in self._runs]
         self._cases = sorted(cases.items(), key=lambda item: (suite_of(item[0]), item[0]))
-        self._told: Sequence[Sequence[int]] = ()
-        self._kinds = [_kind(result) for result in said]
+        self._table: Sequence[Sequence[int]] = ()
+        self._kinds = [_kind(result) for result in results]
         self._conditions = differing([run.summary.conditions for run in self._runs])
         begun = sorted({run.summary.begun for run in self._runs})
         self._ranks = [begun.index(run.summary.begun) for run in self._runs]
@@ -197,7 +199,7 @@ class _Maker:
         self._holes: dict[tuple[HoleKind, str], _Hole] = {}
 
     def made(self) -> Matrix:
-        rows = self._told = self._rows()
+        rows = self._table = self._rows()
         cells = self._cells_of(rows)
         failures = self._failures(rows)
         cases = tuple(
@@ -260,16 +262,16 @@ class _Maker:
 
     def _cell(self, numbers: Iterable[int]) -> tuple[int, _Hole | None]:
         """Return the number of the cell, and the hole that it is part of."""
-        said = [self._said[number] for number in numbers]
-        ran = [result.outcome for result in said if isinstance(result, CaseResult)]
+        results = [self._results[number] for number in numbers]
+        ran = [result.outcome for result in results if isinstance(result, CaseResult)]
         outcomes = tuple(sorted(Counter(ran).items(), key=lambda item: item[0].severity))
         hole = None
-        if all(isinstance(result, HoleKind) or result.outcome in _HOLES for result in said):
-            worst = min(said, key=lambda result: _ORDER[_hole_kind(result)])
+        if all(isinstance(result, HoleKind) or result.outcome in _HOLES for result in results):
+            worst = min(results, key=lambda result: _ORDER[_hole_kind(result)])
             hole = (_hole_kind(worst), _ABSENT[worst] if isinstance(worst, HoleKind) else worst.reason)
             kept = self._holes.setdefault(hole, _Hole())
             if hole[0] is HoleKind.GATED:
-                kept.find(result.found for result in said if isinstance(result, CaseResult))
+                kept.find(result.found for result in results if isinstance(result, CaseResult))
         return self._cells.setdefault((outcomes, hole), len(self._cells)), None if hole is None else self._holes[hole]
 
     # ---- failures ----
@@ -278,7 +280,7 @@ class _Maker:
         """Return the failures by case."""
         bad = {
             number
-            for number, result in enumerate(self._said)
+            for number, result in enumerate(self._results)
             if isinstance(result, CaseResult) and _is_bad(result.outcome)
         }
         red = [(place, self._counts(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
@@ -290,7 +292,7 @@ class _Maker:
             if (classing := classings[counts]) is not None:
                 alone[place] = classing
         return {
-            place: self._failure(classing, self._troubles.get(self._cases[place][1], _Said()))
+            place: self._failure(classing, self._troubles.get(self._cases[place][1], _Messages()))
             for place, classing in together(alone).items()
         }
 
@@ -307,10 +309,10 @@ class _Maker:
         """Return the number of the place of a result in a run."""
         place_number = self._place_of.get((run, number))
         if place_number is None:
-            said = self._said[number]
+            result = self._results[number]
             summary = self._runs[run].summary
             place = replace(
-                place_of(summary, () if isinstance(said, HoleKind) else said.devices),
+                place_of(summary, () if isinstance(result, HoleKind) else result.devices),
                 conditions=self._conditions[run],
                 rank=self._ranks[run],
                 run=_when(summary),
@@ -320,7 +322,7 @@ class _Maker:
                 self._places.append(place)
         return place_number
 
-    def _failure(self, classing: Classing, said: _Said) -> model.Failure:
+    def _failure(self, classing: Classing, messages: _Messages) -> model.Failure:
         return model.Failure(
             kind=classing.kind,
             sure=classing.sure,
@@ -336,9 +338,9 @@ class _Maker:
             text=escape_invalid_xml(wording.classing_text(classing)),
             next=escape_invalid_xml(_advice(classing)),
             messages=tuple(
-                model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in said.messages.items()
+                model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in messages.messages.items()
             ),
-            reproduce=escape_invalid_xml(said.reproduce),
+            reproduce=escape_invalid_xml(messages.reproduce),
         )
 
     def _groups(self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell]) -> Iterable[model.Group]:
@@ -352,7 +354,7 @@ class _Maker:
 
     def _bad_runs(self, place: int) -> tuple[int, ...]:
         """Return the runs in which a case was red or flaky."""
-        return tuple(run for run, number in enumerate(self._told[place]) if 0 <= self._kinds[number] < 2)
+        return tuple(run for run, number in enumerate(self._table[place]) if 0 <= self._kinds[number] < 2)
 
     def _group(
         self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell], places: Sequence[int]
@@ -540,15 +542,15 @@ def _is_bad(outcome: Outcome) -> bool:
     return outcome is Outcome.FLAKY or (outcome.is_red and outcome not in _HOLES)
 
 
-def _kind(said: CaseResult | HoleKind) -> int:
+def _kind(result: CaseResult | HoleKind) -> int:
     """Return the category in a tally: red, flaky, green, or `_SILENT` if it is not an observation."""
-    if isinstance(said, HoleKind) or said.outcome in _HOLES:
+    if isinstance(result, HoleKind) or result.outcome in _HOLES:
         return _SILENT
-    return 0 if said.outcome.is_red else 1 if said.outcome is Outcome.FLAKY else 2
+    return 0 if result.outcome.is_red else 1 if result.outcome is Outcome.FLAKY else 2
 
 
-def _hole_kind(said: CaseResult | HoleKind) -> HoleKind:
-    return said if isinstance(said, HoleKind) else _HOLES[said.outcome]
+def _hole_kind(result: CaseResult | HoleKind) -> HoleKind:
+    return result if isinstance(result, HoleKind) else _HOLES[result.outcome]
 
 
 def _causes(causes: Explanation) -> tuple[model.Cause, ...]:

@@ -123,7 +123,7 @@ class Failure(DocumentedModel):
     together: bool
     """Whether only the causes together do it."""
     also: tuple[tuple[Cause, ...], ...]
-    """Explanations that fit equally well: these runs cannot tell them apart."""
+    """Explanations that fit equally well: these runs cannot distinguish them."""
     maybe_flake: bool
     """Whether a flake fits equally well."""
     always: bool
@@ -164,7 +164,7 @@ class Group(DocumentedModel):
     sure: Sure
     """The surest of its failures."""
     also: tuple[tuple[Cause, ...], ...]
-    """What none of its failures can be told apart from."""
+    """What none of its failures can be distinguished from."""
     maybe_flake: bool
     cases: tuple[int, ...]
     """Places in `cases`."""

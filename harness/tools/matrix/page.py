@@ -17,7 +17,6 @@ from harness.tools.matrix import text, wording
 from harness.tools.matrix.model import Failure, Group, HoleKind, Matrix
 
 _PACKAGE = "harness.tools.matrix"
-_SHARED = "harness.reporting.page"
 #: Maximum entries of one list in the page. The JSON has all of them.
 LISTED = 20
 MOST_GROUPS = 100
@@ -29,8 +28,8 @@ MOST_FINDINGS = 200
 
 def render_matrix(matrix: Matrix) -> bytes:
     """Return the page in UTF-8; equal matrices give equal bytes."""
-    styles = [shell.asset(_SHARED, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
-    scripts = [shell.asset(_SHARED, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
+    styles = [shell.asset(shell.PACKAGE, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
+    scripts = [shell.asset(shell.PACKAGE, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
     classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
     page = (
         _environment()

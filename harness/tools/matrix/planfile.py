@@ -50,7 +50,7 @@ def _python(text: str) -> str:
 def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise ValueError(f"{value!r} is there twice")
+            raise ValueError(f"{value!r} appears twice")
     return values
 
 

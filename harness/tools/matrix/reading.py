@@ -24,7 +24,7 @@ from harness.journal.decision import Decision, decide_outcome, not_run_message, 
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Collected, Event, Finish, MergedShard, Reopened, RunStarted, Start
 from harness.journal.journal import JournalError
-from harness.journal.ledger import CollectedList, Oddities, RunTally, Summary
+from harness.journal.ledger import CollectedList, ReadProblems, RunTally, Summary
 from harness.journal.reader import Damaged, Unknown, stream_journal
 from harness.tools.matrix import conditions
 from harness.tools.matrix.folders import is_plain
@@ -93,7 +93,7 @@ class RunFinding:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run. `says`: for each of `ids` a position in `said`. `troubles`: by position in `ids`.
+    """One run. `result_numbers`: for each of `ids` a position in `results`. `troubles`: by position in `ids`.
 
     `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `deselected`: cases that the
     run's options left out. `elsewhere`: cases of other shards. `unread`: the beginnings of ids that the run has not
@@ -112,8 +112,8 @@ class RunSummary:
     devices: tuple[RunDevice, ...]
     facts: Mapping[str, str]
     ids: tuple[str, ...]
-    says: array[int]
-    said: tuple[CaseResult, ...]
+    result_numbers: array[int]
+    results: tuple[CaseResult, ...]
     troubles: Mapping[int, Trouble]
     deselected: tuple[str, ...]
     elsewhere: tuple[str, ...]
@@ -289,13 +289,13 @@ class _Reader:
     def summary(self, name: str, facts: Mapping[str, Any] | None) -> RunSummary:
         run = self.run
         assert run is not None  # `read_summary` has checked this
-        says, said, troubles = self._verdicts()
+        result_numbers, results, troubles = self._verdicts()
         unknown = sum(self._unknown.values())
-        known_of = self._tally.summary(Oddities(self._damages, unknown, self._doubled, tuple(self._damaged)))
+        known_of = self._tally.summary(ReadProblems(self._damages, unknown, self._doubled, tuple(self._damaged)))
         status = known_of.run_exit_status()
         versions = (facts or {}).get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
-        uuids = dict.fromkeys([*run.devices, *(uuid for result in said for uuid in result.devices)])
+        uuids = dict.fromkeys([*run.devices, *(uuid for result in results for uuid in result.devices)])
         ids = tuple(self._ids)
         return RunSummary(
             name=name,
@@ -307,8 +307,8 @@ class _Reader:
             devices=_devices(tuple(uuids), facts or {}, run),
             facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
             ids=ids,
-            says=says,
-            said=said,
+            result_numbers=result_numbers,
+            results=results,
             troubles=troubles,
             deselected=tuple(self._deselected),
             elsewhere=tuple(self._elsewhere.keys() - self._ids.keys()),
@@ -325,7 +325,7 @@ class _Reader:
 
     def _verdicts(self) -> tuple[array[int], tuple[CaseResult, ...], dict[int, Trouble]]:
         places: dict[CaseResult, int] = {}
-        says = array("I")
+        result_numbers = array("I")
         troubles: dict[int, Trouble] = {}
         decided: dict[tuple[bool, tuple[int, ...]], tuple[int, Trouble | None, Outcome, bool]] = {}
         for index, case in enumerate(self._ids):
@@ -334,16 +334,16 @@ class _Reader:
             key = (case in self._started, tuple(map(id, attempts)))
             if (verdict := decided.get(key)) is None:
                 decision = decide_outcome(attempts, int(key[0]))
-                said, trouble = self._said(decision)
+                result, trouble = self._result_of(decision)
                 ran = decision.outcome.ran and decision.decided is not None and decision.decided.outcome.ran
-                verdict = decided[key] = (places.setdefault(said, len(places)), trouble, decision.outcome, ran)
-            says.append(verdict[0])
+                verdict = decided[key] = (places.setdefault(result, len(places)), trouble, decision.outcome, ran)
+            result_numbers.append(verdict[0])
             self._tally.count(case, verdict[2], ran=verdict[3], collected=case in self._collected)
             if verdict[1] is not None:
                 troubles[index] = verdict[1]
-        return says, tuple(places), troubles
+        return result_numbers, tuple(places), troubles
 
-    def _said(self, decision: Decision[_Attempt]) -> tuple[CaseResult, Trouble | None]:
+    def _result_of(self, decision: Decision[_Attempt]) -> tuple[CaseResult, Trouble | None]:
         outcome, by = decision.outcome, decision.decided
         if decision.ruled is not None and decision.ruled.ruling is not None:
             message = decision.ruled.ruling.text
@@ -382,7 +382,7 @@ def _unexplained(summary: Summary) -> Iterator[str]:
     status = summary.run_exit_status()
     if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
         return
-    yield f"it ended with exit status {status}, and no case and no finding says why: read the output of pytest"
+    yield f"it ended with exit status {status}, and no case or finding explains it: read the output of pytest"
 
 
 def _finding(event: events.Finding) -> RunFinding:

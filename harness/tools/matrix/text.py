@@ -104,7 +104,7 @@ def _group(matrix: Matrix, group: Group) -> Iterator[str]:
     yield f"  {', '.join(names)}{', …' if len(group.cases) > MOST_NAMES else ''}"
     apart = apart_of(group)
     if apart:
-        yield f"  cannot be told apart from: {apart}"
+        yield f"  cannot be distinguished from: {apart}"
     yield f"  next: {group.next}"
 
 

@@ -127,14 +127,14 @@ def advice_text(
     ]
     changed = [single for single in singles if single.factor in CONDITIONS]
     if changed and (len(singles) > 1 or sure is not Sure.STRONG):
-        return f"Run it again now, {_otherwise(changed[0])}: that tells whether it is the cause."
+        return f"Run it again now, {_otherwise(changed[0])}: this shows whether it is the cause."
     if singles and singles[0].factor in TIMES and sure is not Sure.STRONG:
         return "Repeat it now: pytest CASE --repeat=100. There are too few results to rule out chance."
     singles = [single for single in singles if single.factor not in TIMES]
     if len(singles) > 1:
         steps = [_separate(narrow, wide) for narrow, wide in pairwise(singles) if narrow.factor is not wide.factor]
         if steps:
-            return f"To tell them apart, run it {'; or '.join(steps)}."
+            return f"To distinguish them, run it {'; or '.join(steps)}."
     if sure is Sure.WEAK and kind is not CauseClass.FLAKE and not (kind is CauseClass.MIXED and not causes):
         return "Run it on more machines: there are too few results to rule out chance."
     if kind is CauseClass.MIXED and causes:
@@ -153,7 +153,7 @@ _STEPS = {
     CauseClass.ONE_COMMIT: "Compare with a run of the commit before: harness diff.",
     CauseClass.ONE_SETTING: "Compare a run with it and one without it: harness diff.",
     CauseClass.SINCE: "Find out what changed then: harness diff of the run before and this one.",
-    CauseClass.UNTIL: "Nothing, if it was mended then: later runs pass it.",
+    CauseClass.UNTIL: "Nothing, if it was fixed then: later runs pass it.",
     CauseClass.FLAKE: "Repeat it on one machine: pytest CASE --repeat=100.",
     CauseClass.MIXED: "Look at the machines where it is red, and run it again there.",
 }

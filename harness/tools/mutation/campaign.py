@@ -52,21 +52,21 @@ def run_mutations(
     unusable: Mapping[str, str],
     *,
     jobs: int,
-    tell: Callable[[str], object],
+    log: Callable[[str], object],
 ) -> Table:
     """Run the cases without a break, once per kind of device, and then the cases of each break with it.
 
-    `unusable`: reasons why breaks cannot be used, by name. `jobs`: the number of parallel runs. `tell` gets one line
+    `unusable`: reasons why breaks cannot be used, by name. `jobs`: the number of parallel runs. `log` gets one line
     per run. Raise BreakError if there are no cases, CampaignError if they do not run.
     """
     usable = [entry for entry in breaks if entry.name not in unusable]
     with ThreadPoolExecutor(jobs) as pool:
         devices = sorted({entry.device for entry in usable})
-        clean = dict(zip(devices, pool.map(lambda device: _clean(usable, device, run, tell), devices), strict=True))
+        clean = dict(zip(devices, pool.map(lambda device: _clean(usable, device, run, log), devices), strict=True))
         rows = dict(
             zip(
                 (entry.name for entry in usable),
-                pool.map(lambda entry: _row(entry, clean[entry.device], run, tell), usable),
+                pool.map(lambda entry: _row(entry, clean[entry.device], run, log), usable),
                 strict=True,
             )
         )
@@ -80,16 +80,16 @@ def run_mutations(
     )
 
 
-def _clean(breaks: Sequence[Break], device: str, run: MutationRun, tell: Callable[[str], object]) -> CampaignTally:
+def _clean(breaks: Sequence[Break], device: str, run: MutationRun, log: Callable[[str], object]) -> CampaignTally:
     cases = sorted({suite for entry in breaks if entry.device == device for suite in entry.suites})
     if lost := [case for case in cases if not Path(case.partition("::")[0]).exists()]:
         raise BreakError(f"the suite {lost[0]!r} does not exist: run this where it is, or name others with --suites")
     tally = runs.tally_cases(run(f"{CLEAN}-{device}", device, cases, None))
-    tell(f"{device} without a break: {len(tally.passed)} passed, {len(tally.wrong)} red")
+    log(f"{device} without a break: {len(tally.passed)} passed, {len(tally.wrong)} red")
     return tally
 
 
-def _row(entry: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[str], object]) -> BreakRow:
+def _row(entry: Break, clean: CampaignTally, run: MutationRun, log: Callable[[str], object]) -> BreakRow:
     ledger = run(entry.name, entry.device, entry.suites, entry)
     tally = runs.tally_cases(ledger, entry.fault)
     checked = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome not in _NOTHING_CHECKED)
@@ -106,7 +106,7 @@ def _row(entry: Break, clean: CampaignTally, run: MutationRun, tell: Callable[[s
         unusable = "none of its cases ran with it: see the output of its run"
     elif entry.apply is None and not tally.struck and not caught:
         unusable = "the fault never occurred"
-    tell(
+    log(
         f"{entry.name}: {unusable or (f'caught by {len(caught)} of {len(ran)}' if caught else f'MISSED by {len(ran)}')}"
     )
     return BreakRow(entry.name, entry.breaks, entry.device, caught, ran, unusable, stumbled)

@@ -40,7 +40,7 @@ def judge_outcomes(before: str, again: str, after: str) -> str:
     if before == after:
         return f"its demonstration shows nothing: {single_line(before)} without the break and with it"
     if is_mistake(after) and not is_mistake(before):
-        return f"it changes no value, but is written wrongly: with it its demonstration raises {single_line(after)}"
+        return f"it changes no value, but has a bug: its demonstration raises {single_line(after)}"
     return ""
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.core.text import format_count
+from harness.core.text import format_count, list_first
 
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 
@@ -127,7 +127,6 @@ def _named(row: BreakRow) -> str:
     if row.unusable:
         return row.unusable
     if not row.caught_by:
-        stumbled = f"; {len(row.stumbled)} failed of the break itself" if row.stumbled else ""
+        stumbled = f"; {len(row.stumbled)} failed because of the break itself" if row.stumbled else ""
         return f"{row.breaks} ({format_count(len(row.ran), 'case')} ran{stumbled})"
-    named = [f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in list(row.caught_by.items())[:_SHOWN]]
-    return ", ".join([*named, *(["…"] if len(row.caught_by) > _SHOWN else [])])
+    return list_first([f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in row.caught_by.items()], _SHOWN)

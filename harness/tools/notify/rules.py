@@ -144,7 +144,7 @@ def load_rules(path: Path) -> Loaded[Rules]:
         if isinstance(channel, Email) and channel.smtp is None and (channel.user_env or channel.password_env):
             problems.append(loaded.problem("user_env and password_env need smtp", "channels", name))
         if isinstance(channel, Email) and (channel.user_env is None) != (channel.password_env is None):
-            problems.append(loaded.problem("user_env and password_env need each other", "channels", name))
+            problems.append(loaded.problem("user_env and password_env must be given together", "channels", name))
     if problems:
         raise ConfigError("\n".join(problems))
     return loaded

@@ -204,9 +204,9 @@ def _all(rules: Rules, profile: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for route in routes for name in route.to))
 
 
-def unheard(whole: Bulletin, rules: Rules) -> list[Topic]:
+def without_route(whole: Bulletin, rules: Rules) -> list[Topic]:
     """Return the topics without a route."""
-    reported = {id(topic) for _, heard in by_channel(whole, rules) for topic in heard.topics}
+    reported = {id(topic) for _, routed in by_channel(whole, rules) for topic in routed.topics}
     return [topic for topic in whole.topics if id(topic) not in reported]
 
 

@@ -169,17 +169,12 @@ def _ctc_loss(
     grad: Array, log_probs: Array, targets: Array, input_lengths: Any, target_lengths: Any, loss: Array, alpha: Array,
     blank: int, zero_infinity: bool = False,
 ) -> Array:  # fmt: skip
-    _, batch, classes = log_probs.shape
+    classes = log_probs.shape[-1]
     inputs, wanted = np.asarray(input_lengths).tolist(), np.asarray(target_lengths).tolist()
-    found, begin = np.zeros_like(log_probs), 0
-    for n in range(batch):
-        labels = targets[n, : wanted[n]] if targets.ndim == 2 else targets[begin : begin + wanted[n]]
-        begin += wanted[n]
+    found = np.zeros_like(log_probs)
+    for n, extended in enumerate(windows.between_blanks(targets, wanted, blank)):
         if (zero_infinity and np.isinf(loss[n])) or not inputs[n]:
             continue
-        extended = [blank]
-        for each in labels.tolist():
-            extended += [each, blank]
         count, last = len(extended), inputs[n] - 1
         beta = np.full((inputs[n], count), -np.inf)
         for t in range(last, -1, -1):

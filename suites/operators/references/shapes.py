@@ -278,24 +278,31 @@ def _arange(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Host:
     return Host(np.asarray(start + np.arange(count) * step, formats.wide(dtype)), dtype)
 
 
-@interprets("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor", arguments="host")
-def _linspace(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None, **_: Any) -> Host:
-    start, end = (each.array.item() if isinstance(each, Host) else each for each in (start, end))
+def _value(number: Any) -> Any:
+    return number.array.item() if isinstance(number, Host) else number
+
+
+def _ends(start: Any, end: Any, dtype: torch.dtype | None) -> tuple[Any, Any, torch.dtype]:
+    """Return the first and the last element of a range of `dtype`, and its type, which they decide if it is None."""
+    start, end = _value(start), _value(end)
     complex_ = isinstance(start, complex) or isinstance(end, complex)
     dtype = dtype or (torch.complex64 if complex_ else torch.get_default_dtype())
     if not dtype.is_floating_point and not dtype.is_complex:
         start, end = int(start), int(end)
+    return start, end, dtype
+
+
+@interprets("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor", arguments="host")
+def _linspace(start: Any, end: Any, steps: int, dtype: torch.dtype | None = None, **_: Any) -> Host:
+    start, end, dtype = _ends(start, end, dtype)
     values = np.linspace(start, end, steps)
     return Host(_cast(values, dtype), dtype)
 
 
 @interprets("logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor", arguments="host")
 def _logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: torch.dtype | None = None, **_: Any) -> Host:
-    start, end = (each.array.item() if isinstance(each, Host) else each for each in (start, end))
-    complex_ = isinstance(start, complex) or isinstance(end, complex)
-    dtype = dtype or (torch.complex64 if complex_ else torch.get_default_dtype())
-    if not dtype.is_floating_point and not dtype.is_complex:
-        start, end = int(start), int(end)
+    complex_ = any(isinstance(_value(each), complex) for each in (start, end))
+    start, end, dtype = _ends(start, end, dtype)
     with np.errstate(all="ignore"):
         values = np.power(base if base >= 0 and not complex_ else complex(base), np.linspace(start, end, steps))
     return Host(_cast(values, dtype), dtype)

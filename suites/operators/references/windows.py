@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,13 @@ def _rows(part: Array) -> Array:
     return part.reshape(len(part), math.prod(part.shape[1:]))
 
 
+def _largest(flat: Array, numbers: Array, window: tuple[Any, ...]) -> tuple[Array, Array]:
+    """Return the largest element of a window in each row of `flat`, and its number."""
+    part = _rows(flat[(slice(None), *window)])
+    chosen = np.argmax(part, 1)
+    return part[np.arange(len(flat)), chosen], numbers[window].reshape(-1)[chosen]
+
+
 def _max_pool(
     count: int, x: Array, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Any:
@@ -51,11 +58,7 @@ def _max_pool(
         for p, s, pad, d, k, n in zip(place, stride, padding, dilation, kernel, size, strict=True):
             start = p * s - pad
             window.append([each for each in range(start, start + d * (k - 1) + 1, d) if 0 <= each < n])
-        index = np.ix_(*window)
-        part = _rows(flat[(slice(None), *index)])
-        chosen = np.argmax(part, 1)
-        values[(slice(None), *place)] = part[np.arange(len(flat)), chosen]
-        places[(slice(None), *place)] = numbers[index].reshape(-1)[chosen]
+        values[(slice(None), *place)], places[(slice(None), *place)] = _largest(flat, numbers, np.ix_(*window))
     return values.reshape(*lead, *out), places.reshape(*lead, *out)
 
 
@@ -148,13 +151,10 @@ def _adaptive(count: int, x: Array, out: Any, *, best: bool) -> Any:
     numbers = np.arange(math.prod(size)).reshape(size)
     for place in itertools.product(*map(range, out)):
         window = tuple(_parts(n, o)[p] for n, o, p in zip(size, out, place, strict=True))
-        part = _rows(flat[(slice(None), *window)])
         if best:
-            chosen = np.argmax(part, 1)
-            values[(slice(None), *place)] = part[np.arange(len(flat)), chosen]
-            places[(slice(None), *place)] = numbers[window].reshape(-1)[chosen]
+            values[(slice(None), *place)], places[(slice(None), *place)] = _largest(flat, numbers, window)
         else:
-            values[(slice(None), *place)] = part.mean(1)
+            values[(slice(None), *place)] = _rows(flat[(slice(None), *window)]).mean(1)
     values = values.reshape(*lead, *out)
     return (values, places.reshape(*lead, *out)) if best else values
 
@@ -296,6 +296,18 @@ def grid_sampler_3d(x: torch.Tensor, grid: torch.Tensor, mode: int, padding: int
     return found.permute(0, 4, 1, 2, 3)
 
 
+def between_blanks(targets: Array, lengths: Sequence[int], blank: int) -> Iterator[list[int]]:
+    """Yield the labels of each sequence, with a blank before, between and after them."""
+    start = 0
+    for number, length in enumerate(lengths):
+        labels = targets[number, :length] if targets.ndim == 2 else targets[start : start + length]
+        start += length
+        extended = [blank]
+        for each in labels.tolist():
+            extended += [each, blank]
+        yield extended
+
+
 @interprets("_ctc_loss", "_ctc_loss.Tensor")
 def _ctc_loss(
     log_probs: Array,
@@ -310,13 +322,7 @@ def _ctc_loss(
     longest = max(wanted, default=0)
     alpha = np.full((batch, steps, 2 * longest + 1), -np.inf)
     losses = np.empty(batch)
-    start = 0
-    for n in range(batch):
-        labels = targets[n, : wanted[n]] if targets.ndim == 2 else targets[start : start + wanted[n]]
-        start += wanted[n]
-        extended = [blank]
-        for each in labels.tolist():
-            extended += [each, blank]
+    for n, extended in enumerate(between_blanks(targets, wanted, blank)):
         for t in range(inputs[n]):
             for s, label in enumerate(extended):
                 if t == 0:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.core.outcome import Outcome
-from harness.journal import journal, reader
 from harness.reporting.page import model, report
+from tests.journal import journals
 from tests.reporting import build
 
 ENVIRONMENT = {"schema": 1, "versions": {"torch": "2.13.0"}, "devices": [{"uuid": "GPU-a", "name": "H200", "index": 0}]}
@@ -17,17 +16,12 @@ ENVIRONMENT = {"schema": 1, "versions": {"torch": "2.13.0"}, "devices": [{"uuid"
 
 def write(run_dir: Path, *lines: build.Line, environment: object = ENVIRONMENT, tail: bytes = b"") -> Path:
     """Write a run directory with these lines and its page; return the path of the page."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    text = b"".join(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in lines)
-    (run_dir / journal.FILE_NAME).write_bytes(text + tail)
-    if environment is not None:
-        (run_dir / "environment.json").write_text(json.dumps(environment))
+    journals.write_bytes(run_dir, b"".join(journals.encoded(lines)) + tail, environment)
     return report.write_html_report(run_dir)
 
 
 def page_of(*lines: build.Line, environment: Any = ENVIRONMENT) -> model.Page:
-    contents = reader.JournalContents(Path("journal"), tuple(build.events(*lines)))
-    return model.page_of(contents, environment)
+    return model.page_of(build.contents(*lines), environment)
 
 
 def name_of(outcome: Outcome) -> str:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +15,10 @@ from hypothesis import strategies as st
 from harness.core.errors import WriteError
 from harness.core.outcome import Outcome
 from harness.journal.journal import JournalError
-from harness.journal.reader import JournalContents
 from harness.reporting.page import document, inert, model, report, shell
 from tests.reporting import build
 from tests.reporting.page import runs
+from tests.reporting.page.reading import Read, check_package_data, check_policy
 
 #: Texts that would be harmful if they were copied into a page unchanged.
 HOSTILE = (
@@ -42,45 +37,8 @@ HOSTILE = (
 )
 
 
-class Read(HTMLParser):
-    """The contents that a parser finds in a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.scripts: list[tuple[dict[str, str], str]] = []
-        self.styles: list[str] = []
-        self._open = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given_ = {name: value or "" for name, value in attrs}
-        self.tags.append((tag, given_))
-        self._open = tag
-        if tag == "script":
-            self.scripts.append((given_, ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._open:
-            self._open = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._open == "script":
-            attributes, text = self.scripts[-1]
-            self.scripts[-1] = (attributes, text + data)
-        elif self._open == "style":
-            self.styles.append(data)
-
-    @property
-    def data(self) -> Any:
-        (found,) = (text for attributes, text in self.scripts if attributes.get("id") == "data")
-        return json.loads(found)
-
-
 def rendered(*lines: build.Line, environment: Any = runs.ENVIRONMENT) -> str:
-    contents = JournalContents(Path("journal"), tuple(build.events(*lines)))
-    return document.render_report(model.page_of(contents, environment)).decode("utf-8")
+    return document.render_report(model.page_of(build.contents(*lines), environment)).decode("utf-8")
 
 
 PLAIN = Read(rendered(*runs.every_outcome()))
@@ -174,17 +132,7 @@ def check_inert(text: str) -> None:
 
 
 def test_the_policy_allows_exactly_what_is_there() -> None:
-    (policy,) = (given_["content"] for tag, given_ in PLAIN.tags if given_.get("http-equiv"))
-    parts = dict(part.split(" ", 1) for part in policy.split("; "))
-    assert parts["default-src"] == "'none'"
-
-    def hashes(texts: list[str]) -> str:
-        digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-        return " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
-
-    assert parts["script-src"] == hashes([text for given_, text in PLAIN.scripts if "type" not in given_])
-    assert parts["style-src"] == hashes(PLAIN.styles)
-    assert not [tag for tag, given_ in PLAIN.tags if "style" in given_]
+    check_policy(PLAIN)
 
 
 def test_the_same_run_directory_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -219,15 +167,7 @@ def test_red_cases_beyond_the_first_are_in_the_page_without_scripts() -> None:
 
 
 def test_the_files_of_the_page_are_in_the_package() -> None:
-    """The globs in pyproject.toml match all files of the page."""
-    import tomllib
-
-    root = Path(__file__).parents[3]
-    globs = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["harness"]
-    shipped = {path for glob in globs for path in (root / "harness").glob(glob)}
-    needed = [path for path in (root / "harness/reporting/page").rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert not [path for path in needed if path.suffix != ".py" and path not in shipped]
-    assert resources.files("harness.reporting.page").joinpath("templates", "report.html").is_file()
+    check_package_data("harness.reporting.page", "report.html")
 
 
 def test_who_writes_no_page_imports_nothing_of_it() -> None:

@@ -9,6 +9,7 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.reporting.page import cases, inert, model
 from harness.reporting.page.axis import Axis
+from harness.reporting.text_limits import MOST_TEXT
 from tests.reporting import build
 from tests.reporting.page import runs
 
@@ -51,7 +52,7 @@ def ran(*lines: build.Line, **facts: Any) -> list[build.Line]:
             [build.run(), build.collected(A), build.finish(A, Outcome.GATED), build.end(exit_status=5)],
             "empty",
             "Nothing ran",
-            "No case ran to a verdict: 1 case, none of them red.",
+            "No case has a verdict: 1 case, none of them red.",
         ),
         (
             ran(build.finish(A), build.finish(B), build.end(exit_status=1)),
@@ -92,7 +93,7 @@ def test_an_attempt_has_all_that_is_known_of_it() -> None:
         ("Standard error", "red words"),
     ]
     (flaky,) = (case for case in page.cases if case.outcome is Outcome.FLAKY)
-    assert [(each.outcome, each.company) for each in flaky.attempts] == [
+    assert [(each.outcome, each.context) for each in flaky.attempts] == [
         (Outcome.CRASHED, "after other cases"),
         (Outcome.PASSED, "alone"),
     ]
@@ -109,9 +110,9 @@ def test_an_attempt_without_an_end_lasts_until_its_executor_ended() -> None:
 def test_long_texts_are_cut_and_the_page_says_so() -> None:
     page = runs.page_of(*ran(build.finish(A, Outcome.FAILED, stdout="x" * 100_000), build.finish(B, stdout="y" * 9000)))
     red, good = (case.attempts[0].texts[0] for case in page.cases)
-    assert red.cut == 100_000 - model.MOST_OF_TEXT
+    assert red.cut == 100_000 - MOST_TEXT
     assert "[... 67232 of 100000 characters cut ...]" in red.body
-    assert good.cut == 9000 - model.MOST_OF_TEXT // 8
+    assert good.cut == 9000 - MOST_TEXT // 8
 
 
 def test_torn_and_doubled_lines_are_reported(tmp_path: Any) -> None:

@@ -108,11 +108,14 @@ def rename_file(manifest: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda m: {**m, "../evil.so": b"x"}, "a member that its manifest does not name: '../evil.so'"),
-        (lambda m: {**m, "toy/link": "/etc/passwd"}, "a member that its manifest does not name: 'toy/link'"),
-        (lambda m: {name: "/etc/passwd" if name.endswith("y.so") else data for name, data in m.items()}, "not name"),
-        (lambda m: {name: data for name, data in m.items() if not name.endswith("y.so")}, "which its manifest names"),
-        (lambda m: {name: data + b"x" if name.endswith("y.so") else data for name, data in m.items()}, "is not what"),
+        (lambda m: {**m, "../evil.so": b"x"}, "a member that its manifest does not list: '../evil.so'"),
+        (lambda m: {**m, "toy/link": "/etc/passwd"}, "a member that its manifest does not list: 'toy/link'"),
+        (lambda m: {name: "/etc/passwd" if name.endswith("y.so") else data for name, data in m.items()}, "not list"),
+        (lambda m: {name: data for name, data in m.items() if not name.endswith("y.so")}, "which its manifest lists"),
+        (
+            lambda m: {name: data + b"x" if name.endswith("y.so") else data for name, data in m.items()},
+            "differs from its manifest",
+        ),
         (lambda m: {"evil": b"", **m}, "does not begin with manifest.json"),
         (lambda m: {"manifest.json": b"{", **{k: v for k, v in m.items() if "/" in k}}, "manifest.json is not valid"),
         (lambda m: changed(m, rename_folder), "manifest.json is not valid"),

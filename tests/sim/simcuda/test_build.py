@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices import software
 from harness.devices.detected import Detected
 from harness.sim.native import build as native
 from harness.sim.native.toolchain import BuildError, Toolchain
 from harness.sim.simcuda import build, toolchain
 from harness.sim.simcuda.toolchain import SimcudaToolchains
+from tests.sim.simcuda.cuda_builds import needs_cuda_build, pretend_build
 
 _TOOLS = Toolchain(("c++",), "pretending 1.0", ("pretending 1.0",))
-_BUILT_FOR = software.torch_cuda_version()
 _COPIED = ("CMakeLists.txt", "simcuda", "softdevice")
 
 
@@ -70,7 +69,7 @@ def test_a_change_of_a_source_makes_other_libraries(copy: Path, name: str, other
     (copy / name).write_bytes(text)
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf")
 def test_what_the_dynamic_linker_sees() -> None:
     built = build.build_simcuda()
@@ -82,10 +81,6 @@ def test_what_the_dynamic_linker_sees() -> None:
         beside = ["$ORIGIN"] if built.runtime[0].name in names["NEEDED"] else []
         assert names["RUNPATH"] + names["RPATH"] == beside
         assert b"site-packages" not in library.read_bytes()
-
-
-def _torch_is_built_for(monkeypatch: pytest.MonkeyPatch, cuda: Detected) -> None:
-    monkeypatch.setattr(software, "torch_cuda_version", lambda: cuda)
 
 
 def _wheel(site: Path, folder: str, *headers: str) -> Path:
@@ -126,7 +121,7 @@ def test_missing_headers_are_named_with_their_wheel(tmp_path: Path, major: int, 
 
 
 def test_other_headers_make_other_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _torch_is_built_for(monkeypatch, Detected((13, 0)))
+    pretend_build(monkeypatch, Detected((13, 0)))
     folder = _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
     nccl = _wheel(tmp_path, "nvidia/nccl/include", "nccl.h")
     # The CPU build of torch has all that the operators' toolchain needs except the headers.
@@ -158,7 +153,7 @@ def test_other_headers_make_other_libraries(tmp_path: Path, monkeypatch: pytest.
 def test_what_is_missing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: Detected, environ: dict[str, str], said: str
 ) -> None:
-    _torch_is_built_for(monkeypatch, cuda)
+    pretend_build(monkeypatch, cuda)
     _wheel(tmp_path, "nvidia/cu13/include", "cuda_runtime_api.h", "cupti.h")
     _wheel(tmp_path, "nvidia/nccl/include", "nccl.h")
     with pytest.raises(BuildError) as caught:

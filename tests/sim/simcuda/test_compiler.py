@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices import software
 from harness.sim.simcuda import autoload, build, loading
 from tests.sim.simcuda import checks
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
 pytestmark = pytest.mark.acceptance
 
-_BUILT_FOR = software.torch_cuda_version()
-
-needs_cuda_build = pytest.mark.skipif(
-    _BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail or 'there is one'}"
-)
 
 _CHECKS = Path(__file__).with_name("compiled_checks.py")
 

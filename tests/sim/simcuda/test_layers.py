@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices import software
 from harness.sim.simcuda import build, loading
 from tests.sim.simcuda import checks
-
-_BUILT_FOR = software.torch_cuda_version()
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 
 _CHECKS = Path(__file__).with_name("layer_checks.py")
 
@@ -28,7 +26,7 @@ def outcomes() -> dict[str, str]:
     return checks.outcomes(_CHECKS, loading.simcuda_environment(build.build_simcuda(), os.environ))
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 @pytest.mark.parametrize("name", checks.names(_CHECKS))
 def test_layer(name: str, outcomes: dict[str, str]) -> None:
     assert outcomes[name] == "ok", outcomes[name]

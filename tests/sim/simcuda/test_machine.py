@@ -10,12 +10,12 @@ import pytest
 from harness.backends import simcuda
 from harness.controller import machine as chosen
 from harness.devices import inventory as gpus
-from harness.devices import software
 from harness.devices.declared import MachineError
 from harness.devices.detected import Detected
 from harness.devices.device import DeviceError
 from harness.sim.simcuda import machine
 from harness.sim.softdevice.build import CSRC
+from tests.sim.simcuda.cuda_builds import pretend_build
 
 _HEADER = Path(machine.__file__).with_name("csrc") / "include" / "simcuda_machine.h"
 _AMOUNTS = CSRC / "core" / "amounts.h"
@@ -97,12 +97,8 @@ def test_the_run_and_the_runtime_agree_on_the_machine() -> None:
     assert f'"{simcuda.BACKEND.uuid_prefixes[0]}%012d"' in text
 
 
-def _torch_is_built_for(monkeypatch: pytest.MonkeyPatch, cuda: Detected) -> None:
-    monkeypatch.setattr(software, "torch_cuda_version", lambda: cuda)
-
-
 def test_a_cpu_build_of_torch_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    _torch_is_built_for(monkeypatch, Detected(None, "torch 2.13.0+cpu is built without cuda"))
+    pretend_build(monkeypatch, Detected(None, "torch 2.13.0+cpu is built without cuda"))
     with pytest.raises(DeviceError) as caught:
         chosen.inventory("simcuda", {})
     assert str(caught.value).startswith(
@@ -112,13 +108,13 @@ def test_a_cpu_build_of_torch_is_refused_with_what_to_do(monkeypatch: pytest.Mon
 
 
 def test_a_cuda_that_is_not_simulated_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _torch_is_built_for(monkeypatch, Detected((11, 8)))
+    pretend_build(monkeypatch, Detected((11, 8)))
     with pytest.raises(DeviceError, match="torch is built for CUDA 11; the simulated CUDA exists for CUDA 12 and 13"):
         chosen.inventory("simcuda", {})
 
 
 def test_a_run_on_simulated_gpus_asks_no_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    _torch_is_built_for(monkeypatch, Detected((13, 0)))
+    pretend_build(monkeypatch, Detected((13, 0)))
 
     def discover(_: object) -> None:
         raise AssertionError("NVML was asked")

@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from harness.devices import software
 from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.build import ROOT, runtime_files
 from tests.sim.native import programs
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 
 pytestmark = pytest.mark.acceptance
 
 CSRC = ROOT / "simcuda" / "csrc"
 TESTS = CSRC / "nccl" / "tests"
 _SOURCES = ("simcuda", "simcuda/csrc/nccl/tests", "softdevice/csrc/core", "softdevice/csrc/core/tests")
-_BUILT_FOR = software.torch_cuda_version()
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_nccl() -> None:
     found = toolchain.find_simcuda_toolchains()
     tools = found.runtime

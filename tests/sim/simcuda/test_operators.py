@@ -7,13 +7,12 @@ from collections import Counter
 
 import pytest
 
-from harness.devices import software
 from harness.sim.simcuda import build, loading
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
 
 pytestmark = pytest.mark.acceptance
 
-_BUILT_FOR = software.torch_cuda_version()
 _LIST = """
 import ctypes, os, torch
 library = ctypes.CDLL(os.environ["SIMCUDA_OPERATORS"])
@@ -22,7 +21,7 @@ print("operators:", library.simcuda_list_operators().decode(), sep="\\n")
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_every_operator_of_this_torch_is_in_a_class() -> None:
     """The class "unknown" means that torch has a kernel for CUDA, but that the simulation has no decision about it."""
     done = run_python(_LIST, loading.simcuda_environment(build.build_simcuda(), os.environ))
@@ -67,7 +66,7 @@ print("right")
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_products_of_halves_are_rounded_once() -> None:
     """As on CUDA, sums are in float32: the result differs from the exact one by at most its own rounding."""
     done = run_python(_PRODUCTS, loading.simcuda_environment(build.build_simcuda(), os.environ))
@@ -99,7 +98,7 @@ print("right")
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_bags_of_both_types_of_indices_are_the_cpus() -> None:
     """Indices and offsets of mixed types have a backward pass and sparse gradients, and equal the CPU's results.
 

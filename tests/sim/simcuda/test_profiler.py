@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from harness.devices import software
 from harness.sim.simcuda import build, loading
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
 
-_BUILT_FOR = software.torch_cuda_version()
 pytestmark = [
     pytest.mark.acceptance,
-    pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}"),
+    needs_cuda_build,
 ]
 
 Event = dict[str, Any]

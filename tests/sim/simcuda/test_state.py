@@ -7,11 +7,10 @@ import os
 
 import pytest
 
-from harness.devices import software
 from harness.sim.simcuda import build, loading
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
 
-_BUILT_FOR = software.torch_cuda_version()
 _PROGRAM = """
 import json
 import torch
@@ -30,7 +29,7 @@ print(json.dumps([by_torch, by_the_case]))
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_the_first_attention_puts_cudnn_first() -> None:
     done = run_python(_PROGRAM, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
@@ -63,7 +62,7 @@ print(json.dumps([texts, restored, by_torch]))
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_an_error_that_a_call_has_left_is_reported_and_taken() -> None:
     """torch would raise it after the next launch, in the next case. torch itself resets the errors that it detects."""
     done = run_python(_LAST_ERROR, loading.simcuda_environment(build.build_simcuda(), os.environ))
@@ -93,7 +92,7 @@ print(json.dumps([texts, guard.restore(), [problem.text for problem in guard.com
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 @pytest.mark.parametrize("changed", ["", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'"])
 def test_a_case_that_initialises_cuda_with_other_devices_is_reported(changed: str) -> None:
     """The variable is restored when the case ends, but the process has a device other than the leased one."""
@@ -126,7 +125,7 @@ print(json.dumps(known.of(["cuda_allocated"])["cuda_allocated"]))
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_a_block_that_is_left_is_reported_with_its_stack() -> None:
     done = run_python(_BLOCK, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
@@ -148,7 +147,7 @@ print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["thread
 """
 
 
-@pytest.mark.skipif(_BUILT_FOR.value is None, reason=f"needs a CUDA build of torch: {_BUILT_FOR.detail}")
+@needs_cuda_build
 def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
     """torch does not call this an initialisation, but the runtime has its threads, and heap memory."""
     done = run_python(_STREAMS, loading.simcuda_environment(build.build_simcuda(), os.environ))

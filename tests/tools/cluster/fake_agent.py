@@ -16,7 +16,7 @@ CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
 _LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays", "clock")
 
 
-def say(kind: str, **fields: Any) -> None:
+def send(kind: str, **fields: Any) -> None:
     data = memoryview((json.dumps({"say": kind, **fields}) + "\n").encode())
     while data:
         data = data[os.write(1, data) :]
@@ -59,8 +59,8 @@ def open_session(
     }
     collected = {"event": "collected", "t": time.time(), "worker": "gw0", "count": len(cases)}
     collected |= {"hash": digest_of_ids(cases), "ids": [*cases]}
-    say("lines", lines=[json.dumps(run), json.dumps(collected)])
-    say(
+    send("lines", lines=[json.dumps(run), json.dumps(collected)])
+    send(
         "ready",
         session=session,
         folder="/",
@@ -72,7 +72,7 @@ def open_session(
         devices={device: "kind"},
         environment="{}",
     )
-    say("want", cases=2 * workers)
+    send("want", cases=2 * workers)
 
 
 def begin(name: str, lie: str, session: int) -> None:
@@ -83,12 +83,12 @@ def lies(lie: str) -> None:
     """Send what a hostile agent says when it gets its first cases."""
     if lie == "foreign":
         for case in CASES:
-            say("lines", lines=attempt(case, "passed"))
+            send("lines", lines=attempt(case, "passed"))
     elif lie == "done":
         for case in (*range(len(CASES)), 10_000):
-            say("done", case=case)
+            send("done", case=case)
     elif lie == "nonsense":
-        say("open")
+        send("open")
     elif lie == "events":
         made_up = {"event": "end", "t": 1.0, "exit_status": 0, "duration": 0.0}
         reopened = {"event": "reopened", "t": 1.0, "case": CASES[0]}
@@ -96,7 +96,7 @@ def lies(lie: str) -> None:
         more: dict[str, Any] = {"event": "collected", "t": 1.0, "worker": "x", "count": 0}
         more["hash"] = "sha256:" + 64 * "0"
         lines = [json.dumps(each) for each in (made_up, reopened, {**waived, "expires": "2099-01-01"}, more)]
-        say("lines", lines=[*lines, "{", "[]", '{"event":"run"}', "\x00"])
+        send("lines", lines=[*lines, "{", "[]", '{"event":"run"}', "\x00"])
 
 
 class Words:
@@ -124,14 +124,14 @@ def main(name: str, lie: str) -> None:
     words = Words()
     reported = words.next()
     assert reported is not None
-    say("hello", version=1, token=reported["token"], host=name, pid=os.getpid(), harness="0")
+    send("hello", version=1, token=reported["token"], host=name, pid=os.getpid(), harness="0")
     session = 1
     begin(name, lie, session)
     lied = False
     while True:
         message = words.next()
         if message is None:
-            say("beat")
+            send("beat")
             continue
         if message["say"] == "give":
             if not lied:
@@ -140,16 +140,16 @@ def main(name: str, lie: str) -> None:
             if lie == "never":
                 os._exit(0)  # srun may return 0 for a step whose node died
             for each in message["cases"]:
-                say("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed", 1e6 * (lie == "clock")))
-                say("done", case=each["case"])
-                say("want", cases=1)
+                send("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed", 1e6 * (lie == "clock")))
+                send("done", case=each["case"])
+                send("want", cases=1)
         elif message["say"] == "open":
             session += 1
             begin(name, lie, session)
         elif message["say"] == "end":
-            say("session_over", status=0, output="")
+            send("session_over", status=0, output="")
         elif message["say"] == "quit" and lie != "stays":
-            say("bye", sessions=1, cases=1)
+            send("bye", sessions=1, cases=1)
             return
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,12 @@ class Project:
         return running
 
 
+def of(lines: Sequence[dict[str, Any]], event: str, **fields: Any) -> list[dict[str, Any]]:
+    """Return the lines of one kind with these fields."""
+    found = [line for line in lines if line["event"] == event]
+    return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
+
+
 class Running:
     """A cluster run."""
 
@@ -108,8 +114,7 @@ class Running:
 
     def of(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the lines of one kind with these fields."""
-        found = [line for line in self.lines if line["event"] == event]
-        return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
+        return of(self.lines, event, **fields)
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Poll until `condition` holds; fail if the run ends first."""

@@ -21,10 +21,10 @@ FAKE = Path(__file__).with_name("fake_agent.py")
 class Ended:
     """The result of a run with one honest and one lying agent."""
 
-    def __init__(self, run_dir: Path, *lies: str, last_word: float = 600.0) -> None:
+    def __init__(self, run_dir: Path, *lies: str, end_limit: float = 600.0) -> None:
         run_dir.mkdir()
         hosts = [Host(f"n{at}", (sys.executable, str(FAKE), f"n{at}", lie)) for at, lie in enumerate(lies)]
-        wanted = ClusterRequest((), ("harness",), "/", run_dir, "r", last_word=last_word, second_looks=0)
+        wanted = ClusterRequest((), ("harness",), "/", run_dir, "r", end_limit=end_limit, second_looks=0)
         self.said: list[str] = []
         self.head = Head(wanted, hosts, self.said.append)
         self.head.run()
@@ -59,7 +59,7 @@ def test_lies_about_the_cases_of_others(lie: str, tmp_path: Path) -> None:
 def test_what_is_not_of_the_protocol_ends_the_connection(tmp_path: Path) -> None:
     ended = Ended(tmp_path / "run", "", "nonsense")
     assert [finding.kind for finding in ended.ledger.findings] == ["node_lost"]
-    assert "it said" in ended.ledger.findings[0].message
+    assert "it sent" in ended.ledger.findings[0].message
     assert {*ended.whose().values()} == {("n0", "passed")}
 
 
@@ -74,13 +74,13 @@ def test_an_end_without_a_last_word_is_a_loss(tmp_path: Path) -> None:
 def test_a_node_with_another_torch_takes_no_part(tmp_path: Path) -> None:
     ended = Ended(tmp_path / "run", "", "", "other")
     assert [finding.kind for finding in ended.ledger.findings] == ["unlike_node"]
-    assert "node n2 takes no part" in ended.ledger.findings[0].message
+    assert "node n2 is excluded" in ended.ledger.findings[0].message
     assert "torch is '1', that of most is '2'" in ended.ledger.findings[0].message
     assert {host for host, _ in ended.whose().values()} == {"n0", "n1"}
 
 
 def test_an_agent_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
-    ended = Ended(tmp_path / "run", "", "stays", last_word=1.0)
+    ended = Ended(tmp_path / "run", "", "stays", end_limit=1.0)
     assert len(ended.whose()) == 6
     assert "it did not end" in ended.ledger.findings[0].message
 

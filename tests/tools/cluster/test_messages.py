@@ -33,7 +33,7 @@ BAD = [
 
 @pytest.mark.parametrize("line", BAD)
 def test_what_is_not_of_the_protocol_is_refused(line: bytes) -> None:
-    with pytest.raises(LinkProtocolError, match="it said"):
+    with pytest.raises(LinkProtocolError, match="it sent"):
         messages.to_head(line)
 
 
@@ -70,16 +70,16 @@ def linked(code: str, folder: Path) -> Link:
     return Link("n", [sys.executable, "-c", code], folder / "n.log")
 
 
-def heard(link: Link) -> list[messages.ToHead]:
+def received(link: Link) -> list[messages.ToHead]:
     import select
 
     found: list[messages.ToHead] = []
     while True:
         select.select([link.source], [], [], 60)
-        said = link.hear()
-        if said is None:
+        some = link.receive()
+        if some is None:
             return found
-        found += said
+        found += some
 
 
 HELLO = "import json,sys; t=sys.stdin.readline().strip(); "
@@ -92,20 +92,20 @@ def test_banners_before_the_first_word_are_no_words(tmp_path: Path) -> None:
     foreign = SAY.replace('"token":t', '"token":"x"')
     link = linked(HELLO + noise + foreign + SAY + 'print(json.dumps({"say":"beat"}))', tmp_path)
     link.process.stdin.write(link.token.encode() + b"\n")  # type: ignore[union-attr]
-    assert [type(each) for each in heard(link)] == [Hello, Beat]
+    assert [type(each) for each in received(link)] == [Hello, Beat]
     link.close()
 
 
 def test_noise_after_the_first_word_is_a_fault(tmp_path: Path) -> None:
     link = linked(HELLO + SAY + 'print("oops")', tmp_path)
     link.process.stdin.write(link.token.encode() + b"\n")  # type: ignore[union-attr]
-    with pytest.raises(LinkProtocolError, match="it said b'oops'"):
-        heard(link)
+    with pytest.raises(LinkProtocolError, match="it sent b'oops'"):
+        received(link)
     link.close()
 
 
 def test_how_a_connection_ended(tmp_path: Path) -> None:
     link = linked("import sys; sys.exit('no route to host')", tmp_path)
-    assert heard(link) == []
+    assert received(link) == []
     assert link.end() == f"{sys.executable} ended with exit status 1: no route to host"
     link.close()

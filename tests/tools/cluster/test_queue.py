@@ -64,8 +64,8 @@ def test_a_node_that_does_not_come_is_waited_for_only_so_long() -> None:
     found = made()
     ready(found, "a")
     found.wants("a", 4)
-    found.heard("b", 20)
-    found.heard("a", 20)
+    found.seen("b", 20)
+    found.seen("a", 20)
     assert jobs(found.tick(1 + queue.SETTLE), "a") == [0, 1, 2, 3]
 
 
@@ -184,12 +184,12 @@ def test_a_node_that_is_stuck_is_lost() -> None:
     ready(found, "a")
     found.wants("a", 2)
     for now in range(5, 200, 5):
-        found.heard("a", now)
+        found.seen("a", now)
         actions = found.tick(now)
         if actions:
             break
     assert now == 105
-    assert Drop("a", "it said nothing of its cases for 104 s") in actions
+    assert Drop("a", "it sent nothing about its cases for 104 s") in actions
 
 
 NODES = ("a", "b", "c")
@@ -281,7 +281,7 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
         now += 1
         for each in found.nodes:
             if not (kind == "silent" and each == name):
-                found.heard(each, now)
+                found.seen(each, now)
         if kind == "silent":
             now += 9
         act(found.tick(now))
@@ -292,7 +292,7 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
             break
         start()
         for name, node in found.nodes.items():
-            found.heard(name, now)
+            found.seen(name, now)
             for case in list(node.leased):
                 job = node.leased[case]
                 found.began(name, job)

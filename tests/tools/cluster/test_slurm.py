@@ -17,6 +17,7 @@ from harness.tools.evidence import checks
 from harness.tools.evidence import record as evidence
 from tests import slurm_cluster
 from tests.chaos.soundness import each_seed
+from tests.tools.cluster.project import of
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,8 +43,7 @@ class Ended:
         return [finding.kind for finding in self.ledger.findings]
 
     def of(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        found = [line for line in self.lines if line["event"] == event]
-        return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
+        return of(self.lines, event, **fields)
 
 
 def played(name: str, folder: Path) -> Ended:

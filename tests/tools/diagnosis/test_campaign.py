@@ -10,7 +10,6 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
-from harness.journal.reader import JournalContents
 from harness.sim.native.faults import Injection
 from harness.tools.diagnosis.campaign import (
     RECORD,
@@ -31,8 +30,7 @@ A, B, C, D = (f"suites/streams/test_a.py::{name}" for name in "abcd")
 
 
 def ledger(*lines: build.Line) -> Ledger:
-    events = build.events(build.run(devices=["SOFT-0"]), build.collected(A, B, C, D), *lines)
-    return Ledger.from_journal(JournalContents(Path("run/journal.ndjson"), tuple(events)))
+    return build.ledger(build.run(devices=["SOFT-0"]), build.collected(A, B, C, D), *lines)
 
 
 def ended(case: str, outcome: Outcome = Outcome.PASSED, **changes: object) -> list[build.Line]:
@@ -127,7 +125,7 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
         return slow if name == "slow" else clean
 
     injections = [Injection("slow", 0.5), Injection("event_early")]
-    found = run_orders(injections, run, tmp_path, device="soft", first=True, tell=reported.append)
+    found = run_orders(injections, run, tmp_path, device="soft", first=True, log=reported.append)
     assert found.missed == ("event_early",)
     assert found.rows[0].caught_by == {A: "timeout"}
     assert ran == [
@@ -155,7 +153,7 @@ def test_a_doubtful_case_runs_again_alone_and_counts_if_it_is_red_again(tmp_path
         ran.append((name, *options, *cases))
         return runs[name]
 
-    found = run_orders([Injection("slow")], run, tmp_path, device="soft", first=first, tell=lambda _: None)
+    found = run_orders([Injection("slow")], run, tmp_path, device="soft", first=first, log=lambda _: None)
     assert found.rows[0].caught_by == {A: "failed", C: "failed"}
     assert found.rows[0].not_counted == (B,)
     assert ran[2:] == [("slow-alone", "--inject=slow", "--isolation=case", B, C)]
@@ -182,7 +180,7 @@ def test_a_run_that_ended_at_a_case_that_does_not_count_is_done_again_whole(tmp_
         ran.append((name, *options, *cases))
         return runs[name]
 
-    found = run_orders([Injection("slow")], run, tmp_path, device="soft", first=True, tell=lambda _: None)
+    found = run_orders([Injection("slow")], run, tmp_path, device="soft", first=True, log=lambda _: None)
     assert found.rows[0].caught_by == {B: "failed"}
     assert [each[0] for each in ran] == list(runs)
     assert ran[-1] == ("slow-whole", "--inject=slow")
@@ -196,7 +194,7 @@ def test_a_campaign_that_is_stopped_keeps_the_record_of_what_it_has_run(tmp_path
 
     injections = [Injection("slow"), Injection("event_early")]
     with pytest.raises(KeyboardInterrupt):
-        run_orders(injections, run, tmp_path, device="soft", first=False, tell=lambda _: None)
+        run_orders(injections, run, tmp_path, device="soft", first=False, log=lambda _: None)
     record = json.loads((tmp_path / RECORD).read_bytes())
     assert [row["fault"] for row in record["faults"]] == ["slow"]
     assert record["not_run"] == ["event_early"]
@@ -209,4 +207,4 @@ def test_cases_of_which_none_passes_catch_nothing(tmp_path: Path) -> None:
         return ledger(*ended(A, Outcome.FAILED))
 
     with pytest.raises(CampaignError, match="no case passes without a fault"):
-        run_orders([Injection("slow")], run, tmp_path, device="soft", first=False, tell=lambda _: None)
+        run_orders([Injection("slow")], run, tmp_path, device="soft", first=False, log=lambda _: None)

@@ -14,7 +14,6 @@ from harness import __version__
 from harness.core.caseid import case_seed
 from harness.core.outcome import Outcome
 from harness.journal import identity
-from harness.journal.ledger import Ledger
 from harness.reporting import junit
 from harness.tools.evidence import archive, checks, record
 from harness.tools.evidence import manifest as manifests
@@ -95,7 +94,7 @@ def journal_bytes(events: Sequence[Line]) -> bytes:
 
 def report(events: Sequence[Line], known: Mapping[str, Any] | None = None) -> bytes:
     known = environment() if known is None else known
-    return junit.serialise_junit(Ledger.from_events(build.events(*events)), known)[0]
+    return junit.serialise_junit(build.ledger(*events), known)[0]
 
 
 def run_files(events: Sequence[Line] | None = None, **more: bytes) -> Members:

@@ -225,8 +225,8 @@ TAMPERINGS: list[tuple[str, Tamper, str]] = [
     ("a shard without environment", journal(merged("1/1")), "environment.json has no facts of shard 1/1"),
     # Devices
     ("two kinds of devices", journal(edit("run", devices=[*GPUS, "cpu"])), "the run mixes kinds of devices: cuda: GPU-11111111"),
-    ("two models", lambda f: f.environment(devices=device_row(name="NVIDIA H200")), "the run mixes models of devices, so nothing is said of any one: NVIDIA H100 [9, 0]"),
-    ("a device that nobody knows", journal(edit("run", devices=["TPU-1"])), "nobody knows what kind of device TPU-1 is"),
+    ("two models", lambda f: f.environment(devices=device_row(name="NVIDIA H200")), "the run mixes models of devices, so it is evidence for none of them: NVIDIA H100 [9, 0]"),
+    ("a device that nobody knows", journal(edit("run", devices=["TPU-1"])), "the kind of device TPU-1 is unknown"),
     ("a case on a foreign device", journal(edit("finish", B, devices=["GPU-3"])), "journal line 9: something ran on device GPU-3, which is not a device of the run"),
     ("a device that the machine has not", lambda f: f.environment(devices=environment()["devices"][:1]), f"environment.json does not have device {GPUS[1]}, which the journal names"),
     ("a simulated GPU, claimed as a GPU", both(journal(everything(SIMULATED, label="simulated CUDA (no GPU)")), manifest(claim__gpu=True)), f"the archive claims a GPU, but the run was on {SIMULATED}, which is simulated CUDA (no GPU)"),

@@ -130,8 +130,8 @@ OTHER = MustPass("full.txt", "", (D,), digest_of_ids([D]))
         (Demands(green=True), "the run is not green, as --require-green demands: 1 failed (exit status 1)"),
         (Demands(gpu=True), ""),
         (Demands(lists=[LISTED]), ""),
-        (Demands(lists=[LONGER]), "must-pass list core.txt is another one: yours has 2 cases"),
-        (Demands(lists=[OTHER]), "the run was not held to must-pass list full.txt"),
+        (Demands(lists=[LONGER]), "must-pass list core.txt differs: yours has 2 cases"),
+        (Demands(lists=[OTHER]), "the run did not check must-pass list full.txt"),
     ],
 )
 def test_demands(demands: Demands, sentence: str, tmp_path: Path) -> None:

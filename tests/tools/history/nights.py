@@ -17,6 +17,7 @@ from tests.tools.matrix.runs import CASES, PASSED, Machine, lines, write
 DAY = 86_400
 #: Noon of a day, when a night begins.
 BEGIN = 1_760_011_200.0
+HOSTILE = "suites/a/test_a.py::<script>alert(1)</script>\"'&amp;\u202e"
 
 
 def run_id(night: int, host: str = "n1") -> str:
@@ -39,6 +40,16 @@ def night(
         if line["event"] == "finish" and line["case"] in (messages or {}):
             line["message"] = (messages or {})[line["case"]]
     return write(folder / head["run_id"], made, machine)
+
+
+def hostile(folder: Path) -> list[Path]:
+    """Write three runs with hostile texts: the case `HOSTILE` is red in the second one."""
+    bad = {HOSTILE: Outcome.FAILED, CASES[1]: Outcome.GATED}
+    return [
+        night(folder, 0, {HOSTILE: Outcome.PASSED}),
+        night(folder, 1, bad, messages={HOSTILE: "<img src=x onerror=alert(1)>\u202e\x1b[31m"}),
+        night(folder, 1, {HOSTILE: Outcome.PASSED}, Machine("<b>n2</b>", driver="<i>")),
+    ]
 
 
 def history(folder: Path, runs: Sequence[Path]) -> FileStore:

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import uvicorn
 
-from harness.core.outcome import Outcome
 from harness.tools.history.serve import Reader, application
 from harness.tools.history.store import FileStore
 from tests.tools.history import nights
-from tests.tools.matrix.runs import CASES, Machine
 
-HOSTILE = "suites/a/test_a.py::<script>alert(1)</script>\"'&amp;\u202e"
+HOSTILE = nights.HOSTILE
 
 
 class Server:
@@ -43,12 +41,7 @@ class Server:
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Server]:
     """Start a server of three runs: a case with hostile texts is red in the second one."""
-    bad = {HOSTILE: Outcome.FAILED, CASES[1]: Outcome.GATED}
-    runs = [
-        nights.night(folder, 0, {HOSTILE: Outcome.PASSED}),
-        nights.night(folder, 1, bad, messages={HOSTILE: "<img src=x onerror=alert(1)>\u202e\x1b[31m"}),
-        nights.night(folder, 1, {HOSTILE: Outcome.PASSED}, Machine("<b>n2</b>", driver="<i>")),
-    ]
+    runs = nights.hostile(folder)
     (runs[1] / "report.html").write_text("<!doctype html><title>the run's own page</title>")
     store = nights.history(folder, runs)
     reader = Reader(store)

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("duckdb")
 
-from harness.core.outcome import Outcome
 from harness.tools.history import site
 from harness.tools.history.answers import Answers
 from harness.tools.history.database import HistoryError
 from harness.tools.history.store import FileStore
+from tests.reporting.page.reading import Read
 from tests.tools.history import nights
-from tests.tools.matrix.runs import CASES, Machine
-
-HOSTILE = "suites/a/test_a.py::<script>alert(1)</script>\"'&amp;\u202e"
 
 
-class Page(HTMLParser):
-    """The tags of a page with their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def links(self) -> Iterator[str]:
-        yield from (attrs["href"] or "" for tag, attrs in self.tags if tag == "a")
-
-    def scripts(self) -> Iterator[str]:
-        """Yield the address of each script; "" for an inline one."""
-        yield from (attrs.get("src") or "" for tag, attrs in self.tags if tag == "script")
+def addresses(read: Read) -> Iterator[str]:
+    """Yield the addresses of links and scripts; "" for an inline script."""
+    yield from (attributes["href"] for tag, attributes in read.tags if tag == "a")
+    yield from (attributes.get("src", "") for tag, attributes in read.tags if tag == "script")
 
 
 def export(store: FileStore, out: Path) -> dict[str, str]:
@@ -49,35 +32,27 @@ def export(store: FileStore, out: Path) -> dict[str, str]:
 
 @pytest.fixture
 def pages(tmp_path: Path) -> dict[str, str]:
-    bad = {HOSTILE: Outcome.FAILED, CASES[1]: Outcome.GATED}
-    runs = [
-        nights.night(tmp_path, 0, {HOSTILE: Outcome.PASSED}),
-        nights.night(tmp_path, 1, bad, messages={HOSTILE: "<img src=x onerror=alert(1)>\u202e\x1b[31m"}),
-        nights.night(tmp_path, 1, {HOSTILE: Outcome.PASSED}, Machine("<b>n2</b>", driver="<i>")),
-    ]
-    return export(nights.history(tmp_path, runs), tmp_path / "site")
+    return export(nights.history(tmp_path, nights.hostile(tmp_path)), tmp_path / "site")
 
 
 def test_every_link_leads_to_a_page(pages: dict[str, str], tmp_path: Path) -> None:
     for name, text in pages.items():
-        page = Page(text)
-        for link in [*page.links(), *page.scripts()]:
+        for link in addresses(Read(text)):
             target = ((tmp_path / "site" / name).parent / link.partition("#")[0]).resolve()
             assert link.startswith("#") or target.is_file(), (name, link)
 
 
 def test_no_page_has_an_inline_script_a_handler_or_another_origin(pages: dict[str, str]) -> None:
     for name, text in pages.items():
-        tags = Page(text).tags
+        read = Read(text)
+        tags = read.tags
         assert not {tag for tag, _ in tags} & {"img", "iframe", "object", "embed", "form", "b", "i"}, name
         sources = [tag for tag, attrs in tags if "src" in attrs]
         assert sources == [tag for tag, _ in tags if tag == "script"], name
         assert not [attr for _, attrs in tags for attr in attrs if attr.startswith("on") or attr == "style"], name
         assert not re.search(r'(?:href|src)="(?:https?:)?//', text), name
-        (policy,) = [attrs["content"] for tag, attrs in tags if attrs.get("http-equiv") == "Content-Security-Policy"]
-        assert policy is not None
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
+        assert read.policy["default-src"] == "'none'"
+        assert "unsafe" not in str(read.policy)
         assert "\u202e" not in text
         assert "\x1b" not in text
 

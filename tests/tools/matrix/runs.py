@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.core.outcome import Outcome
-from harness.journal import journal
+from tests.journal import journals
 from tests.reporting import build
 
 CASES = ("suites/a/test_a.py::one", "suites/a/test_a.py::two", "suites/b/test_b.py::three")
@@ -70,15 +69,10 @@ def write(
     environment: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a run directory with these lines, and with the environment of a machine or the given one."""
-    folder.mkdir(parents=True)
-    text = b"".join(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n" for line in written)
-    (folder / journal.FILE_NAME).write_bytes(text + tail)
     if machine is not None:
         device = {"uuid": machine.chip, "name": machine.device, "kind": "cuda"}
         environment = {"schema": 1, "driver": machine.driver, "versions": {"torch": machine.torch}, "devices": [device]}
-    if environment is not None:
-        (folder / "environment.json").write_text(json.dumps(environment))
-    return folder
+    return journals.write_bytes(folder, b"".join(journals.encoded(written)) + tail, environment)
 
 
 def run(folder: Path, machine: Machine, outcomes: Mapping[str, Outcome] | None = None, **changes: Any) -> Path:

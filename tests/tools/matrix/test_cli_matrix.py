@@ -34,7 +34,7 @@ def test_the_summary_has_classes_holes_and_notes(tmp_path: Path) -> None:
         "ONE DEVICE (one observation): device GPU-n2 - Red in the only run with device GPU-n2, and in none of the "
         "6 other runs.",
         f"  {TWO}",
-        "  cannot be told apart from: host n2; a flake",
+        "  cannot be distinguished from: host n2; a flake",
         "  next: Run it again on device GPU-n2: it was bad only once.",
         "holes: 1 of 21 cells has no result",
         "  gated, memory: wanted >=40GiB (found 24.0GiB): 1 cell, 1 case on 1 machine",

@@ -116,8 +116,8 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = read_summary(runs.write(tmp_path / "r", written))
     assert isinstance(found, RunSummary)
-    ledger = Ledger.from_events(build.events(*written))
-    said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
+    ledger = build.ledger(*written)
+    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
     assert set(said.values()) > {Outcome.FLAKY, Outcome.LOST, Outcome.WAIVED, Outcome.NOT_RUN, Outcome.TIMEOUT}
 
@@ -162,8 +162,8 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
     with tempfile.TemporaryDirectory() as folder:
         found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
     assert isinstance(found, RunSummary)
-    said = {case: found.said[number].outcome for case, number in zip(found.ids, found.says, strict=True)}
-    ledger = Ledger.from_events(build.events(build.run(), build.collected(*CASES), *some))
+    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
+    ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
 
 
@@ -199,10 +199,10 @@ def test_every_hole_has_its_reason(tmp_path: Path) -> None:
         ("n2", TWO): (HoleKind.NOT_RUN, "the run ended, and the journal has no start of this case"),
         ("n3", ONE): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
         ("n3", THREE): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
-        ("n4", TWO): (HoleKind.DESELECTED, "options of the run left it out"),
-        ("n4", THREE): (HoleKind.OTHER_SHARD, "it is in another shard of the run, which is not here"),
+        ("n4", TWO): (HoleKind.DESELECTED, "excluded by the options of the run"),
+        ("n4", THREE): (HoleKind.OTHER_SHARD, "it is in another shard of the run, which is missing here"),
         ("n5", TWO): (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
-        ("n5", THREE): (HoleKind.DESELECTED, "options of the run left it out"),
+        ("n5", THREE): (HoleKind.DESELECTED, "excluded by the options of the run"),
     }
     assert hole(made, ONE, "n1").found == ("24.0GiB",)
     assert sum(each.cells for each in made.holes) == sum(each.holes for each in made.machines) == 11
@@ -301,7 +301,7 @@ def test_copies_and_shards_of_merged_runs_count_once(tmp_path: Path) -> None:
     assert [note.replace(str(tmp_path), "") for note in made.notes] == [
         "/first was left out: it is a copy of /copy",
         "/part was left out: it is a shard of the merged run /merged",
-        "/older began as /copy did, and its journal differs: is it an older copy? both count",
+        "/older began as /copy did, but its journal differs, so it may be an older copy: both count",
     ]
 
 
@@ -438,7 +438,7 @@ def test_an_option_that_only_red_runs_have_is_the_cause(tmp_path: Path) -> None:
     )
     assert text.apart_of(group) == f"option --inject=record_stream_ignored; {since}"
     assert group.next == (
-        "Run it again now, without --inject=launch_kills_process:0.0005,seed=4: that tells whether it is the cause."
+        "Run it again now, without --inject=launch_kills_process:0.0005,seed=4: this shows whether it is the cause."
     )
 
 
@@ -568,7 +568,7 @@ def test_findings_that_follow_from_the_whole_journal_are_listed(tmp_path: Path) 
 def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) -> None:
     with_findings(tmp_path, "n1", status=2)
     (run,) = matrix(tmp_path).runs
-    assert run.notes == ("it ended with exit status 2, and no case and no finding says why: read the output of pytest",)
+    assert run.notes == ("it ended with exit status 2, and no case or finding explains it: read the output of pytest",)
 
 
 # ---- large journals ----

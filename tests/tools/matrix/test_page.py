@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-import tomllib
-from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +16,7 @@ from harness.tools.matrix import folders, page
 from harness.tools.matrix.fleet import Fleet
 from harness.tools.matrix.reading import read_summaries
 from tests.reporting import build
+from tests.reporting.page.reading import Read, check_package_data, check_policy
 from tests.reporting.page.test_document import HOSTILE
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
@@ -36,50 +32,16 @@ def render(*given_: Path) -> str:
     return page.render_matrix(fleet.matrix()).decode("utf-8")
 
 
-class Read(HTMLParser):
-    """The tags of a page with their attributes, its scripts and styles, and its content without scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.scripts: list[tuple[dict[str, str], str]] = []
-        self.styles: list[str] = []
-        self.shown = ""
-        self._open = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given_ = {name: value or "" for name, value in attrs}
-        self.tags.append((tag, given_))
-        self.shown += " " if tag in ("br", "li", "td", "th") else ""
-        if tag in ("script", "style"):
-            self._open = tag
-        if tag == "script":
-            self.scripts.append((given_, ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._open:
-            self._open = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._open == "script":
-            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
-        elif self._open == "style":
-            self.styles.append(data)
-        else:
-            self.shown += data
-
-
 def test_without_scripts_the_page_has_classes_holes_machines_and_doubts(tmp_path: Path) -> None:
     runs.fleet(tmp_path, 6, n4=ONE, n5=ONE, n6=ONE, n2=TWO)
     runs.run(tmp_path / "n7", Machine("n7"), {ONE: Outcome.GATED}, identity={"suite files": "sha256:00"})
     runs.write(tmp_path / "n8", runs.lines(Machine("n8"), runs.PASSED)[:-1], Machine("n8"))
-    shown = " ".join(Read(render(tmp_path)).shown.split())
+    shown = Read(render(tmp_path)).shown
     for text in (
         "2 cases red somewhere",
         "8 runs on 8 machines: 2 of 3 cases are red or flaky somewhere. 1 one driver 1 one device",
         "driver 580.1 Red in all 3 runs with driver 580.1, and in none of the 4 other runs.",
-        "Cannot be told apart from: host n2; a flake.",
+        "Cannot be distinguished from: host n2; a flake.",
         "Next: Run it again on device GPU-n2: it was bad only once.",
         "suite files sha256:555555555555 7 n2, n4, n6, n1, n3, n8, n5 sha256:00 1 n7",
         "n8: it did not finish",
@@ -92,7 +54,7 @@ def test_without_scripts_the_page_has_classes_holes_machines_and_doubts(tmp_path
 def test_a_green_matrix_says_so(tmp_path: Path) -> None:
     runs.run(tmp_path / "r", Machine())
     text = render(tmp_path)
-    shown = " ".join(Read(text).shown.split())
+    shown = Read(text).shown
     assert "Green 1 run on 1 machine: none of 3 cases is red." in shown
     assert 'class="top green"' in text
     assert "What the failures have in common" not in shown
@@ -103,7 +65,7 @@ def test_the_page_lists_findings(tmp_path: Path) -> None:
     leak = build.finding("gw0-1 grew", kind="batch_leak", cases=[ONE, TWO], reproduce="pytest x")
     runs.write(tmp_path / "r", [*written[:-1], leak, build.end(exit_status=1)], Machine())
     text = render(tmp_path)
-    shown = " ".join(Read(text).shown.split())
+    shown = Read(text).shown
     assert "1 finding 1 run on 1 machine: none of 3 cases is red; 1 finding makes 1 run red." in shown
     for text_ in ("batch_leak gw0-1 grew", f"2 cases {ONE} {TWO}", "pytest x", f"1 run {tmp_path / 'r'}"):
         assert text_ in shown
@@ -163,17 +125,7 @@ def check_inert(text: str) -> None:
 
 def test_the_policy_allows_exactly_what_is_there(tmp_path: Path) -> None:
     runs.run(tmp_path / "r", Machine())
-    read = Read(render(tmp_path))
-    (policy,) = (given_["content"] for _, given_ in read.tags if given_.get("http-equiv"))
-    parts = dict(part.split(" ", 1) for part in policy.split("; "))
-    assert parts["default-src"] == "'none'"
-
-    def hashes(texts: list[str]) -> str:
-        digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-        return " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
-
-    assert parts["script-src"] == hashes([text for given_, text in read.scripts if "type" not in given_])
-    assert parts["style-src"] == hashes(read.styles)
+    check_policy(Read(render(tmp_path)))
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
@@ -191,14 +143,4 @@ def test_long_names_and_many_rows_are_cut(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_page_are_in_the_package() -> None:
-    root = Path(__file__).parents[3]
-    globs = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["harness"]
-    shipped = {path for glob in globs for path in (root / "harness").glob(glob)}
-    needed = [
-        path
-        for path in (root / "harness/tools/matrix").rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".py")
-    ]
-    assert needed
-    assert not [path for path in needed if path not in shipped]
-    assert resources.files("harness.tools.matrix").joinpath("templates", "matrix.html").is_file()
+    check_package_data("harness.tools.matrix", "matrix.html")

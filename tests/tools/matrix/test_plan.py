@@ -120,7 +120,7 @@ def test_the_device_is_that_of_the_hardware_file(tmp_path: Path) -> None:
         ("when: nightly", "when: noon", r"jobs\[0\].when: wanted 'nightly', 'weekly' or 'on-demand', found 'noon'"),
         ('"2.13"', '"2.10"', r"jobs\[0\].torch\[1\]: '2.10': expected a release from 2.11 to 2.15, such as '2.15'"),
         ('"2.13"', "2.13", r"jobs\[0\].torch\[1\]: wanted text, found 2.13: write it in quotes, '2.13'"),
-        ('"2.13"', '"2.12"', r"jobs\[0\].torch: '2.12' is there twice"),
+        ('"2.13"', '"2.12"', r"jobs\[0\].torch: '2.12' appears twice"),
         ("[nightly]", '[nightly], python: ["3.10"]', r"python\[0\]: '3.10': expected one of 3.11, 3.12, 3.13, 3.14"),
         ("[nightly]", "[nightly], shards: 0", r"jobs\[0\].shards: .*, found 0"),
         (

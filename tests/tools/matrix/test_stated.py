@@ -15,9 +15,10 @@ from harness.journal.ledger import Ledger
 from harness.journal.reader import read_run_journal
 from harness.tools import conformance
 from harness.tools.matrix.stated import RunLevel, read_levels
+from tests.reporting.page.reading import Read
 from tests.tools.matrix import runs
 from tests.tools.matrix.runs import CASES, Machine
-from tests.tools.matrix.test_page import Read, render
+from tests.tools.matrix.test_page import render
 
 
 def stating(folder: Path, machine: Machine, outcomes: dict[str, Outcome]) -> Path:
@@ -48,7 +49,7 @@ def test_the_page_has_a_table_over_devices(tmp_path: Path) -> None:
     stating(tmp_path, Machine("n1", "H100"), {CASES[0]: Outcome.FAILED})
     stating(tmp_path, Machine("n2", "A10"), {})
     runs.run(tmp_path / "n3", Machine("n3"))
-    shown = " ".join(Read(render(tmp_path)).shown.split())
+    shown = Read(render(tmp_path)).shown
     table = shown.partition("Levels of conformance 2")[2].partition("Machines 3")[0]
     assert "failed 1 of 2" in table.partition("A10")[2] or "failed 1 of 2" in table.partition("A10")[0]
     assert table.count("passed 1 of 1") == 2

@@ -66,7 +66,7 @@ def test_the_catalogue_names_suites_that_exist_and_says_what_it_breaks() -> None
         (("TypeError: wanted", "TypeError: wanted", "1"), ""),
         (
             ("1", "1", "TypeError: 'float'"),
-            "it changes no value, but is written wrongly: with it its demonstration raises TypeError: 'float'",
+            "it changes no value, but has a bug: its demonstration raises TypeError: 'float'",
         ),
     ],
 )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
-from harness.journal.reader import JournalContents
 from harness.tools.mutation.breaks import Break
 from harness.tools.mutation.campaign import CLEAN, run_mutations
 from tests.reporting import build
@@ -20,8 +18,7 @@ CASE = "suites/streams/test_pace.py::a"
 def ledger(outcome: Outcome | None, **changes: object) -> Ledger:
     """Return the ledger of a run of one case, which has not run if it has no outcome."""
     lines = [build.start(CASE), build.finish(CASE, outcome, **changes)] if outcome else []
-    events = build.events(build.run(devices=["SOFT-0"]), build.collected(CASE), *lines)
-    return Ledger.from_journal(JournalContents(Path("run/journal.ndjson"), tuple(events)))
+    return build.ledger(build.run(devices=["SOFT-0"]), build.collected(CASE), *lines)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +46,7 @@ def test_a_fault_that_occurred_and_reddened_nothing_is_missed(
         assert (name, device, tuple(cases)) == (entry.name if entry else f"{CLEAN}-soft", "soft", fault.suites)
         return with_it if entry else ledger(Outcome.PASSED)
 
-    table = run_mutations([fault], run, {}, jobs=1, tell=lambda _: None)
+    table = run_mutations([fault], run, {}, jobs=1, log=lambda _: None)
     assert table.missed == missed
     assert dict(table.unusable) == unusable
 
@@ -68,7 +65,7 @@ def test_an_error_of_the_break_itself_is_no_catch(
     broken = Break("off", "is off", ("suites/streams/test_pace.py",), apply=lambda: None, shows=lambda: 1)
     with_it = ledger(Outcome.FAILED, message=message)
     table = run_mutations(
-        [broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, tell=lambda _: None
+        [broken], lambda *to: with_it if to[3] else ledger(Outcome.PASSED), {}, jobs=1, log=lambda _: None
     )
     (row,) = table.rows
     assert (dict(row.caught_by), dict(row.stumbled)) == (caught, stumbled)

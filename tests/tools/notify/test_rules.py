@@ -85,7 +85,7 @@ def test_a_silence_covers_a_group_of_which_it_covers_all(
         ("group: abc, ", "", r"silences\[0\]: a silence needs cases or group"),
         ("until: 2031-01-31", "until: soon", r"notify\.yaml:15: silences\[0\]\.until"),
         ("repository: example/gpu", "repository: gpu", r"channels\.issues.*repository"),
-        (", password_env: MAIL_PASSWORD", "", "user_env and password_env need each other"),
+        (", password_env: MAIL_PASSWORD", "", "user_env and password_env must be given together"),
         ('smtp: "mail.example.org:587", ', "", "user_env and password_env need smtp"),
     ],
 )

@@ -14,7 +14,16 @@ pytest.importorskip("duckdb")
 from harness.core.outcome import Outcome
 from harness.tools.history.answers import Answers
 from harness.tools.notify.rules import Rules, Silence
-from harness.tools.notify.topics import Bulletin, Past, Why, bulletin, by_channel, idle_silences, unheard, why_reported
+from harness.tools.notify.topics import (
+    Bulletin,
+    Past,
+    Why,
+    bulletin,
+    by_channel,
+    idle_silences,
+    why_reported,
+    without_route,
+)
 from tests.tools.history import nights
 from tests.tools.matrix.runs import CASES
 
@@ -147,14 +156,14 @@ def test_each_channel_hears_of_its_cases(tmp_path: Path) -> None:
     routes = [{"to": ["out"]}, {"to": ["more"], "cases": CASES[1]}]
     chosen = rules(routes=routes)
     found = reported(tmp_path, [{}, OTHER], 1, routes=routes)
-    heard = {name: {topic.cases for topic in each.topics} for name, each in by_channel(found, chosen)}
-    assert heard == {"out": {(CASES[0],), (CASES[1],)}, "more": {(CASES[1],)}}
+    routed = {name: {topic.cases for topic in each.topics} for name, each in by_channel(found, chosen)}
+    assert routed == {"out": {(CASES[0],), (CASES[1],)}, "more": {(CASES[1],)}}
 
 
 def test_what_no_route_covers_is_unheard(tmp_path: Path) -> None:
     routes = [{"to": ["out"], "cases": CASES[1]}]
     found = reported(tmp_path, [{}, OTHER], 1, routes=routes)
-    assert [topic.cases for topic in unheard(found, rules(routes=routes))] == [(CASES[0],)]
+    assert [topic.cases for topic in without_route(found, rules(routes=routes))] == [(CASES[0],)]
 
 
 def test_the_owner_of_a_case_is_named(tmp_path: Path) -> None:

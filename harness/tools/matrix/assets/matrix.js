@@ -193,7 +193,7 @@
       box.append(make("p", "", make("span", `badge k-${kind}`, data.kinds[kind])));
       box.firstChild.append(" ", sureOf(sure));
       box.append(put(make("p"), text));
-      if (also) box.append(put(make("p", "apart"), `Cannot be told apart from: ${also}.`));
+      if (also) box.append(put(make("p", "apart"), `Cannot be distinguished from: ${also}.`));
       box.append(put(make("p", "next"), `Next: ${next}`));
       for (const [message, runs] of messages) box.append(put(make("p", "message"), `${message} (${counted(runs, "run")})`));
       if (reproduce) box.append(put(make("code", "name"), reproduce));

@@ -62,7 +62,7 @@ broken.edit(
 )
 broken.edit(
     "scaler_grows_too_late",
-    "The scale grows after one good step more than the interval says.",
+    "The scale grows one good step later than the interval specifies.",
     f"{_SCALER}.update",
     "self._growth_interval,",
     "self._growth_interval + 1,",
@@ -80,7 +80,7 @@ broken.edit(
 )
 broken.edit(
     "scaler_state_lacks_the_count",
-    "A state dictionary of a scaler that is loaded starts the count of good steps anew.",
+    "Loading the state dictionary of a scaler resets the count of good steps.",
     f"{_SCALER}.load_state_dict",
     'cast(int, state_dict["_growth_tracker"])',
     "0",

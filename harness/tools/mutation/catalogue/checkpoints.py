@@ -113,7 +113,7 @@ broken.edit(
 )
 broken.edit(
     "selective_checkpoint_saves_nothing",
-    "A selective checkpoint computes again what its policy says must be saved.",
+    "A selective checkpoint recomputes what its policy saves.",
     f"{_MODULE}:_CachingTorchDispatchMode.__torch_dispatch__",
     "if policy in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE) or is_compiling:",
     "if is_compiling:",
@@ -268,7 +268,7 @@ def _anomaly() -> object:
 
 
 @broken(
-    "A custom function may be differentiated twice though it says once.",
+    "A custom function that is once differentiable may be differentiated twice.",
     "suites/autograd/test_functions.py",
     "suites/autograd/test_higher_order.py",
     shows=lambda: _once(),

@@ -280,7 +280,7 @@ def reduce_goes_to_the_first_rank() -> None:
     around("reduce", make)
 
 
-@broken("reduce_scatter_single gives each rank the part of its neighbour.", _REDUCTIONS, shows=_MOVED)
+@broken("reduce_scatter_single gives each rank the part of the next rank.", _REDUCTIONS, shows=_MOVED)
 def reduce_scatter_single_shifts_the_parts() -> None:
     def make(original: Any) -> Any:
         def shifted(output: Any, given: Any, *more: Any, **named: Any) -> Any:
@@ -457,7 +457,7 @@ def get_rank_ignores_the_group() -> None:
     around("get_rank", lambda original: lambda group=None: original())
 
 
-@broken("recv says that the message is of rank 1.", _ORDER, shows=_ORDERED)
+@broken("recv reports rank 1 as the source of the message.", _ORDER, shows=_ORDERED)
 def recv_names_another_sender() -> None:
     def make(original: Any) -> Any:
         def recv(*more: Any, **named: Any) -> int:

@@ -13,7 +13,7 @@ _on_cuda = functools.partial(broken, device="simcuda")
 
 
 @_on_cuda(
-    "An event is done as soon as it is asked.",
+    "An event is complete at the first query.",
     "suites/streams/test_cuda_events.py",
     "suites/streams/test_events.py",
     shows=lambda: _event(),

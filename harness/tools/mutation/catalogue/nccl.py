@@ -320,7 +320,7 @@ def abort_ends_nothing() -> None:
     replace(module, "_abort_process_group", lambda original: lambda *_, **__: None)
 
 
-@_on_cuda("get_buffer has the own memory of a rank, whichever it asks for.", _SYMMETRIC, shows=_ADDRESSED)
+@_on_cuda("get_buffer returns a rank's own memory for every rank that is requested.", _SYMMETRIC, shows=_ADDRESSED)
 def symmetric_memory_is_not_shared() -> None:
     from torch._C import _distributed_c10d as module
 
@@ -369,7 +369,7 @@ for _fault, _breaks, *_cases in (
     ("collective_early", "A collective reads its input when it is called.", _ORDERED, _COALESCED),
     ("broadcast_stale", "A broadcast gives what the one before it gave.", f"{_MOVES}[broadcast-2]", _LARGE),
     ("ranks_out_of_order", "What all ranks give is in another order.", f"{_MOVES}[all_gather_single-2]", _FREED),
-    ("async_error_untold", "A communicator that has failed says that all is well.", _FAILED),
+    ("async_error_untold", "A failed communicator reports no error.", _FAILED),
     ("abort_hangs", "An abort never returns.", f"{_ABORTS}[late]"),
     ("rank_slow", "The last rank needs a second more for each collective.", f"{_PACED}[2]"),
     ("rank_hangs", "The last rank never gets through a collective.", f"{_PACED}[2]"),

@@ -84,7 +84,7 @@ broken.kernel(
 )
 broken.kernel(
     "foreach_in_place_writes_one_element_too_many",
-    "A list times a number, in place, writes one element beside a tensor whose address is not aligned.",
+    "An in-place product of a list and a number writes one element beside a tensor whose address is not aligned.",
     _FOREACH,
     "_foreach_mul_.Scalar",
     _and_beside,

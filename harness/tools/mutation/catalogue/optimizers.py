@@ -415,7 +415,7 @@ def _removed() -> object:
 
 
 @broken(
-    "L-BFGS calls the closure more often than `max_eval` says.",
+    "L-BFGS calls the closure more often than `max_eval` allows.",
     "suites/optimizers/test_others.py",
     shows=lambda: _evaluated(),
 )

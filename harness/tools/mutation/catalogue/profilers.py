@@ -58,7 +58,7 @@ def events_share_a_sequence_number() -> None:
     _fields().sequence_number = property(lambda self: 7)
 
 
-@broken("An allocation in a profile tells no size.", _MEMORY, shows=lambda: _allocations())
+@broken("An allocation in a profile has no size.", _MEMORY, shows=lambda: _allocations())
 def allocations_have_no_size() -> None:
     from torch._C import _profiler
 
@@ -140,7 +140,9 @@ def _scheduled() -> object:
     return [str(plan(step)) for step in range(5)]
 
 
-@broken("A schedule skips one step more at first than it is told to.", _STATE, _EXPORT, shows=lambda: _skipped())
+@broken(
+    "A schedule skips one step more at first than `skip_first` specifies.", _STATE, _EXPORT, shows=lambda: _skipped()
+)
 def schedules_skip_one_more() -> None:
     import torch
     from torch.profiler import profiler

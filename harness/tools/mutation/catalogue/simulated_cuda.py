@@ -78,7 +78,7 @@ def _nested() -> object:
 
 
 @_on_cuda(
-    "A graph that is to share a pool has memory of its own, and tells the pool's id.",
+    "A graph that should share a pool has its own memory, and reports the pool's id.",
     _GRAPH_POOLS,
     shows=lambda: _sharing(),
 )
@@ -337,7 +337,7 @@ def _hooked() -> object:
 
 
 @_on_cuda(
-    "Whether a captured step is capturable is asked of the last group alone.",
+    "Only the last group decides whether a captured step is capturable.",
     "suites/optimizers/test_graphs.py",
     shows=lambda: _captured_step(),
 )

@@ -72,11 +72,11 @@ def _filtered() -> object:
 #: Name, sentence, function, text, replacement, demonstration, suite.
 _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
     (
-        "summary_counts_allocated_as_reserved", "A summary tells what was asked for as what is reserved.", "segsum",
+        "summary_counts_allocated_as_reserved", "A summary reports requested memory as reserved.", "segsum",
         '{Bytes(total_reserved)}\\n', '{Bytes(total_allocated)}\\n', _summary, _SUMMARIES,
     ),
     (
-        "summary_forgets_rounding", "A summary tells what rounding loses as free memory outside of blocks.", "segsum",
+        "summary_forgets_rounding", "A summary reports memory lost to rounding as free outside of blocks.", "segsum",
         "_report_free(free_external, free_internal)", "_report_free(free_external + free_internal, 0)",
         _summary, _SUMMARIES,
     ),
@@ -103,19 +103,19 @@ _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
         _summary, _SUMMARIES,
     ),
     (
-        "sizes_are_in_thousands", "Sizes are told in units of a thousand.", "_format_size", "1024.0", "1000.0",
+        "sizes_are_in_thousands", "Sizes are in units of a thousand.", "_format_size", "1024.0", "1000.0",
         _summary, _SUMMARIES,
     ),
     (
-        "trace_names_places_by_address", "A trace tells the address of an allocation and not its place.", "trace",
+        "trace_names_places_by_address", "A trace has the address of an allocation instead of its place.", "trace",
         "offset = addr - seg_addr", "offset = addr", _trace, _SUMMARIES,
     ),
     (
-        "trace_counts_no_frees", "A trace does not tell that a free has completed.", "trace",
+        "trace_counts_no_frees", "A trace does not record that a free has completed.", "trace",
         'out.write(f"# free completed for {name} {Bytes(size)}\\n")', "pass", _trace, _SUMMARIES,
     ),
     (
-        "trace_swaps_requested_and_free", "A trace tells what was free as what was requested.", "trace",
+        "trace_swaps_requested_and_free", "A trace records free memory as requested memory.", "trace",
         '{Bytes(size)} requested, {Bytes(free)} free', '{Bytes(free)} requested, {Bytes(size)} free',
         _trace, _SUMMARIES,
     ),
@@ -129,7 +129,7 @@ _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
         _trace, _SUMMARIES,
     ),
     (
-        "trace_skips_segment_frees", "A trace does not tell that a segment is given back.", "trace",
+        "trace_skips_segment_frees", "A trace does not record that a segment is released.", "trace",
         'out.write(f"cudaFree({name}) # {Bytes(size)}\\n")', "pass", _trace, _SUMMARIES,
     ),
     (
@@ -137,7 +137,7 @@ _EDITS: tuple[tuple[str, str, str, str, str, Any, str], ...] = (
         "if gaps:", "if False:", _flames, _FLAMES,
     ),
     (
-        "flames_forget_the_state", "A flame graph tells every block as allocated.", "_write_blocks",
+        "flames_forget_the_state", "A flame graph shows every block as allocated.", "_write_blocks",
         "{b['state']};{frames_fragment(frames)}", "active_allocated;{frames_fragment(frames)}", _flames, _FLAMES,
     ),
     (
@@ -184,7 +184,7 @@ broken.edit(
     "if not enabled:", "if not enabled or info['generation'] != 2:", _CYCLES, shows=lambda: _seen_young(),
 )  # fmt: skip
 broken.edit(
-    "cycles_have_no_labels", "The drawing of a cycle does not say by what objects refer to each other.",
+    "cycles_have_no_labels", "The drawing of a cycle does not name the attributes that refer to objects.",
     f"{_OF_CYCLES}:to_dot", "escape(label)", 'escape("")', _CYCLES, shows=lambda: _drawn(),
 )  # fmt: skip
 broken.edit(

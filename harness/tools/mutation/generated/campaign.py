@@ -96,7 +96,7 @@ def _files_of(cases: Iterable[str]) -> list[Path]:
     return sorted(files)
 
 
-def record_cases(settings: Settings, folder: Path, tell: Callable[[str], object]) -> None:
+def record_cases(settings: Settings, folder: Path, log: Callable[[str], object]) -> None:
     """Run the cases once, and record the lines that they run. Raise GenerateError or CampaignError."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = folder / "lines"
@@ -105,11 +105,11 @@ def record_cases(settings: Settings, folder: Path, tell: Callable[[str], object]
         file.unlink()
     value = json.dumps([str(lines), str(package_root(settings.patterns)), list(settings.patterns)])
     runner = runs.Runs(settings.cases, (*settings.options, "--leak-check=off"), folder, settings.device)
-    tell(f"recording which lines the cases run: {folder}")
+    log(f"recording which lines the cases run: {folder}")
     _remove(folder / "run")
     ledger = runner.run("run", "-p", "harness.tools.mutation.generated.recording", variables={VARIABLE: value})
     tally = runs.tally_cases(ledger)
-    tell(f"recorded: {len(tally.passed)} passed, {len(tally.wrong)} red")
+    log(f"recorded: {len(tally.passed)} passed, {len(tally.wrong)} red")
     (folder / COMPLETE).write_text("", encoding="ascii")
 
 

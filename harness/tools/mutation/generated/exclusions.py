@@ -88,7 +88,7 @@ RULES = (
         "conditions about the system, ROCm, scripting and other devices, with what they guard",
         _is_platform,
     ),
-    Rule("texts", "documentation and texts that are put together", _is_text),
+    Rule("texts", "documentation and formatted texts", _is_text),
     Rule("debugging", "`__repr__`, `__str__`, `__del__`, functions named for debugging or warnings", _is_named_debug),
     Rule(
         "assertions",
@@ -101,7 +101,7 @@ RULES = (
         lambda node, _: isinstance(node, cst.Del) and isinstance(node.target, cst.Name),
     ),
     Rule("names", "imports, `global`, `nonlocal`", _has_type(cst.Import, cst.ImportFrom, cst.Global, cst.Nonlocal)),
-    Rule("decorators", "what decorates a function", _has_type(cst.Decorator)),
+    Rule("decorators", "decorators of functions", _has_type(cst.Decorator)),
 )
 
 

@@ -131,7 +131,7 @@ def _run(
     writer: int,
     folder: str,
 ) -> NoReturn:
-    def tell(word: str, value: str = "", more: str = "") -> None:
+    def send(word: str, value: str = "", more: str = "") -> None:
         os.write(writer, json.dumps([word, value, more[:500]]).encode("ascii") + b"\n")
 
     os.environ["TMPDIR"] = folder
@@ -143,11 +143,11 @@ def _run(
     become.renew_thread_pool()
     enter()
     if why := change():
-        tell("unfit", why)
+        send("unfit", why)
         os._exit(0)
     mistakes = 0
     for place, case in enumerate(cases):
-        tell("begin", case)
+        send("begin", case)
         item = collected.items[case]
         following = collected.items[cases[place + 1]] if place + 1 < len(cases) else None
         text = _case(collected, backend, item, following)
@@ -157,13 +157,13 @@ def _run(
             continue
         if is_mistake(text):
             mistakes += 1
-            tell("mistake", case, text)
+            send("mistake", case, text)
             if mistakes >= MISTAKES:
                 break
         else:
-            tell("red", case, text)
+            send("red", case, text)
             os._exit(0)
-    tell("end")
+    send("end")
     os._exit(0)
 
 

@@ -106,7 +106,7 @@ class _Walk(cst.CSTVisitor):
         if isinstance(node, cst.If | cst.IfExp | cst.While):
             self._tests.add(id(node.test))
         for operator in operators.OPERATORS:
-            if isinstance(node, operator.types) and not self._is_told(node, operator.name):
+            if isinstance(node, operator.types) and not self._is_excluded(node, operator.name):
                 for target, new in operator.changes(node):
                     self._add(operator.name, target, new)
         if isinstance(node, cst.Assign | cst.AnnAssign):
@@ -114,7 +114,7 @@ class _Walk(cst.CSTVisitor):
         elif isinstance(node, cst.Try) and node.finalbody is not None:
             self._skip_finally(node, node.finalbody)
 
-    def _is_told(self, node: cst.CSTNode, operator: str) -> bool:
+    def _is_excluded(self, node: cst.CSTNode, operator: str) -> bool:
         """Return whether another operator makes the same change, or the change is in the text of an exception."""
         if self._raises and not isinstance(node, cst.Raise):
             return True

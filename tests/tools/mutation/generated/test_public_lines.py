@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.tools.mutation.generated.public_lines import format_ranges, reach_of
-from tests.cli.test_cli import harness
+from tests.cli.commands import harness
 
 SOURCE = """\
 LIMIT = 3

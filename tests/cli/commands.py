@@ -1,0 +1,28 @@
+"""Commands of `harness` in their own process, and their errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.warm import client
+
+ROOT = Path(__file__).parents[2]
+
+
+def harness(
+    *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``harness`` with these arguments, without colours and with wide tables."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})}
+    return client.run(["-m", "harness.cli", *arguments], cwd, variables)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the one-line message of an expected error."""
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert "Traceback (most recent call last)" not in done.stderr
+    return done.stderr.splitlines()[-1]
