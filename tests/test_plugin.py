@@ -106,7 +106,7 @@ def test_a_run_directory_is_not_used_twice(project: pytest.Pytester) -> None:
     before = (project.path / "here" / "journal.ndjson").read_bytes()
     result = _run(project, "suites", "--results-dir=here")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["*--results-dir='here' holds a run already*"])
+    result.stderr.fnmatch_lines(["*--results-dir='here' already contains a run*"])
     assert (project.path / "here" / "journal.ndjson").read_bytes() == before
 
 

@@ -62,7 +62,7 @@ class ControllerHooks:
         if reporter is not None:
             with contextlib.suppress(RuntimeError, OSError), self._signs.printing():
                 reporter.ensure_newline()
-                reporter.write_line(f"harness: {text}. To go on later: the same command with {self._resume}")
+                reporter.write_line(f"harness: {text}. To resume: repeat the command with {self._resume}")
 
     @property
     def _resume(self) -> str:

@@ -44,7 +44,7 @@ def isolation_of(config: pytest.Config, settings: Mapping[str, Any]) -> tuple[st
         isolation = "none"
     why = f", which {aside} switches off" if aside else ""
     if isolation == "none" and settings["resume"] is not None:
-        raise pytest.UsageError(f"--resume goes on with cases in processes of their own: it needs isolation{why}")
+        raise pytest.UsageError(f"--resume continues cases in their own processes, so it needs isolation{why}")
     if isolation == "none" and settings["verify"]:
         raise pytest.UsageError(f"--verify runs cases in fresh processes: it needs isolation{why}")
     return isolation, aside

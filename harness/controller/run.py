@@ -565,7 +565,7 @@ class Run:
         run_dir = (base / wanted if wanted is not None else base / "results" / run_id).resolve()
         if (run_dir / journals.FILE_NAME).exists():
             raise pytest.UsageError(
-                f"--results-dir={str(wanted)!r} holds a run already: name another folder, or continue that run with "
+                f"--results-dir={str(wanted)!r} already contains a run: name another folder, or continue that run with "
                 f"--resume={wanted}"
             )
         try:

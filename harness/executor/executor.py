@@ -213,7 +213,7 @@ class Executor:
         self._session.begin()
         done: Message = {"op": "done", **self._protocol(item, message), **self._session.news().fields}
         for name in late_marks(item, item.own_markers[marks:]):
-            text = f"the mark {name!r} was added while the case ran: too late, since it is read before the case begins"
+            text = f"the mark {name!r} was added while the case ran, too late: marks are read before the case begins"
             self._on_warning(make_late_warning(text, item), "runtest")
         problems: list[StateProblem] = []
         try:

@@ -44,8 +44,8 @@ class FactDifference:
 
     @property
     def against(self) -> str:
-        """The difference to most runs as text, for example ``torch is '2.13.0', that of most is '2.12.0'``."""
-        return f"{self.name} is {_quoted(self.second)}, that of most is {_quoted(self.first)}"
+        """The difference to most runs as text, for example ``torch is '2.13.0' here and '2.12.0' in most others``."""
+        return f"{self.name} is {_quoted(self.second)} here and {_quoted(self.first)} in most others"
 
 
 def run_identity(

@@ -284,11 +284,11 @@ def write_merged_run(
 ) -> JournalContents:
     """Write journal and environment of the merged run. `environments`: environment.json of each shard, by its text.
 
-    Raise MergeError if `out` holds a run already, WriteError if it cannot be written.
+    Raise MergeError if `out` already contains a run, WriteError if it cannot be written.
     """
     path = out / journal.FILE_NAME
     if path.exists():
-        raise MergeError(f"{str(out)!r} holds a run already: name another folder")
+        raise MergeError(f"{str(out)!r} already contains a run: name another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -187,7 +187,7 @@ def _lost_message(starts: Sequence[Start], finishes: Sequence[Finish], ended: Ca
 def _flaky_message(finishes: Sequence[Finish]) -> str:
     for finish in finishes:
         if finish.outcome.is_red and not finish.final:
-            how = "at first, passed when tried again" if finish.alone else "after other cases, passed alone"
+            how = "at first, passed on retry" if finish.alone else "after other cases, passed alone"
             return f"{finish.outcome} {how}: {_message(finish)}"
     return "broke after other cases, passed alone"
 

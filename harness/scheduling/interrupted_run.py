@@ -51,7 +51,7 @@ class InterruptedRun:
         if settings["results_dir"] is not None and (base / settings["results_dir"]) != base / wanted:
             raise pytest.UsageError(
                 f"--resume={str(wanted)!r} and --results-dir={str(settings['results_dir'])!r}: "
-                "a resumed run goes on in its own run directory, so leave out --results-dir"
+                "a resumed run continues in its own run directory, so leave out --results-dir"
             )
         try:
             return cls((base / wanted).resolve(), force=settings["force_resume"])

@@ -135,7 +135,7 @@ class ZygoteLinks:
             raise ZygoteUnfitError(str(error)) from None
         link.close()
         raise ZygoteUnfitError(
-            "a zygote that was started again found other cases, or another order, than the first zygote of the run; "
+            "a restarted zygote found other cases, or another order, than the first zygote of the run; "
             "make the collection independent of the time, of random numbers and of files that change"
         )
 

@@ -101,7 +101,7 @@ def write(wanted: Wanted, out: Path) -> ImportedResult:
     label = _checked(wanted.device, "--device") if wanted.device else ""
     path = out / journal.FILE_NAME
     if path.exists():
-        raise ImportingError(f"{str(out)!r} holds a run already: name another folder")
+        raise ImportingError(f"{str(out)!r} already contains a run: name another folder")
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
         reading = _Found(tool, label, spool)
         for file in wanted.files:

@@ -66,7 +66,7 @@ def test_bad_input(project: Project, tmp_path: Path) -> None:
 def test_another_tree_seed_or_torch(project: Project) -> None:
     first, second = shard(project, 1), shard(project, 2, "--seed=4")
     status, (line,) = merge(project, first.run_dir, second.run_dir)
-    assert (status, line.partition("is not like the others: ")[2]) == (1, "--seed is '4', that of most is '3'")
+    assert (status, line.partition("is not like the others: ")[2]) == (1, "--seed is '4' here and '3' in most others")
     lines = second.lines
     lines[0] |= {"seed": 3, "identity": {**lines[0]["identity"], "torch": "1.0"}}
     (second.run_dir / "journal.ndjson").write_text(
@@ -75,7 +75,7 @@ def test_another_tree_seed_or_torch(project: Project) -> None:
     status, (line,) = merge(project, first.run_dir, second.run_dir)
     assert status == 1
     assert "shard 2/2 (" in line
-    assert "is not like the others: torch is '1.0', that of most is " in line
+    assert "is not like the others: torch is '1.0' here and " in line
     project.write("suites/some/helper.py", "NEW = 1\n")
     status, (line,) = merge(project, first.run_dir, shard(project, 2).run_dir)
     assert status == 1

@@ -76,7 +76,7 @@ EXPECTED = {
     "test_passes": "passed",
     "test_passes_at_last": {
         "batch": "flaky: failed after other cases, passed alone: assert 1 >= 2",
-        "case": "flaky: failed at first, passed when tried again: assert 1 >= 2",
+        "case": "flaky: failed at first, passed on retry: assert 1 >= 2",
     },
     "test_never": "failed: assert 1 == 2",
     "test_between": "passed",

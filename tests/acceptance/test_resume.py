@@ -269,11 +269,11 @@ def test_a_run_that_is_resumed_by_force_says_so(project: Project, begun: list[Ru
         (["--resume=nothing"], "--resume='nothing': there is no journal at "),
         (["--resume=suites"], "--resume='suites': there is no journal at "),
         (["--resume=empty"], "--resume='empty': the run ended before it had collected its cases: start it again"),
-        (["--resume=empty", "--results-dir=other"], "a resumed run goes on in its own run directory"),
+        (["--resume=empty", "--results-dir=other"], "a resumed run continues in its own run directory"),
         (["--force-resume"], "--force-resume needs --resume=DIR"),
         (
             ["--resume=empty", "--isolation=none"],
-            "--resume goes on with cases in processes of their own: it needs isol",
+            "--resume continues cases in their own processes, so it needs isol",
         ),
         (["--only=failed"], "--only=failed needs --from=DIR"),
         (["--from=nothing", "--only=failed"], "--from='nothing': there is no journal at "),

@@ -102,7 +102,7 @@ def test_what_has_no_effect_is_said(make_project: MakeProject) -> None:
         "test_dependant": "skipped",
     }
     for name in ("timeout", "requires"):
-        assert f"the mark '{name}' was added while the case ran: too late" in result.terminal
+        assert f"the mark '{name}' was added while the case ran, too late" in result.terminal
     assert (
         "test_dependant was skipped in executor main-e3: results that it depends on may have ended" in result.terminal
     )

@@ -55,7 +55,10 @@ def test_merged_shards_equal_the_whole_run(make_project: MakeProject, spread: st
     assert len(list(merged.junit.iter("testcase"))) == len(whole.verdicts)
     assert len(json.loads((merged.run_dir / "environment.json").read_text())["shards"]) == COUNT
     assert command(project, "report", str(merged.run_dir))[0] == 1
-    assert merge(project, parts)[:2] == (4, f"harness: '{merged.run_dir}' holds a run already: name another folder\n")
+    assert merge(project, parts)[:2] == (
+        4,
+        f"harness: '{merged.run_dir}' already contains a run: name another folder\n",
+    )
 
 
 @pytest.mark.nightly

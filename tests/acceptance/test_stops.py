@@ -92,7 +92,7 @@ def check_stopped(result: Result, by: signal.Signals, waits: str = "not_run") ->
     assert (stopped["event"], stopped["by"]) == ("stopped", by.name)
     assert (end["event"], end["exit_status"]) == ("end", 2)
     assert "cases: " in result.terminal
-    hint = f"    to run the rest: the same command with --resume {result.run_dir}\n"
+    hint = f"    to run the rest, repeat the command with --resume {result.run_dir}\n"
     assert (hint in result.terminal) is ("not_run" in verdicts.values())
     compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
     assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
@@ -163,7 +163,7 @@ def test_a_second_signal_is_handling_at_once(project: Project, start: Start, spr
     interrupt(running)
     running.wait_for(lambda: any(stop_requests(project)), "the first request")
     said = "harness: SIGINT: no further case begins, and the cases that run have 100000 s to end; a second signal ends"
-    resume = f"To go on later: the same command with --resume {running.run_dir}\n"
+    resume = f"To resume: repeat the command with --resume {running.run_dir}\n"
     running.wait_for(lambda: said in running.terminal() and resume in running.terminal(), "what the signal does")
     interrupt(running)
     result = running.result()

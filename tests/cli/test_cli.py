@@ -238,7 +238,7 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         f"    {command}",
         "NOT_RUN 1 case, the first c.py::c - the run ended, and the journal has no start of this case",
     ]
-    assert lines[6] == f"    to run the rest: the same command with --resume {run_dir}"
+    assert lines[6] == f"    to run the rest, repeat the command with --resume {run_dir}"
     assert lines[7].startswith("FINDING damaged_journal: the journal has 1 unreadable lines (line 8)")
     assert lines[8:10] == [
         "isolation: 1 executor started in 0.25 s, 0 restarts, 0 retries",

@@ -163,7 +163,7 @@ def test_what_did_not_run_says_what_stopped_the_run() -> None:
                 build.finish(A, attempt=2, alone=True),
             ],
             Outcome.FLAKY,
-            "failed at first, passed when tried again: first",
+            "failed at first, passed on retry: first",
             1,
             id="tried again",
         ),

@@ -86,13 +86,13 @@ ELSE = [*IDS, "suites/b/test_b.py::test_b"]
         ([shard(1), shard(2, count=4)], ["shard 2/4 ('r2') is one of 4 shards, but shard 1/3 ('r1') is one of 3"]),
         (
             [shard(1, identity=OTHER), shard(2), shard(3)],
-            ["shard 1/3 ('r1') is not like the others: torch is '2.13.0', that of most is '2.12.0'"],
+            ["shard 1/3 ('r1') is not like the others: torch is '2.13.0' here and '2.12.0' in most others"],
         ),
         ([shard(1), shard(2), shard(3, identity=TREE)], ["shard 3/3 ('r3') is not like the others: suite files is"]),
         ([shard(1), shard(2, seed=8), shard(3)], ["shard 2/3 ('r2') is not like the others: --seed is '8'"]),
         (
             [shard(1), shard(2, settings={"repeat": 3}), shard(3)],
-            ["shard 2/3 ('r2') is not like the others: --repeat is '3', that of most is not set"],
+            ["shard 2/3 ('r2') is not like the others: --repeat is '3' here and not set in most others"],
         ),
         (
             [shard(1), shard(2), shard(3, selected=ELSE)],
@@ -202,7 +202,7 @@ def test_what_is_written_is_a_journal_that_says_the_same(tmp_path: Path) -> None
     assert isinstance(contents.events[0], RunStarted)
     assert isinstance(contents.events[-1], End)
     assert '"uuid": "b"' in (tmp_path / "out" / "environment.json").read_text()
-    with pytest.raises(MergeError, match="holds a run already: name another folder"):
+    with pytest.raises(MergeError, match="already contains a run: name another folder"):
         merge.write_merged_run(tmp_path / "out", events, {})
 
 

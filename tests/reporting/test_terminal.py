@@ -33,7 +33,7 @@ def test_other_words_of_the_last_line_are_named(outcomes: list[Outcome], words: 
 
 def test_cases_that_did_not_run_come_with_the_way_to_run_them() -> None:
     lines = summary(build.finish("suites/a.py::t"), build.finish("suites/a.py::u", Outcome.NOT_RUN, message="why"))
-    assert "    to run the rest: the same command with --resume 'a folder'" in lines
+    assert "    to run the rest, repeat the command with --resume 'a folder'" in lines
     assert not [line for line in summary(build.finish("suites/a.py::t")) if "--resume" in line]
 
 

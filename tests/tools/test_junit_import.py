@@ -135,7 +135,7 @@ def test_a_name_that_cannot_be_used(tool: str, device: str, text: str, gtest: Pa
 def test_a_folder_with_a_run_is_left_alone(gtest: Path, tmp_path: Path) -> None:
     junit_import.write(wanted(gtest), tmp_path / "run")
     before = (tmp_path / "run" / journal.FILE_NAME).read_bytes()
-    with pytest.raises(ImportingError, match="holds a run already: name another folder"):
+    with pytest.raises(ImportingError, match="already contains a run: name another folder"):
         junit_import.write(wanted(gtest), tmp_path / "run")
     assert (tmp_path / "run" / journal.FILE_NAME).read_bytes() == before
 

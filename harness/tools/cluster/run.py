@@ -130,7 +130,7 @@ def _run_dir(options: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
     has_run = (run_dir / journal.FILE_NAME).exists()
     if options.resume is None and has_run:
         raise ClusterError(
-            f"--results-dir={str(wanted)!r} holds a run already: name another folder, or continue that run with "
+            f"--results-dir={str(wanted)!r} already contains a run: name another folder, or continue that run with "
             f"--resume {wanted}"
         )
     if options.resume is not None and not has_run:

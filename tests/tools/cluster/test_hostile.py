@@ -75,7 +75,7 @@ def test_a_node_with_another_torch_takes_no_part(tmp_path: Path) -> None:
     ended = Ended(tmp_path / "run", "", "", "other")
     assert [finding.kind for finding in ended.ledger.findings] == ["unlike_node"]
     assert "node n2 is excluded" in ended.ledger.findings[0].message
-    assert "torch is '1', that of most is '2'" in ended.ledger.findings[0].message
+    assert "torch is '1' here and '2' in most others" in ended.ledger.findings[0].message
     assert {host for host, _ in ended.whose().values()} == {"n0", "n1"}
 
 

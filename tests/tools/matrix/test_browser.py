@@ -92,7 +92,7 @@ def test_filters_are_kept_in_the_address(browser: Browser, path: Path) -> None:
         expect(page.locator("#hits")).to_have_text("1 of 254 cases")
         assert rows(page) == ["test_disk"]
         page.get_by_label("Text in name").fill("nothing like it")
-        expect(page.locator("#grid")).to_have_text("No case fits. Clear a filter, or show all cases.")
+        expect(page.locator("#grid")).to_have_text("No case matches. Clear a filter, or show all cases.")
         assert (seen.requests, seen.errors) == ([], [])
     with opened(browser, path, address) as (page, seen):
         assert rows(page) == ["test_order"]

@@ -109,7 +109,7 @@
       return state.case === each.name ? [row, panelOf(each)] : [row];
     }));
     if (!part.length) {
-      const cell = make("td", "", "No case fits. Clear a filter.");
+      const cell = make("td", "", "No case matches. Clear a filter.");
       cell.colSpan = 4;
       rows.append(make("tr", "panel", cell));
     }

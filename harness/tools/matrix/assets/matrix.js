@@ -235,7 +235,7 @@
       }
     }
     const { scrollLeft, scrollTop } = grid;
-    grid.replaceChildren(hits.length ? table : make("p", "empty", "No case fits. Clear a filter, or show all cases."));
+    grid.replaceChildren(hits.length ? table : make("p", "empty", "No case matches. Clear a filter, or show all cases."));
     stick(table);
     Object.assign(grid, { scrollLeft, scrollTop });
     const text = hits.length === cases.length ? counted(cases.length, "case") : `${hits.length.toLocaleString("en")} of ${counted(cases.length, "case")}`;
