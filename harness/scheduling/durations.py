@@ -75,8 +75,7 @@ class Durations:
         seconds = self.history.seconds
         if self.given and ids and not any(case in seconds for case in ids):
             self.remarks.append(
-                f"--history={self._names}: none of its {len(seconds)} cases is in this run: it comes from another source"
-                " tree"
+                f"--history={self._names}: none of its {len(seconds)} cases is in this run: it comes from another tree"
             )
         return self.history.expected(ids, limits, limit)
 

@@ -135,5 +135,5 @@ def test_a_history_of_another_tree(project: Project) -> None:
     project.write("suites/some/test_some.py", "def test_new(): pass\n\ndef test_newer(): pass\n")
     result = project.run("-n2", f"--history={other.run_dir.name}")
     assert result.status == 0
-    words = f"--history='{other.run_dir.name}': none of its 1 cases is in this run: it comes from another source tree"
+    words = f"--history='{other.run_dir.name}': none of its 1 cases is in this run: it comes from another tree"
     assert words in result.terminal, result.tail()

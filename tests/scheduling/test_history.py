@@ -145,7 +145,7 @@ def test_of_several_runs_the_median_counts(tmp_path: Path) -> None:
     assert found.remarks == []
     assert found.expected(["x.py::x"], {}, 300.0) == [2.0]
     assert [line.partition("': ")[2] for line in found.remarks] == [
-        "none of its 1 cases is in this run: it comes from another source tree"
+        "none of its 1 cases is in this run: it comes from another tree"
     ]
 
 
