@@ -299,7 +299,8 @@ def test_verify(make_project: MakeProject, mode: str, spread: str) -> None:
     assert not wrong, result.tail()
     assert result.status == 1
     pids = project.probe("good")
-    assert len(pids) == 6
+    runs = [line for line in result.lines if line.get("case") == "suites/new/test_new.py::test_good"]
+    assert len(pids) == 6, runs
     assert len(set(pids[:3])) == 1
     assert len(set(pids)) == 4
     assert "VERIFIED suites/new/test_new.py::test_good - verified: passed 6 times, the slowest in " in result.terminal

@@ -128,7 +128,7 @@ def test_the_statement_of_a_run(tmp_path: Path) -> None:
     kept.write_text(kept.read_text().replace('"passed": 1', '"passed": 2'))
     status, said = command(project, "package", str(result.run_dir), "--out=forged.zip")
     assert status == 1
-    assert "conformance.json does not follow from the journal: levels is another one" in said
+    assert "conformance.json does not follow from the journal: levels differs" in said
 
 
 def a_ledger(folder: Path) -> Ledger:

@@ -20,7 +20,7 @@ EXPECTED = {
     "test_exits": "crashed: rank 0 of 2 ended with exit status 3 before its body returned",
     "test_sys_exit": "failed: rank 0 of 2 raised SystemExit: 3",
     "test_hangs": "timeout: rank 1 of 2 did not end within 1 s: test_ranks.py:",
-    "test_hangs_until_the_limit_of_the_case": "timeout: rank 1 of 2 did not end within 1",
+    "test_hangs_until_the_limit_of_the_case": "timeout: rank 1 of 2 did not end within",
     "test_stopped": "timeout: rank 0 of 2 did not end within 1 s: it is stopped by a signal",
     "test_leaves_a_process": "leaked: rank 1 of 2 left a process running",
     "test_leaves_a_daemon": "leaked: left a child process running",
