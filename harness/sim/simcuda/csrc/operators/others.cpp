@@ -134,11 +134,6 @@ at::Tensor& masked_fill_(at::Tensor& self, const at::Tensor& mask, const at::Ten
   return self.masked_fill_(mask, value.item());
 }
 
-// torch has one kernel for all devices. It calls the kernel for dense or for sparse gradients through the dispatcher.
-void embedding_bag_backward(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-}
-
 }  // namespace
 
 void add_others(Registrar& registrar) {
@@ -161,8 +156,8 @@ void add_others(Registrar& registrar) {
   bags.body = embedding_bag;
   registrar.launched("_embedding_bag", bags, How::own);
   registrar.launched("_embedding_bag_forward_only", bags, How::own);
-  registrar.boxed("_embedding_bag_backward", torch::CppFunction::makeFromBoxedFunction<&embedding_bag_backward>(),
-                  How::composite);
+  // torch has one kernel for all devices. It calls the kernel for dense or for sparse gradients through the dispatcher.
+  registrar.composite("_embedding_bag_backward");
   registrar.boxed("triu_indices", torch::CppFunction::makeFromBoxedFunction<&indices<upper>>(), How::own);
   registrar.boxed("tril_indices", torch::CppFunction::makeFromBoxedFunction<&indices<lower>>(), How::own);
   registrar.boxed("_use_cudnn_ctc_loss", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);
