@@ -26,7 +26,7 @@ std::set<int>& lost_devices() {
   return *devices;
 }
 std::atomic<bool> any_lost{false};
-std::atomic<int> told{0};  // the sticky error that a call has returned, if any
+std::atomic<int> returned_sticky{0};  // the sticky error that a call has returned, if any
 
 constexpr cudaError_t sticky_errors[] = {
     cudaErrorIllegalAddress,     cudaErrorAssert,
@@ -46,7 +46,7 @@ bool is_sticky(cudaError_t error) {
 cudaError_t without_sticky(cudaError_t error) {
   if (!injected(Fault::error_not_sticky) || !is_sticky(error)) return error;
   int none = 0;
-  if (told.compare_exchange_strong(none, error)) return error;
+  if (returned_sticky.compare_exchange_strong(none, error)) return error;
   return strikes(Fault::error_not_sticky) ? cudaSuccess : error;
 }
 

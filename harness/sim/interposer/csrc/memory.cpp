@@ -144,15 +144,15 @@ EXPORT cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     std::size_t free_now = 0, total_now = 0;
     const cudaError_t error = next(&free_now, &total_now);
     if (error != cudaSuccess) return error;
-    Free told{free_now, total_now};
+    Free reported{free_now, total_now};
     if (injected(Fault::memory_info_stale)) {
       const int device = current_device();
       const std::lock_guard lock(table().mutex);
-      const Free first = table().first.try_emplace(device, told).first->second;
-      if (first.free != told.free && strikes(Fault::memory_info_stale)) told = first;
+      const Free first = table().first.try_emplace(device, reported).first->second;
+      if (first.free != reported.free && strikes(Fault::memory_info_stale)) reported = first;
     }
-    if (free != nullptr) *free = told.free;
-    if (total != nullptr) *total = told.total;
+    if (free != nullptr) *free = reported.free;
+    if (total != nullptr) *total = reported.total;
     return cudaSuccess;
   });
 }

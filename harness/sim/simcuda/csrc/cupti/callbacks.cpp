@@ -47,13 +47,13 @@ CUcontext primary_context(int device) {
   return context;
 }
 
-void tell(CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* what) {
+void notify(CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* what) {
   if (const auto callback = callback_.load(std::memory_order_acquire)) {
     callback(data_.load(std::memory_order_acquire), domain, id, what);
   }
 }
 
-void tell_call(const SimcudaActivity& activity, CUpti_ApiCallbackSite site) {
+void notify_call(const SimcudaActivity& activity, CUpti_ApiCallbackSite site) {
   const auto domain = activity.driver ? CUPTI_CB_DOMAIN_DRIVER_API : CUPTI_CB_DOMAIN_RUNTIME_API;
   const Function function = function_of(activity);
   if (function.id == 0 || !on(domain, function.id)) return;
@@ -66,7 +66,7 @@ void tell_call(const SimcudaActivity& activity, CUpti_ApiCallbackSite site) {
   data.contextUid = data.context == nullptr ? 0 : context_of(simcudaCurrentDevice());
   data.correlationData = activity.data;
   data.correlationId = activity.correlation;
-  tell(domain, function.id, &data);
+  notify(domain, function.id, &data);
 }
 
 }  // namespace
@@ -123,16 +123,16 @@ bool context_callbacks_enabled() { return on(CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBI
 void call_back(const SimcudaActivity& activity) {
   switch (activity.kind) {
     case SimcudaActivityKind::call_begins:
-      tell_call(activity, CUPTI_API_ENTER);
+      notify_call(activity, CUPTI_API_ENTER);
       break;
     case SimcudaActivityKind::call:
-      tell_call(activity, CUPTI_API_EXIT);
+      notify_call(activity, CUPTI_API_EXIT);
       break;
     case SimcudaActivityKind::context: {
       if (!context_callbacks_enabled()) break;
       CUpti_ResourceData data{};
       data.context = primary_context(activity.device);
-      tell(CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED, &data);
+      notify(CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED, &data);
       break;
     }
     default:

@@ -12,7 +12,7 @@ namespace simcuda::cupti {
 namespace {
 
 void observe(const SimcudaActivity* activity) {
-  tell_record(*activity);
+  add_record(*activity);
   call_back(*activity);
 }
 

@@ -94,7 +94,7 @@ void add(const Record& record, const SimcudaActivity& activity) {
 
 // CUPTI: "The activity API record will be preceded by" an external correlation record for each kind of external id that
 // the thread has.
-void tell_call_begins(const SimcudaActivity& activity) {
+void add_call_begins(const SimcudaActivity& activity) {
   note_call(activity.correlation);
   if (!on(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) || !on(activity, function_of(activity))) return;
   for (std::size_t kind = 0; kind < external.size(); ++kind) {
@@ -108,7 +108,7 @@ void tell_call_begins(const SimcudaActivity& activity) {
   }
 }
 
-void tell_call(const SimcudaActivity& activity) {
+void add_call(const SimcudaActivity& activity) {
   const Function function = function_of(activity);
   if (!on(activity, function)) return;
   auto record = empty<CallRecord>();
@@ -138,7 +138,7 @@ CUpti_ActivitySynchronizationType type_of(SimcudaWait wait) {
   }
 }
 
-void tell_wait(const SimcudaActivity& activity) {
+void add_wait(const SimcudaActivity& activity) {
   if (!on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) return;
   if (activity.result == CUDA_ERROR_NOT_READY && !unfinished_queries.load(std::memory_order_relaxed)) return;
   auto record = empty<WaitRecord>();
@@ -160,7 +160,7 @@ void tell_wait(const SimcudaActivity& activity) {
 // An event is recorded once: when the device reaches it if device times are enabled, otherwise at the call. Clients of
 // SYNCHRONIZATION get the record, too: torch's profiler enables only that kind, and learns from event records what is
 // waited for.
-void tell_event(const SimcudaActivity& activity) {
+void add_event(const SimcudaActivity& activity) {
   const bool reached = activity.kind == SimcudaActivityKind::event_reached;
   if (!on(CUPTI_ACTIVITY_KIND_CUDA_EVENT, activity) && !on(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, activity)) return;
   if (reached != event_times.load(std::memory_order_relaxed)) return;
@@ -213,7 +213,7 @@ bool is_kernel(const char* name) {
   return true;
 }
 
-void tell_kernel(const SimcudaActivity& activity) {
+void add_kernel(const SimcudaActivity& activity) {
   const auto kind = on(CUPTI_ACTIVITY_KIND_KERNEL) ? CUPTI_ACTIVITY_KIND_KERNEL : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
   if (!on(kind, activity) || !is_kernel(activity.name)) return;
   auto record = work_record<KernelRecord>(activity, kind);
@@ -258,7 +258,7 @@ Record copy_record(const SimcudaActivity& activity, CUpti_ActivityKind kind, std
 
 // A copy between devices has its own layout. Clients of MEMCPY get the record, too: torch's profiler enables only that
 // kind, and shows such copies on GPUs.
-void tell_copy(const SimcudaActivity& activity) {
+void add_copy(const SimcudaActivity& activity) {
   if (between_devices(activity)) {
     if (!on(CUPTI_ACTIVITY_KIND_MEMCPY, activity) && !on(CUPTI_ACTIVITY_KIND_MEMCPY2, activity)) return;
     auto record = copy_record<PeerCopyRecord>(activity, CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_MEMCPY_KIND_PTOP);
@@ -278,7 +278,7 @@ void tell_copy(const SimcudaActivity& activity) {
   add(record, activity);
 }
 
-void tell_fill(const SimcudaActivity& activity) {
+void add_fill(const SimcudaActivity& activity) {
   if (!on(CUPTI_ACTIVITY_KIND_MEMSET, activity)) return;
   auto record = work_record<FillRecord>(activity, CUPTI_ACTIVITY_KIND_MEMSET);
   record.value = activity.value;
@@ -358,29 +358,29 @@ CUptiResult pop_external(CUpti_ExternalCorrelationKind kind, std::uint64_t* id) 
   return CUPTI_SUCCESS;
 }
 
-void tell_record(const SimcudaActivity& activity) {
+void add_record(const SimcudaActivity& activity) {
   switch (activity.kind) {
     case SimcudaActivityKind::call_begins:
-      tell_call_begins(activity);
+      add_call_begins(activity);
       break;
     case SimcudaActivityKind::call:
-      tell_call(activity);
+      add_call(activity);
       break;
     case SimcudaActivityKind::wait:
-      tell_wait(activity);
+      add_wait(activity);
       break;
     case SimcudaActivityKind::event_record:
     case SimcudaActivityKind::event_reached:
-      tell_event(activity);
+      add_event(activity);
       break;
     case SimcudaActivityKind::kernel:
-      tell_kernel(activity);
+      add_kernel(activity);
       break;
     case SimcudaActivityKind::copy:
-      tell_copy(activity);
+      add_copy(activity);
       break;
     case SimcudaActivityKind::fill:
-      tell_fill(activity);
+      add_fill(activity);
       break;
     case SimcudaActivityKind::context:
       break;

@@ -27,6 +27,6 @@ CUpti_ActivityThreadIdType thread_ids();
 CUptiResult push_external(CUpti_ExternalCorrelationKind kind, std::uint64_t id);
 CUptiResult pop_external(CUpti_ExternalCorrelationKind kind, std::uint64_t* id);
 
-void tell_record(const SimcudaActivity& activity);
+void add_record(const SimcudaActivity& activity);
 
 }  // namespace simcuda::cupti

@@ -100,8 +100,8 @@ void Communicator::derive(Communicator& parent, const std::vector<int>& among, s
     if (files.empty()) throw Failure{ncclInternalError, "the communicator was aborted while another was made of it"};
     if (color == NCCL_SPLIT_NOCOLOR) return;
     const auto place = std::find(among.begin(), among.end(), members.front().second) - among.begin();
-    const auto& told = files[static_cast<std::size_t>(place)];
-    start({static_cast<pid_t>(told[0]), static_cast<int>(told[1])}, static_cast<int>(own - members.begin()),
+    const auto& offer = files[static_cast<std::size_t>(place)];
+    start({static_cast<pid_t>(offer[0]), static_cast<int>(offer[1])}, static_cast<int>(own - members.begin()),
           static_cast<int>(members.size()));
     if (offers) Clique::withdraw(offered);
   } catch (const Failure& failure) {

@@ -52,7 +52,7 @@ void leave(ncclComm_t handle, void* entry) {
 }
 
 // With NCCL_DEBUG, NCCL prints its version with the first communicator. This library prints it when it is loaded.
-const bool told = [] {
+const bool version_printed = [] {
   if (const char* const level = std::getenv("NCCL_DEBUG"); level != nullptr && std::strcmp(level, "VERSION") == 0) {
     std::puts(version_text);
   }

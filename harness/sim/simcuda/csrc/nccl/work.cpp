@@ -171,14 +171,14 @@ std::uint64_t Communicator::stage(const Call& call) {
   Post& own = clique_->post(rank_);
   const std::uint64_t offset = own.allocate(sizeof(Announcement) + bytes);
   if (offset == 0) return 0;
-  auto* const told = reinterpret_cast<Announcement*>(own.at(offset));
-  *told = {static_cast<int>(call.kind),
-           call.type,
-           reduces(call.kind) ? static_cast<int>(call.reduction.kind) + 8 * call.reduction.divided : 0,
-           has_root(call.kind) ? call.root : 0,
-           call.count,
-           bytes,
-           {}};
+  auto* const announcement = reinterpret_cast<Announcement*>(own.at(offset));
+  *announcement = {static_cast<int>(call.kind),
+                   call.type,
+                   reduces(call.kind) ? static_cast<int>(call.reduction.kind) + 8 * call.reduction.divided : 0,
+                   has_root(call.kind) ? call.root : 0,
+                   call.count,
+                   bytes,
+                   {}};
   char* const data = own.at(offset + sizeof(Announcement));
   if (bytes > 0 && (!call.early.empty() || accessible(device_, call.from, bytes))) {
     std::memcpy(data, call.early.empty() ? call.from : call.early.data(), bytes);

@@ -17,7 +17,7 @@ struct Event {
 };
 struct EventSet {
   bool watched[machine::most_devices] = {};
-  std::size_t told = 0;  // number of Xids already handled
+  std::size_t handled = 0;  // number of Xids
 };
 
 constexpr unsigned long long xid_events = 8;
@@ -26,8 +26,8 @@ constexpr std::chrono::milliseconds interval{10};
 // Returns whether there is an event that was not reported yet.
 bool next(EventSet& set, Event& event) {
   const auto all = xids();
-  while (set.told < all.size()) {
-    const Xid& xid = all[set.told++];
+  while (set.handled < all.size()) {
+    const Xid& xid = all[set.handled++];
     if (xid.device < 0 || xid.device >= device_count() || !set.watched[xid.device]) continue;
     event = {device_at(xid.device), xid_events, static_cast<unsigned long long>(xid.number), no_instance, no_instance};
     return true;
@@ -48,7 +48,7 @@ NVML_API Status nvmlEventSetCreate(EventSet** set) {
   if (const Status status = ready()) return status;
   if (set == nullptr) return invalid_argument;
   *set = new EventSet;
-  (*set)->told = xids().size();
+  (*set)->handled = xids().size();
   return success;
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/native/cuda/Resize.h>
 #include <c10/cuda/CUDAException.h>
@@ -11,10 +10,10 @@
 #include <simcuda.h>
 
 #include <algorithm>
-#include <mutex>
 #include <stdexcept>
 #include <utility>
 
+#include "philox.h"
 #include "random.h"
 
 namespace operators {
@@ -87,22 +86,12 @@ void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef 
   }
 }
 
-// torch's generator returns plain numbers; in a capture, it returns the device addresses from which a replay reads
-// them.
 std::function<at::Generator()> draw(const std::optional<at::Generator>& generator, const Stream& stream,
                                     std::int64_t elements) {
   const c10::cuda::CUDAGuard guard(c10::Device(kDevice, stream.device()));
-  auto* of = at::get_generator_or_default<at::CUDAGeneratorImpl>(
-      generator, at::cuda::detail::getDefaultCUDAGenerator(stream.device()));
-  at::PhiloxCudaState state;
-  {
-    const std::lock_guard<std::mutex> lock(of->mutex_);
-    state = of->philox_cuda_state(numbers_for(elements, stream));
-  }
+  const auto state = simcuda::take_numbers(generator, stream.device(), numbers_for(elements, stream));
   return [state] {
-    const std::uint64_t seed = state.captured_ ? static_cast<std::uint64_t>(*state.seed_.ptr) : state.seed_.val;
-    const std::uint64_t place =
-        state.captured_ ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_ : state.offset_.val;
+    const auto [seed, place] = simcuda::unpack(state);
     return cpu_generator(seed, place);
   };
 }

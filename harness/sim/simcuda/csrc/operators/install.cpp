@@ -22,11 +22,6 @@ namespace {
 using operators::Recipe;
 using operators::Stack;
 
-// Runs the composite kernel on CUDA tensors: its operators go through the dispatcher.
-void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-}
-
 struct Refusal final : c10::OperatorKernel {
   explicit Refusal(std::string reason) : reason(std::move(reason)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* /*stack*/) const {
@@ -66,7 +61,7 @@ void add_rest(Registrar& registrar, const std::string& name) {
     return;  // the list of operators reports it as "unknown"
   }
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
-    registrar.boxed(name, torch::CppFunction::makeFromBoxedFunction<&decompose>(), How::composite);
+    registrar.composite(name);
   } else if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     registrar.launched(name, by_meta(), How::meta);
   } else {

@@ -1,4 +1,5 @@
 // Single operators that only CUDA has.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
@@ -116,9 +117,21 @@ void check_bags(Arguments a) {
   TORCH_CHECK(!a[7].toBool() || tensor(a[2]).size(0) >= 1, "include_last_offset: numBags should be at least 1");
 }
 
-// torch has one kernel for all devices. It calls the kernel for dense or for sparse gradients through the dispatcher.
-void embedding_bag_backward(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+// Arguments: input, mask, output. The fallback cannot see overlaps, since it works on copies.
+void masked_select_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const at::Tensor output = torch::jit::peek(*stack, 2, 3).toTensor();
+  at::assert_no_internal_overlap(output);
+  at::assert_no_overlap(output, torch::jit::peek(*stack, 0, 3).toTensor());
+  at::assert_no_overlap(output, torch::jit::peek(*stack, 1, 3).toTensor());
+  operators::fallback(op, keys, stack);
+}
+
+// CUDA's kernel gets the value as a number, so the call waits for it.
+at::Tensor& masked_fill_(at::Tensor& self, const at::Tensor& mask, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+              value.dim(), " dimension(s).");
+  TORCH_CHECK(!self.is_cpu(), "masked_fill_: Expected inputs to be on same device");
+  return self.masked_fill_(mask, value.item());
 }
 
 }  // namespace
@@ -127,6 +140,8 @@ void add_others(Registrar& registrar) {
   registrar.body("_fused_dropout", dropout);
   registrar.body("_masked_scale", masked_scale);
   registrar.body("_fill_mem_eff_dropout_mask_", dropout_mask);
+  registrar.boxed("masked_select.out", torch::CppFunction::makeFromBoxedFunction<&masked_select_out>(), How::waiting);
+  registrar.composed("masked_fill_.Tensor", &masked_fill_);
   operators::Recipe bags;
   bags.shape = [](const c10::OperatorHandle& op, Stack* stack) {
     check_bags(*stack);
@@ -141,8 +156,8 @@ void add_others(Registrar& registrar) {
   bags.body = embedding_bag;
   registrar.launched("_embedding_bag", bags, How::own);
   registrar.launched("_embedding_bag_forward_only", bags, How::own);
-  registrar.boxed("_embedding_bag_backward", torch::CppFunction::makeFromBoxedFunction<&embedding_bag_backward>(),
-                  How::composite);
+  // torch has one kernel for all devices. It calls the kernel for dense or for sparse gradients through the dispatcher.
+  registrar.composite("_embedding_bag_backward");
   registrar.boxed("triu_indices", torch::CppFunction::makeFromBoxedFunction<&indices<upper>>(), How::own);
   registrar.boxed("tril_indices", torch::CppFunction::makeFromBoxedFunction<&indices<lower>>(), How::own);
   registrar.boxed("_use_cudnn_ctc_loss", torch::CppFunction::makeFromBoxedFunction<&never>(), How::own);

@@ -20,7 +20,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -28,6 +27,7 @@
 #include "front.h"
 #include "launch.h"
 #include "own.h"
+#include "philox.h"
 
 namespace simcuda {
 namespace {
@@ -137,34 +137,24 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
   const c10::cuda::CUDAGuard guard(device);
   const std::int64_t elements = iterator.numel();
   const Layout layout(elements, Drawn::kElements, device.index());
-  auto* of = at::get_generator_or_default<at::CUDAGeneratorImpl>(
-      generator, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
-  at::PhiloxCudaState state;
-  {
-    const std::lock_guard<std::mutex> lock(of->mutex_);
-    state = of->philox_cuda_state(layout.numbers);
-  }
-  operators::enqueue(
-      operators::current_stream(device.index()), name,
-      [state, elements, threads = layout.threads, places = Places(iterator), change] {
-        // For a captured launch, a replay reads both from device memory.
-        const auto seed = state.captured_ ? static_cast<std::uint64_t>(*state.seed_.ptr) : state.seed_.val;
-        const auto offset = state.captured_ ? static_cast<std::uint64_t>(*state.offset_.ptr) + state.offset_intragraph_
-                                            : state.offset_.val;
-        std::uint64_t call = offset / 4;
-        for (std::int64_t first = 0; first < elements; first += threads * Drawn::kElements, ++call) {
-          for (std::int64_t thread = 0; thread < std::min(threads, elements - first); ++thread) {
-            at::Philox4_32 engine(seed, static_cast<std::uint64_t>(thread), call);
-            const Numbers numbers{engine(), engine(), engine(), engine()};
-            for (int place = 0; place < Drawn::kElements; ++place) {
-              const std::int64_t element = first + thread + place * threads;
-              if (element < elements) {
-                *reinterpret_cast<Element*>(places.of(element)) = change(Drawn::at(numbers, place));
-              }
-            }
-          }
-        }
-      });
+  const auto state = take_numbers(generator, device.index(), layout.numbers);
+  operators::enqueue(operators::current_stream(device.index()), name,
+                     [state, elements, threads = layout.threads, places = Places(iterator), change] {
+                       const auto [seed, offset] = unpack(state);
+                       std::uint64_t call = offset / 4;
+                       for (std::int64_t first = 0; first < elements; first += threads * Drawn::kElements, ++call) {
+                         for (std::int64_t thread = 0; thread < std::min(threads, elements - first); ++thread) {
+                           at::Philox4_32 engine(seed, static_cast<std::uint64_t>(thread), call);
+                           const Numbers numbers{engine(), engine(), engine(), engine()};
+                           for (int place = 0; place < Drawn::kElements; ++place) {
+                             const std::int64_t element = first + thread + place * threads;
+                             if (element < elements) {
+                               *reinterpret_cast<Element*>(places.of(element)) = change(Drawn::at(numbers, place));
+                             }
+                           }
+                         }
+                       }
+                     });
 }
 
 // The kernels that torch's templates call after their checks.

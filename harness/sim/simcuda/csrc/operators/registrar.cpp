@@ -6,6 +6,14 @@
 #include "rehearsal.h"
 
 namespace simcuda {
+namespace {
+
+// Runs the composite kernel on CUDA tensors: its operators go through the dispatcher.
+void decompose(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, operators::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+}  // namespace
 
 const char* text(How how) {
   switch (how) {
@@ -50,6 +58,10 @@ void Registrar::kept(const std::string& name, std::string reason) {
   if (operators::known(name)) {
     served_.emplace(name, Served{How::kept, std::move(reason)});
   }
+}
+
+void Registrar::composite(const std::string& name) {
+  boxed(name, torch::CppFunction::makeFromBoxedFunction<&decompose>(), How::composite);
 }
 
 void Registrar::body(const std::string& name, operators::Body body) {

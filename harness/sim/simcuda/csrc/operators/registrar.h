@@ -39,6 +39,7 @@ class Registrar {
   void launched(const std::string& name, operators::Recipe recipe, How how);
   void boxed(const std::string& name, torch::CppFunction kernel, How how, std::string reason = "");
   void kept(const std::string& name, std::string reason);
+  void composite(const std::string& name);
 
   // Registers a body for CPU tensors. It also computes the shapes, on "meta" tensors.
   void body(const std::string& name, operators::Body body);

@@ -19,7 +19,7 @@ thread_local Ticket working;
 thread_local SimcudaActivity* current = nullptr;
 
 std::uint64_t now() { return clock_.load(std::memory_order_acquire)(); }
-void tell(const SimcudaActivity& activity) { observer.load(std::memory_order_acquire)(&activity); }
+void report(const SimcudaActivity& activity) { observer.load(std::memory_order_acquire)(&activity); }
 
 SimcudaActivity activity_of(SimcudaCall& call, SimcudaActivityKind kind) {
   SimcudaActivity activity{};
@@ -34,7 +34,7 @@ SimcudaActivity activity_of(SimcudaCall& call, SimcudaActivityKind kind) {
   return activity;
 }
 
-void tell_event(SimcudaActivityKind kind, const EventRecord& event, const Ticket& ticket) {
+void report_event(SimcudaActivityKind kind, const EventRecord& event, const Ticket& ticket) {
   if (ticket.correlation == 0 || !observed()) return;
   SimcudaActivity activity{};
   activity.kind = kind;
@@ -45,7 +45,7 @@ void tell_event(SimcudaActivityKind kind, const EventRecord& event, const Ticket
   activity.stream = ticket.stream;
   activity.event = event.event;
   activity.record = event.record;
-  tell(activity);
+  report(activity);
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ void begin(SimcudaCall& call, const char* name, bool driver) {
   call.driver = driver;
   calling = ++correlations;
   waiting.wait = SimcudaWait::none;
-  tell(activity_of(call, SimcudaActivityKind::call_begins));
+  report(activity_of(call, SimcudaActivityKind::call_begins));
   call.start = now();
 }
 
@@ -65,7 +65,7 @@ void end(SimcudaCall& call) {
   activity.end = now();
   SimcudaActivity waited = waiting;
   // The observer may call functions of CUDA, which are still part of this call.
-  if (observed()) tell(activity);
+  if (observed()) report(activity);
   if (observed() && waited.wait != SimcudaWait::none) {
     activity.kind = SimcudaActivityKind::wait;
     activity.device = waited.device;
@@ -73,7 +73,7 @@ void end(SimcudaCall& call) {
     activity.wait = waited.wait;
     activity.event = waited.event;
     activity.record = waited.record;
-    tell(activity);
+    report(activity);
   }
   calling = 0;
 }
@@ -87,7 +87,7 @@ Scope::~Scope() { working = before_; }
 
 Work::Work(int device, const char* name, std::uint64_t node) {
   if (working.correlation == 0 || !observed()) return;
-  told_ = true;
+  observed_ = true;
   activity_.kind = SimcudaActivityKind::kernel;
   activity_.name = name;
   activity_.correlation = working.correlation;
@@ -100,10 +100,10 @@ Work::Work(int device, const char* name, std::uint64_t node) {
 }
 
 Work::~Work() {
-  if (!told_) return;
+  if (!observed_) return;
   current = nullptr;
   activity_.end = now();
-  if (observed()) tell(activity_);
+  if (observed()) report(activity_);
 }
 
 void describe_copy(std::size_t bytes, SimcudaPlace from, SimcudaPlace to, bool asynchronous) {
@@ -133,20 +133,20 @@ void describe_wait(SimcudaWait wait, int device, std::uint64_t stream, const Eve
   waiting.record = event.record;
 }
 
-void tell_event_record(const EventRecord& event, const Ticket& ticket) {
-  tell_event(SimcudaActivityKind::event_record, event, ticket);
+void report_event_record(const EventRecord& event, const Ticket& ticket) {
+  report_event(SimcudaActivityKind::event_record, event, ticket);
 }
 
-void tell_event_reached(const EventRecord& event, const Ticket& ticket) {
-  tell_event(SimcudaActivityKind::event_reached, event, ticket);
+void report_event_reached(const EventRecord& event, const Ticket& ticket) {
+  report_event(SimcudaActivityKind::event_reached, event, ticket);
 }
 
-void tell_context(int device) {
+void report_context(int device) {
   if ((wanted_.load(std::memory_order_relaxed) & simcuda_observe_contexts) == 0) return;
   SimcudaActivity activity{};
   activity.kind = SimcudaActivityKind::context;
   activity.device = device;
-  tell(activity);
+  report(activity);
 }
 
 std::uint32_t next_event() {

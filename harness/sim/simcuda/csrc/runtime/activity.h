@@ -65,7 +65,7 @@ class Work {
   Work& operator=(const Work&) = delete;
 
  private:
-  bool told_ = false;
+  bool observed_ = false;
   SimcudaActivity activity_{};
 };
 
@@ -83,9 +83,9 @@ struct EventRecord {
 // Describes what this thread's call waits for, or queues a wait for.
 void describe_wait(SimcudaWait wait, int device, std::uint64_t stream, const EventRecord& event = {});
 
-void tell_event_record(const EventRecord& event, const Ticket& ticket);   // in the call
-void tell_event_reached(const EventRecord& event, const Ticket& ticket);  // when the stream has reached the event
-void tell_context(int device);
+void report_event_record(const EventRecord& event, const Ticket& ticket);   // in the call
+void report_event_reached(const EventRecord& event, const Ticket& ticket);  // when the stream has reached the event
+void report_context(int device);
 
 std::uint32_t next_event();
 std::uint64_t next_record();

@@ -106,7 +106,7 @@ void Context::wake() {
     awake_.store(true, std::memory_order_release);
     made = true;
   });
-  if (made) activity::tell_context(device_.index);  // an observer may use the device
+  if (made) activity::report_context(device_.index);  // an observer may use the device
 }
 
 void Context::drain() {

@@ -20,10 +20,10 @@ namespace {
 // The properties of one side of a copy. Unregistered memory is pageable host memory.
 struct Place {
   bool pageable, host, device;  // managed and pinned memory can be used as either
-  SimcudaPlace told;
+  SimcudaPlace place;
 };
 
-SimcudaPlace told_of(const Allocation& allocation) {
+SimcudaPlace place_of(const Allocation& allocation) {
   if (allocation.pinned()) return {SimcudaMemory::pinned, -1};
   return {allocation.on_device() ? SimcudaMemory::device : SimcudaMemory::managed, allocation.device->index};
 }
@@ -38,7 +38,7 @@ Place place_of(const Copy& copy, const Copy::Side& side) {
     const char* const last = side.at(copy.height - 1, copy.depth - 1) + copy.width - 1;
     check(found->contains(last) || found->kind == Allocation::Kind::registered);
   }
-  return {false, !found->on_device(), true, told_of(*found)};
+  return {false, !found->on_device(), true, place_of(*found)};
 }
 
 void check_kind(cudaMemcpyKind kind, const Place& to, const Place& from) {
@@ -70,7 +70,7 @@ const char* name_of(const Place& to, const Place& from) {
 
 // Returns the work of a copy, which describes itself to observers.
 Work work_of(const Copy& copy, const Place& to, const Place& from, bool synchronous) {
-  return [copy, to = to.told, from = from.told, synchronous] {
+  return [copy, to = to.place, from = from.place, synchronous] {
     activity::describe_copy(copy.bytes(), from, to, !synchronous);
     copy.run();
   };
@@ -86,11 +86,11 @@ struct Fill {
   std::size_t pitch;
   unsigned value, element;
   std::size_t width, height;  // in elements
-  SimcudaPlace told;
+  SimcudaPlace place;
   bool synchronous;
 
   void run() const {
-    activity::describe_fill(width * height * element, value, told, !synchronous);
+    activity::describe_fill(width * height * element, value, place, !synchronous);
     for (std::size_t y = 0; y < height; ++y) {
       char* const row = address + y * pitch;
       switch (element) {
@@ -124,7 +124,7 @@ Fill fill_of(const cudaMemsetParamsV2& params, bool synchronous) {
           params.elementSize,
           params.width,
           params.height,
-          told_of(*found),
+          place_of(*found),
           synchronous};
 }
 

@@ -33,7 +33,9 @@ class Event : public std::enable_shared_from_this<Event> {
   void set_mark(std::shared_ptr<Mark> mark);  // called by a record on a stream or in a graph
 
   // The event's identity in reports: its number, and the number of its last record.
-  activity::EventRecord told() const { return {device_.index, number_, record_.load(std::memory_order_relaxed)}; }
+  activity::EventRecord activity_record() const {
+    return {device_.index, number_, record_.load(std::memory_order_relaxed)};
+  }
   void count_record(bool observed) { record_.store(observed ? activity::next_record() : 0, std::memory_order_relaxed); }
 
   // The capture of the last record, guarded by the mutex of graphs.

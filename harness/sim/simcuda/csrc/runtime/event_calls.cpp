@@ -67,10 +67,10 @@ void record(Event& event, Stream& stream, unsigned flags) {
   const bool observed = activity::observed();
   event.count_record(observed);
   if (observed) {
-    reached = [told = event.told(), ticket = activity::ticket(stream.activity_id())] {
-      activity::tell_event_reached(told, ticket);
+    reached = [record = event.activity_record(), ticket = activity::ticket(stream.activity_id())] {
+      activity::report_event_reached(record, ticket);
     };
-    activity::tell_event_record(event.told(), activity::ticket(stream.activity_id()));
+    activity::report_event_record(event.activity_record(), activity::ticket(stream.activity_id()));
   }
   if (event.page == nullptr) {
     event.set_mark(stream.mark(std::move(reached)));
@@ -90,12 +90,13 @@ void record(Event& event, Stream& stream, unsigned flags) {
 }
 
 void describe_wait(const Stream& stream, const Event& event) {
-  activity::describe_wait(SimcudaWait::stream_for_event, stream.device().index, stream.activity_id(), event.told());
+  activity::describe_wait(SimcudaWait::stream_for_event, stream.device().index, stream.activity_id(),
+                          event.activity_record());
 }
 
 // Reports that the host waits for an event, or queries it.
 void describe_wait(const Event& event) {
-  activity::describe_wait(SimcudaWait::event, event.device().index, simcuda_no_stream, event.told());
+  activity::describe_wait(SimcudaWait::event, event.device().index, simcuda_no_stream, event.activity_record());
 }
 
 void wait(Stream& stream, Event& event, unsigned flags) {

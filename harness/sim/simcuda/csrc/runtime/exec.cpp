@@ -53,7 +53,7 @@ void Exec::append(Program& program, const Graph& graph, const unsigned long long
     Step step;
     step.node = number;
     step.top = child == nullptr;
-    step.told = node_number(step.top ? number_ : graph.number, node->id);
+    step.activity_node = node_number(step.top ? number_ : graph.number, node->id);
     step.type = node->type();
     step.device = node->device;
     step.operation = node->operation;
@@ -169,7 +169,7 @@ void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool 
     if (step.type == cudaGraphNodeTypeConditional) {
       run_conditional(step);
     } else {
-      run_guarded(device(step.device), step.operation.name, step.operation.work, step.told);
+      run_guarded(device(step.device), step.operation.name, step.operation.work, step.activity_node);
     }
   }
 }
@@ -223,7 +223,7 @@ Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
   for (std::size_t i = 0; i < ours.size(); ++i) numbers[theirs[i]->id] = ours[i]->id;
   for (Step& step : *program) {
     step.node = numbers.at(step.node);
-    if (step.top) step.told = node_number(number_, step.node);
+    if (step.top) step.activity_node = node_number(number_, step.node);
   }
   for (const auto& node : source->nodes) node->id = numbers.at(node->id);
   const std::lock_guard own(mutex_);

@@ -40,9 +40,9 @@ class Exec : public std::enable_shared_from_this<Exec> {
   struct Step;
   using Program = std::vector<Step>;
   struct Step {
-    unsigned long long node = 0;  // number in the graph; for steps of child graphs, that of the child graph node
-    bool top = true;              // whether it belongs to the graph itself, not to a child
-    std::uint64_t told = 0;       // the node's number for observers
+    unsigned long long node = 0;      // number in the graph; for steps of child graphs, that of the child graph node
+    bool top = true;                  // whether it belongs to the graph itself, not to a child
+    std::uint64_t activity_node = 0;  // the node's number for observers
     cudaGraphNodeType type;
     int device;
     Operation operation;

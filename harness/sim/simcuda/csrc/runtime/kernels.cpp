@@ -43,7 +43,7 @@ struct Registry {
   std::unordered_map<const void*, const char*> names;
   std::unordered_map<const void*, std::string> demangled;
   std::unordered_map<const void*, VariableEntry> variables;
-  std::set<std::string> told;
+  std::set<std::string> reported;
 };
 
 Registry& registry() {
@@ -122,7 +122,7 @@ std::optional<Operation> kernel_operation(const void* function, dim3 grid, dim3 
   bool first = false;
   {
     const std::lock_guard lock(all.mutex);
-    first = all.told.insert(name).second;
+    first = all.reported.insert(name).second;
   }
   if (first || tracing()) std::fprintf(stderr, "[simcuda] a kernel is not simulated: %.500s\n", name.c_str());
   return std::nullopt;

@@ -16,7 +16,7 @@ std::pair<std::size_t, std::size_t> totals(const Allocator& allocator) {
           static_cast<std::size_t>(statistics.reserved_bytes[all].current)};
 }
 
-void tell_profiler(const Block* block, std::int64_t bytes, Device& device) {
+void report_to_profiler(const Block* block, std::int64_t bytes, Device& device) {
   if (!c10::memoryProfilingEnabled()) return;
   const auto [allocated, reserved] = totals(device.allocator());
   c10::reportMemoryUsageToProfiler(Allocator::data(block), bytes, allocated, reserved,
@@ -28,7 +28,7 @@ template <std::size_t index>
 void give_back(void* context) {
   auto* block = static_cast<Block*>(context);
   Device& owner = soft::device(index);
-  tell_profiler(block, -static_cast<std::int64_t>(Allocator::size(block)), owner);
+  report_to_profiler(block, -static_cast<std::int64_t>(Allocator::size(block)), owner);
   owner.allocator().free(block);
 }
 
@@ -125,7 +125,7 @@ c10::DataPtr allocate(std::size_t bytes, Device& device) {
     c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated, reserved, place);
     throw;
   }
-  tell_profiler(block, static_cast<std::int64_t>(Allocator::size(block)), device);
+  report_to_profiler(block, static_cast<std::int64_t>(Allocator::size(block)), device);
   return c10::DataPtr(Allocator::data(block), block, deleters.at(static_cast<std::size_t>(device.index())), place);
 }
 

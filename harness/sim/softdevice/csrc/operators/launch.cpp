@@ -35,8 +35,8 @@ void prepare_thread() {
 
 namespace {
 
-// Stand-ins for tensors, without data. Tensors that share a storage get stand-ins that share one, so overlaps are
-// detected.
+// Stand-ins for tensors, without data. A tensor that is given twice, for example as input and output, has one stand-in.
+// Tensors that share a storage get stand-ins that share one. So overlaps are detected.
 class Stage {
  public:
   at::Tensor stand_in(const at::Tensor& tensor) {
@@ -44,6 +44,11 @@ class Stage {
       return {};
     }
     const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    for (const auto& [known, stand_in] : tensors_) {
+      if (known == impl) {
+        return stand_in;
+      }
+    }
     auto result = at::detail::make_tensor<c10::TensorImpl>(storage(tensor.storage()),
                                                            c10::DispatchKeySet(c10::DispatchKey::Meta), impl->dtype());
     c10::TensorImpl* stand_in = result.unsafeGetTensorImpl();
@@ -57,6 +62,7 @@ class Stage {
     if (tensor.is_neg()) {
       result._set_neg(true);
     }
+    tensors_.emplace_back(impl, result);
     return result;
   }
 
@@ -74,6 +80,7 @@ class Stage {
                                                    c10::DataPtr(nullptr, c10::Device(c10::kMeta)), allocator, true));
     return storages_.back().second;
   }
+  c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> tensors_;
   c10::SmallVector<std::pair<const void*, c10::Storage>, 4> storages_;
 };
 

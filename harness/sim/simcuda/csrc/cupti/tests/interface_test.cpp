@@ -15,7 +15,7 @@ namespace {
 
 std::size_t recorded_calls() { return records<CallRecord>(CUPTI_ACTIVITY_KIND_RUNTIME).size(); }
 
-struct Told {
+struct Callback {
   CUpti_CallbackDomain domain;
   CUpti_CallbackId id;
   CUpti_ApiCallbackSite site;
@@ -24,21 +24,21 @@ struct Told {
   std::uint32_t correlation;
   std::uint64_t* data;
 };
-std::vector<Told> told;
+std::vector<Callback> callbacks;
 std::vector<CUcontext> contexts;
 bool finalize = false;
 
 void called_back(void* data, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* what) {
-  EQUAL(data, static_cast<void*>(&told));
+  EQUAL(data, static_cast<void*>(&callbacks));
   if (domain == CUPTI_CB_DOMAIN_RESOURCE) {
     contexts.push_back(static_cast<const CUpti_ResourceData*>(what)->context);
     return;
   }
   const auto& call = *static_cast<const CUpti_CallbackData*>(what);
   const bool exit = call.callbackSite == CUPTI_API_EXIT;
-  told.push_back({domain, id, call.callbackSite, call.functionName,
-                  exit ? *static_cast<const int*>(call.functionReturnValue) : -1, call.correlationId,
-                  call.correlationData});
+  callbacks.push_back({domain, id, call.callbackSite, call.functionName,
+                       exit ? *static_cast<const int*>(call.functionReturnValue) : -1, call.correlationId,
+                       call.correlationData});
   int device = 0;
   OK(cudaGetDevice(&device));  // a call within a callback is not reported
   if (exit && finalize) OK(cuptiFinalize());
@@ -46,7 +46,7 @@ void called_back(void* data, CUpti_CallbackDomain domain, CUpti_CallbackId id, c
 
 CUpti_SubscriberHandle subscribed() {
   CUpti_SubscriberHandle handle = nullptr;
-  OK(cuptiSubscribe(&handle, called_back, &told));
+  OK(cuptiSubscribe(&handle, called_back, &callbacks));
   return handle;
 }
 
@@ -250,25 +250,25 @@ TEST(a_subscriber_is_called_at_begin_and_end_of_calls) {
   CHECK(cudaGetLastError() == cudaErrorInvalidValue);  // the subscriber's calls do not change the last error
   OK(cuptiEnableCallback(0, handle, CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020));
   device_memory(16);
-  EQUAL(told.size(), 2u);
-  EQUAL(told[0].site, CUPTI_API_ENTER);
-  EQUAL(told[1].site, CUPTI_API_EXIT);
-  EQUAL(told[1].result, int{cudaErrorInvalidValue});
-  CHECK(told[0].data != nullptr && told[0].data == told[1].data);
-  for (const auto& one : told) {
+  EQUAL(callbacks.size(), 2u);
+  EQUAL(callbacks[0].site, CUPTI_API_ENTER);
+  EQUAL(callbacks[1].site, CUPTI_API_EXIT);
+  EQUAL(callbacks[1].result, int{cudaErrorInvalidValue});
+  CHECK(callbacks[0].data != nullptr && callbacks[0].data == callbacks[1].data);
+  for (const auto& one : callbacks) {
     EQUAL(one.name, "cudaMalloc");
     EQUAL(one.domain, CUPTI_CB_DOMAIN_RUNTIME_API);
-    EQUAL(one.correlation, told[0].correlation);
+    EQUAL(one.correlation, callbacks[0].correlation);
   }
   flush();
-  EQUAL(records<CallRecord>(CUPTI_ACTIVITY_KIND_RUNTIME)[1].correlationId, told[0].correlation);
+  EQUAL(records<CallRecord>(CUPTI_ACTIVITY_KIND_RUNTIME)[1].correlationId, callbacks[0].correlation);
   OK(cuptiEnableDomain(1, handle, CUPTI_CB_DOMAIN_DRIVER_API));
   OK(cuCtxSynchronize());
-  EQUAL(told.size(), 4u);
-  EQUAL(told[3].name, "cuCtxSynchronize");
+  EQUAL(callbacks.size(), 4u);
+  EQUAL(callbacks[3].name, "cuCtxSynchronize");
   OK(cuptiUnsubscribe(handle));
   OK(cuCtxSynchronize());
-  EQUAL(told.size(), 4u);
+  EQUAL(callbacks.size(), 4u);
   EQUAL(cuptiUnsubscribe(handle), CUPTI_ERROR_INVALID_PARAMETER);
   OK(cuptiSubscribe(&second, called_back, nullptr));
 }
@@ -285,7 +285,7 @@ TEST(a_subscriber_learns_of_contexts) {
   OK(cuCtxGetCurrent(&current));
   EQUAL(contexts[1], current);
   CHECK(contexts[0] != nullptr && contexts[0] != contexts[1]);
-  CHECK(told.empty());
+  CHECK(callbacks.empty());
 }
 
 TEST(cupti_can_be_detached_in_a_callback_and_used_again) {
@@ -297,7 +297,7 @@ TEST(cupti_can_be_detached_in_a_callback_and_used_again) {
   OK(cudaSetDevice(0));
   EQUAL(recorded_calls(), 1u);  // the record from before cuptiFinalize has been returned
   OK(cudaSetDevice(0));
-  EQUAL(told.size(), 2u);
+  EQUAL(callbacks.size(), 2u);
   EQUAL(cuptiActivityFlushAll(0), CUPTI_ERROR_INVALID_OPERATION);
   finalize = false;
   register_client();

@@ -14,16 +14,16 @@
 namespace simcuda::testing {
 
 TEST(errors_have_the_names_and_texts_of_cuda) {
-  const auto told = [](cudaError_t error) {
+  const auto described = [](cudaError_t error) {
     return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
   };
-  EQUAL(told(cudaSuccess), "cudaSuccess: no error");
-  EQUAL(told(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation: out of memory");
-  EQUAL(told(cudaErrorInvalidDevice), "cudaErrorInvalidDevice: invalid device ordinal");
-  EQUAL(told(cudaErrorIllegalAddress), "cudaErrorIllegalAddress: an illegal memory access was encountered");
-  EQUAL(told(cudaErrorStreamCaptureUnsupported),
+  EQUAL(described(cudaSuccess), "cudaSuccess: no error");
+  EQUAL(described(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation: out of memory");
+  EQUAL(described(cudaErrorInvalidDevice), "cudaErrorInvalidDevice: invalid device ordinal");
+  EQUAL(described(cudaErrorIllegalAddress), "cudaErrorIllegalAddress: an illegal memory access was encountered");
+  EQUAL(described(cudaErrorStreamCaptureUnsupported),
         "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing");
-  EQUAL(told(static_cast<cudaError_t>(777)), "unrecognized error code: unrecognized error code");
+  EQUAL(described(static_cast<cudaError_t>(777)), "unrecognized error code: unrecognized error code");
 }
 
 TEST(the_last_error_is_the_threads_own_and_taken_once) {

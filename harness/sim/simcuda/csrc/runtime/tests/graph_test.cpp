@@ -146,10 +146,10 @@ TEST(nodes_copy_and_fill_memory) {
   OK(cudaGraphAddMemsetNode(&set, graph, nullptr, 0, &fill));
   unsigned char host[64] = {};
   OK(cudaGraphAddMemcpyNode1D(&copied, graph, &set, 1, host, memory, 64, cudaMemcpyDeviceToHost));
-  cudaMemsetParams told{};
-  OK(cudaGraphMemsetNodeGetParams(set, &told));
-  CHECK(told.dst == memory);
-  EQUAL(told.value, 7u);
+  cudaMemsetParams params{};
+  OK(cudaGraphMemsetNodeGetParams(set, &params));
+  CHECK(params.dst == memory);
+  EQUAL(params.value, 7u);
   const cudaStream_t stream = new_stream();
   const cudaGraphExec_t exec = instantiated(graph);
   OK(cudaGraphLaunch(exec, stream));
