@@ -239,6 +239,7 @@ def test_pages_fit_a_phone(browser: Browser, server: Server) -> None:
     with opened(browser, server, width=360) as page:
         for name in ("Last night", "Groups", "Cases", "Devices", "Runs"):
             page.get_by_role("navigation").get_by_role("link", name=name).click()
+            expect(page.locator("h1")).to_be_visible()
             for scheme in SCHEMES:
                 page.emulate_media(color_scheme=scheme)
                 widths[name, scheme] = page.evaluate("document.documentElement.scrollWidth")
