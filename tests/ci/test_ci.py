@@ -12,6 +12,9 @@ import yaml
 
 CI = Path(__file__).parents[2] / ".ci"
 STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "mutants", "tests"]
+#: The start of the command for the software device, with half as many workers again as there are cores.
+_CORES = len(os.sched_getaffinity(0))
+SOFT = f"pytest suites/ -n {_CORES + (_CORES + 1) // 2} --profile soft"
 
 #: Replaces python3. A virtual environment that it creates has a pip that does nothing, and a pytest and a harness that
 #: print their arguments and fail if these contain $BROKEN.
@@ -107,7 +110,7 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
         "pip install -q -c constraints.txt -e . --no-compile",
         first,
         "pip install -q -c constraints.txt -e .[test] --no-compile --no-build-isolation",
-        "pytest suites/ -n auto --profile soft --ignore=suites/libraries --ignore=suites/operators --seed 2671318244",
+        f"{SOFT} --ignore=suites/libraries --ignore=suites/operators --seed 2671318244",
         "pytest tests/ -n auto --dist worksteal --durations=50 --durations-min=5",
     ]
     beside = {"python -m harness.sim.softdevice.build", "ruff check .", "ruff format --check .", "mypy "}
@@ -120,7 +123,7 @@ def test_each_change_is_checked_in_four_steps(change: Change) -> None:
     ("held", "opens", "beside"),
     [
         ("harness.sim.softdevice.build", "harness waivers lint", "pytest suites/ -n auto --profile default"),
-        ("harness report", "pytest suites/ -n auto --profile soft", "pytest suites/ -n auto --profile soft"),
+        ("harness report", SOFT, SOFT),
         ("mypy", "pytest tests/", "pytest tests/"),
     ],
 )
