@@ -259,7 +259,7 @@ class DeviceLeases:
         entry = board.find(self._entry.turn)
         if entry is None:
             raise BoardError(
-                f"the claim of this worker was removed from {str(self._folder / _BOARD)!r}: do not change it during runs"
+                f"the claim of this worker was removed from {str(self._folder / _BOARD)!r}: leave it alone during runs"
             )
         return entry
 
