@@ -1,7 +1,9 @@
 """The fault campaign: which cases catch which fault of a device, and which faults no case catches.
 
 The cases run once on the device without a fault, then once with each fault. A case catches a fault if it passed without
-the fault and is red with it. `lost` and `not_run` do not count, because the case observed nothing.
+the fault and is red with it. `lost` and `not_run` do not count, because the case observed nothing. A failure counts if
+the case itself saw it: a check failed, or a call in the case's own file raised. It does not count if a call in a helper
+of several files raised, for example one that calibrates.
 
 A case may be red for another reason. If the fault did not occur in it, it runs again with the fault, alone, and does
 not count if it passes.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,6 +26,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first, single_line
 from harness.journal import journal, reader
+from harness.journal.events import Finish
 from harness.journal.ledger import Ledger
 from harness.sim.native.faults import Injection, fault_catalogue
 from harness.tools.diagnosis.order import inherited_environment
@@ -38,6 +42,10 @@ _SHOWN = 3  # cases named in a line of the table; the JSON record has all of the
 NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 #: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
 _UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
+#: The beginning of the message of a failed check: of pytest, unittest or NumPy, or an exception of the suites' own.
+_CHECK = re.compile(r"(\S*RanksError: rank \d+ raised )?(AssertionError\b|assert\b|Failed: |suites\.)")
+#: A line of a traceback that names a place, such as "suites/streams/busy.py:90: RuntimeError".
+_PLACE = re.compile(r"^(\S+\.py):\d+: ", re.MULTILINE)
 
 
 class CampaignError(HarnessError):
@@ -49,20 +57,23 @@ class CampaignTally:
     """The result of one run: the cases that passed, the outcome of each red case, and how often the fault occurred.
 
     Only cases that reached their end report `struck`, so it may be too low if cases crash. `doubtful`: the red cases
-    that reported no occurrence. The fault may have occurred in a process that they started.
+    that reported no occurrence. The fault may have occurred in a process that they started. `stumbled`: the red cases
+    in which a call in a helper raised.
     """
 
     passed: frozenset[str]
     wrong: Mapping[str, str]
     struck: int = 0
     doubtful: frozenset[str] = frozenset()
+    stumbled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
     """A line of the table. `caught_by` maps the ids of the cases that caught the fault to their outcomes.
 
-    `not_counted`: the cases that were red although the fault did not occur in them, and that passed alone.
+    `not_counted`: the cases that were red although the fault did not occur in them, and that passed alone. `stumbled`:
+    the cases that were red because a call in a helper raised.
     """
 
     fault: str
@@ -70,6 +81,7 @@ class FaultRow:
     caught_by: Mapping[str, str]
     struck: int
     not_counted: tuple[str, ...] = ()
+    stumbled: tuple[str, ...] = ()
 
     @property
     def caught(self) -> bool:
@@ -111,7 +123,21 @@ def tally_cases(ledger: Ledger, fault: str = "") -> CampaignTally:
     }
     passed = frozenset(verdict.case for verdict in ledger.verdicts if verdict.outcome is Outcome.PASSED)
     doubtful = frozenset(case for case, outcome in wrong.items() if outcome not in _UNREPORTED and not struck[case])
-    return CampaignTally(passed, wrong, sum(struck.values()), doubtful)
+    stumbled = frozenset(
+        verdict.case
+        for verdict in ledger.verdicts
+        if verdict.case in wrong and verdict.decided is not None and _stumbled(verdict.decided)
+    )
+    return CampaignTally(passed, wrong, sum(struck.values()), doubtful, stumbled)
+
+
+def _stumbled(finish: Finish) -> bool:
+    """Return whether a call in a helper raised, so that no check of the case has failed."""
+    if finish.outcome not in (Outcome.FAILED, Outcome.ERROR) or _CHECK.match(finish.message):
+        return False
+    file = finish.case.partition("::")[0]
+    own = [path for path in _PLACE.findall(finish.detail) if path.partition("/")[0] == file.partition("/")[0]]
+    return bool(own) and own[-1] != file
 
 
 def row(
@@ -122,12 +148,14 @@ def row(
     `passed_alone`: the doubtful cases that passed when they ran again.
     """
     caught = {case: outcome for case, outcome in faulty.wrong.items() if case in clean.passed}
+    counted = caught.keys() - faulty.stumbled - {*passed_alone}
     return FaultRow(
         fault,
         breaks,
-        {case: outcome for case, outcome in caught.items() if case not in passed_alone},
+        {case: outcome for case, outcome in caught.items() if case in counted},
         faulty.struck,
         tuple(case for case in caught if case in passed_alone),
+        tuple(case for case in caught if case in faulty.stumbled and case not in passed_alone),
     )
 
 
@@ -148,7 +176,9 @@ def orders_text(campaign: OrdersCampaign) -> str:
     caught = len(campaign.rows) - len(campaign.missed)
     lines.append(f"{caught} of {len(campaign.rows)} faults caught" + _missed(campaign.missed))
     lines += [f"not run: {', '.join(campaign.not_run)}"] if campaign.not_run else []
-    lines += [_not_counted(entry) for entry in campaign.rows if entry.not_counted]
+    for entry in campaign.rows:
+        lines += _left_out(entry, "in which it did not occur, green alone", entry.not_counted)
+        lines += _left_out(entry, "in which a call in a helper raised", entry.stumbled)
     return "\n".join(lines) + "\n"
 
 
@@ -171,10 +201,9 @@ def _named(entry: FaultRow) -> str:
     return list_first([f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in entry.caught_by.items()], _SHOWN)
 
 
-def _not_counted(entry: FaultRow) -> str:
-    names = list_first(entry.not_counted, _SHOWN)
-    how_many = format_count(len(entry.not_counted), "case")
-    return f"not counted for {entry.fault}: {how_many} in which it did not occur, green alone: {names}"
+def _left_out(entry: FaultRow, why: str, cases: Sequence[str]) -> list[str]:
+    named = f"{format_count(len(cases), 'case')} {why}: {list_first(cases, _SHOWN)}"
+    return [f"not counted for {entry.fault}: {named}"] if cases else []
 
 
 def _missed(names: Sequence[str]) -> str:
@@ -281,6 +310,6 @@ def _with_fault(
     if not first:
         return judged(injection.name)
     result = judged(injection.name, "--maxfail=1")
-    if result.not_counted and not result.caught:  # the run ended at a case that was red for another reason
+    if not result.caught and (result.not_counted or result.stumbled):  # the run ended at a case that does not count
         result = judged(f"{injection.name}-whole")
     return result

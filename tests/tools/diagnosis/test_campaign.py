@@ -48,6 +48,37 @@ def test_a_red_case_in_which_the_fault_was_not_seen_to_occur_is_doubtful() -> No
     assert tally_cases(ledger(*lines), "slow").doubtful == {B, D}
 
 
+_HELPER = "suites/streams/busy.py:90: RuntimeError"
+_OWN = "suites/streams/test_a.py:7: in seen\n    event.query()"
+
+
+@pytest.mark.parametrize(
+    ("message", "detail", "counts"),
+    [
+        ("RuntimeError: CUDA error: device not ready", f"{_OWN}\n{_HELPER}", False),
+        ("RuntimeError: CUDA error: device not ready", f"{_OWN}\ntorch/cuda/streams.py:3: RuntimeError", True),
+        ("AssertionError: never pending", f"{_OWN}\n{_HELPER.replace('Runtime', 'Assertion')}", True),
+        ("assert False", f"{_OWN}\n{_HELPER}", True),
+        ("Failed: DID NOT RAISE RuntimeError", f"{_OWN}\n{_HELPER}", True),
+        ("suites.operators.comparison.WrongValueError: 3 wrong", f"{_OWN}\n{_HELPER}", True),
+        ("harness.RanksError: rank 1 raised AssertionError: 3", f"{_OWN}\n{_HELPER}", True),
+        ("harness.RanksError: rank 1 raised RuntimeError: 3", f"{_OWN}\n{_HELPER}", False),
+        ("RuntimeError: without a traceback", "", True),
+    ],
+)
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ERROR])
+def test_a_case_in_which_a_helper_failed_is_no_catch(message: str, detail: str, counts: bool, outcome: Outcome) -> None:
+    faulty = tally_cases(ledger(*ended(A, outcome, message=message, detail=detail, struck={"slow": 1})), "slow")
+    found = row("slow", "takes long", CampaignTally(frozenset({A}), {}), faulty)
+    assert found.caught is counts
+    assert found.stumbled == (() if counts else (A,))
+
+
+def test_a_crash_below_a_helper_is_a_catch() -> None:
+    faulty = tally_cases(ledger(*ended(A, Outcome.CRASHED, message="SIGSEGV", detail=_HELPER)), "slow")
+    assert row("slow", "takes long", CampaignTally(frozenset({A}), {}), faulty).caught
+
+
 def test_a_run_counts_how_often_its_own_fault_struck() -> None:
     lines = [*ended(A, struck={"slow": 2, "device_lost": 7}), *ended(B, struck={"slow": 3}), *ended(C), *ended(D)]
     assert tally_cases(ledger(*lines), "slow").struck == 5
@@ -73,7 +104,7 @@ def test_a_case_that_passed_without_a_fault_and_is_red_with_it_catches_it(
 
 
 CAUGHT = FaultRow("slow", "takes long", {A: "timeout", B: "failed", C: "failed", D: "failed"}, 9)
-MISSED = FaultRow("event_early:0.5", "an event is early", {}, 4)
+MISSED = FaultRow("event_early:0.5", "an event is early", {}, 4, stumbled=(A, B))
 UNSEEN = FaultRow("device_lost", "the device fails", {}, 0)
 
 
@@ -88,6 +119,7 @@ def test_the_table() -> None:
         "on the software device without a fault: 4 cases passed, 1 red\n"
         f"    leaked {D}\n"
         "1 of 3 faults caught; missed: event_early:0.5, device_lost\n"
+        f"not counted for event_early:0.5: 2 cases in which a call in a helper raised: {A}, {B}\n"
     )
     values = json.loads(orders_json(campaign))
     assert values["device"] == "soft"
@@ -98,6 +130,7 @@ def test_the_table() -> None:
         "caught_by": {A: "timeout", B: "failed", C: "failed", D: "failed"},
         "struck": 9,
         "not_counted": [],
+        "stumbled": [],
     }
 
 
@@ -136,6 +169,20 @@ def test_a_campaign_runs_each_fault_and_leaves_its_record(tmp_path: Path) -> Non
     assert reported == ["clean: 4 passed, 0 red", "slow:0.5: caught by 1", "event_early: MISSED"]
     assert (tmp_path / TABLE).read_text(encoding="utf-8") == orders_text(found)
     assert (tmp_path / RECORD).read_text(encoding="utf-8") == orders_json(found)
+
+
+def test_a_run_that_ended_at_a_helper_is_made_again_as_a_whole(tmp_path: Path) -> None:
+    stumbled = ended(A, Outcome.FAILED, message="RuntimeError: 1", detail=_HELPER, struck={"slow": 1})
+    seen = ended(B, Outcome.FAILED, message="assert 1 == 2", struck={"slow": 1})
+    runs = {
+        "clean": ledger(*ended(A), *ended(B)),
+        "slow": ledger(*stumbled),
+        "slow-whole": ledger(*stumbled, *seen),
+    }
+    found = run_orders(
+        [Injection("slow")], lambda name, *_: runs[name], tmp_path, device="soft", first=True, log=lambda _: None
+    )
+    assert (found.rows[0].caught_by, found.rows[0].stumbled) == ({B: "failed"}, (A,))
 
 
 @pytest.mark.parametrize("first", [False, True])
