@@ -5,8 +5,10 @@ mutant). Each way to run cases returns what was `Observed`, and `judge` decides 
 through whole runs of pytest; `mutants.warm` takes mutants through forks of one process, since there are thousands.
 
 A case notices a break if it passes without the break and is red with it. `lost` and `not_run` do not count, because the
-case observed nothing. Nor does an error that the break itself raised, such as a TypeError. A case may be red for
-another reason: if a fault did not occur in it, it runs again with the fault, alone, and does not count if it passes.
+case observed nothing. A case *stumbles*, and does not count, if its own check did not see the break: a break of torch
+raised an error of its own there, such as a TypeError, or with a fault a call in a helper of several files raised, for
+example one that calibrates. A case may be red for another reason: if a fault did not occur in it, it runs again with
+the fault, alone, and does not count if it passes.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Protocol
 from harness.core.outcome import Outcome
 from harness.core.text import single_line
 from harness.journal import journal, reader
+from harness.journal.events import Finish
 from harness.journal.ledger import Ledger
 from harness.tools.order import inherited_environment
 from tests.breaks.breaks import Break, BreakError, is_mistake
@@ -40,14 +43,19 @@ _NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 _NOTHING_CHECKED = (*_NO_CATCH, Outcome.GATED, Outcome.SKIPPED)
 #: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
 _UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
+#: The beginning of the message of a failed check: of pytest, unittest or NumPy, or an exception of the suites' own.
+_CHECK = re.compile(r"(\S*RanksError: rank \d+ raised )?(AssertionError\b|assert\b|Failed: |suites\.)")
+#: A line of a traceback that names a place, such as "suites/streams/busy.py:90: RuntimeError".
+_PLACE = re.compile(r"^(\S+\.py):\d+: ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Red:
-    """The end of a red case: its outcome and its message."""
+    """The end of a red case: its outcome, its message, and whether a call in a helper raised instead of a check."""
 
     outcome: str
     text: str = ""
+    in_helper: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ def observed(ledger: Ledger, fault: str = "") -> Observed:
     """Return what a run of pytest observed. `fault`: the name of the injected fault."""
     verdicts = ledger.verdicts
     red = {
-        verdict.case: Red(verdict.outcome.value, verdict.message)
+        verdict.case: Red(verdict.outcome.value, verdict.message, _in_helper(verdict.decided))
         for verdict in verdicts
         if verdict.outcome.is_red and verdict.outcome not in _NO_CATCH
     }
@@ -94,6 +102,15 @@ def observed(ledger: Ledger, fault: str = "") -> Observed:
     )
 
 
+def _in_helper(finish: Finish | None) -> bool:
+    """Return whether a call in a helper raised, so that no check of the case has failed."""
+    if finish is None or finish.outcome not in (Outcome.FAILED, Outcome.ERROR) or _CHECK.match(finish.message):
+        return False
+    file = finish.case.partition("::")[0]
+    own = [path for path in _PLACE.findall(finish.detail) if path.partition("/")[0] == file.partition("/")[0]]
+    return bool(own) and own[-1] != file
+
+
 def judge(
     entry: Break, clean: Collection[str], seen: Observed, not_counted: Collection[str] = (), *, counts: bool = False
 ) -> Result:
@@ -104,13 +121,17 @@ def judge(
     """
     ran = seen.ran.intersection(clean)
     red = {case: end for case, end in seen.red.items() if case in clean}
-    # A fault has no code that could raise an error of its own.
-    stumbled = {case: end.text for case, end in red.items() if not entry.fault and is_mistake(end.text)}
+    # A fault has no code that could raise an error of its own. A break of torch may show in any call.
+    stumbled = {
+        case: end.text
+        for case, end in red.items()
+        if case not in not_counted and (end.in_helper if entry.fault else is_mistake(end.text))
+    }
     noticed = {case: end.outcome for case, end in red.items() if case not in stumbled and case not in not_counted}
     unusable = seen.unfit
     if not (ran or unusable):
         unusable = "none of its cases ran with it: see the output of its run"
-    elif counts and not (seen.struck or noticed):
+    elif counts and not (seen.struck or noticed or stumbled):
         unusable = "the fault never occurred"
     left_out = tuple(sorted(case for case in red if case in not_counted))
     return Result(entry.name, entry.breaks, entry.device, noticed, ran, unusable, stumbled, seen.struck, left_out)
@@ -232,7 +253,7 @@ def _result(entry: Break, clean: Collection[str], run: Run, log: Callable[[str],
         return judge(entry, clean, seen, alone, counts=bool(entry.fault))
 
     result = judged(folder, *(["--maxfail=1"] if first else []))
-    if first and result.not_counted and not result.noticed_by:  # it ended at a case that was red for another reason
+    if first and not result.noticed_by and (result.not_counted or result.stumbled):  # it ended at one that counts not
         result = judged(f"{folder}-whole")
     noticed = f"noticed by {len(result.noticed_by)} of {len(result.ran)}"
     log(f"{entry.name}: {result.unusable or (noticed if result.noticed_by else f'MISSED by {len(result.ran)}')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -14,7 +14,7 @@ from harness.core.text import format_count, list_first
 TEXT, RECORD = "breaks.txt", "breaks.json"
 _SHOWN = 3  # cases named in a line of the table; the JSON record has all of them
 
-#: `stumbled`: cases were red, but only by errors of the break itself. `unusable`: the break was not tried.
+#: `stumbled`: cases were red, but none by a check of its own. `unusable`: the break was not tried.
 Verdict = Literal["noticed", "missed", "stumbled", "unusable"]
 
 
@@ -23,7 +23,8 @@ class Result:
     """The result of one break. `noticed_by`: by case, its outcome. `ran`: the cases that could have noticed it.
 
     - `unusable`: why the break was not tried; otherwise empty.
-    - `stumbled`: by case, the exception that the break itself raised there, for example a TypeError.
+    - `stumbled`: by case, its exception, if its own check did not see the break: the break itself raised, for example a
+      TypeError, or with a fault a call in a helper.
     - `struck`: how often an injected fault occurred.
     - `not_counted`: the cases that were red although the fault did not occur in them, and that passed alone.
     """
@@ -114,7 +115,9 @@ def table_text(table: Table) -> str:
     lines += [
         f"    noticed nothing: {format_count(number, 'case')} of {file}" for file, number in sorted(suites.items())
     ]
-    lines += [_not_counted(row) for row in table.rows if row.not_counted]
+    for row in table.rows:
+        lines += _left_out(row, "in which it did not occur, green alone", row.not_counted)
+        lines += _left_out(row, "in which no check failed, but a call", [*row.stumbled])
     lines.append(f"without a break: {format_count(table.passed, 'case')} passed, {len(table.wrong)} red")
     lines += [f"    {outcome} {case}" for case, outcome in table.wrong.items()]
     return "\n".join(lines) + "\n"
@@ -142,13 +145,12 @@ def _named(row: Result) -> str:
     if row.unusable:
         return row.unusable
     if not row.noticed_by:
-        stumbled = f"; {len(row.stumbled)} failed because of the break itself" if row.stumbled else ""
+        stumbled = f"; {len(row.stumbled)} failed without a check" if row.stumbled else ""
         occurred = f"; occurred {row.struck} times" if row.struck else ""
         return f"{row.breaks} ({format_count(len(row.ran), 'case')} ran{occurred}{stumbled})"
     return list_first([f"{case.rpartition('/')[2]} ({outcome})" for case, outcome in row.noticed_by.items()], _SHOWN)
 
 
-def _not_counted(row: Result) -> str:
-    how_many = format_count(len(row.not_counted), "case")
-    names = list_first(row.not_counted, _SHOWN)
-    return f"not counted for {row.name}: {how_many} in which it did not occur, green alone: {names}"
+def _left_out(row: Result, why: str, cases: Sequence[str]) -> list[str]:
+    named = f"{format_count(len(cases), 'case')} {why}: {list_first(cases, _SHOWN)}"
+    return [f"not counted for {row.name}: {named}"] if cases else []

@@ -52,6 +52,40 @@ def test_a_run_counts_how_often_its_own_fault_struck() -> None:
     assert observed(ledger(*lines), "slow").struck == 5
 
 
+_HELPER = "suites/streams/busy.py:90: RuntimeError"
+_OWN = f"{SUITE}:7: in seen\n    event.query()"
+
+
+@pytest.mark.parametrize(
+    ("message", "detail", "counts"),
+    [
+        ("RuntimeError: CUDA error: device not ready", f"{_OWN}\n{_HELPER}", False),
+        ("RuntimeError: CUDA error: device not ready", f"{_OWN}\ntorch/cuda/streams.py:3: RuntimeError", True),
+        ("AssertionError: never pending", f"{_OWN}\n{_HELPER.replace('Runtime', 'Assertion')}", True),
+        ("assert False", f"{_OWN}\n{_HELPER}", True),
+        ("Failed: DID NOT RAISE RuntimeError", f"{_OWN}\n{_HELPER}", True),
+        ("suites.operators.comparison.WrongValueError: 3 wrong", f"{_OWN}\n{_HELPER}", True),
+        ("harness.RanksError: rank 1 raised AssertionError: 3", f"{_OWN}\n{_HELPER}", True),
+        ("harness.RanksError: rank 1 raised RuntimeError: 3", f"{_OWN}\n{_HELPER}", False),
+        ("RuntimeError: without a traceback", "", True),
+    ],
+)
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ERROR])
+def test_a_case_in_which_a_helper_failed_stumbles_over_a_fault(
+    message: str, detail: str, counts: bool, outcome: Outcome
+) -> None:
+    found = observed(ledger(*ended(A, outcome, message=message, detail=detail, struck={"slow": 1})), "slow")
+    result = judge(FAULT, {A}, found, counts=True)
+    assert result.verdict == ("noticed" if counts else "stumbled")
+    assert dict(result.stumbled) == ({} if counts else {A: message})
+    assert judge(CHANGE, {A}, found).verdict == "noticed"
+
+
+def test_a_crash_below_a_helper_is_noticed() -> None:
+    found = observed(ledger(*ended(A, Outcome.CRASHED, message="SIGSEGV", detail=_HELPER)), "slow")
+    assert judge(FAULT, {A}, found, counts=True).verdict == "noticed"
+
+
 # Who noticed
 
 
@@ -183,6 +217,16 @@ def test_a_run_that_ended_at_a_case_that_does_not_count_is_done_again_whole() ->
     assert table.rows[0].noticed_by == {B: "failed"}
     assert [each[0] for each in runs.asked] == ["clean-soft", "slow", "slow-alone", "slow-whole"]
     assert runs.asked[-1] == ("slow-whole", "soft", SUITE)
+
+
+def test_a_run_that_ended_at_a_helper_is_done_again_whole() -> None:
+    stumbled = ended(A, Outcome.FAILED, message="RuntimeError: 1", detail=_HELPER, struck={"slow": 1})
+    noticed = ended(B, Outcome.FAILED, message="assert 1 == 2", struck={"slow": 1})
+    runs = Runs(clean_soft=ALL_PASSED, slow=ledger(*stumbled), slow_whole=ledger(*stumbled, *noticed))
+
+    table, _, _ = conduct(runs, FAULT, first=True)
+
+    assert (table.rows[0].noticed_by, table.rows[0].stumbled) == ({B: "failed"}, {A: "RuntimeError: 1"})
 
 
 def test_a_stopped_call_keeps_the_table_of_what_it_has_run() -> None:

@@ -86,8 +86,12 @@ def test_the_text_is_silent_of_what_there_is_not() -> None:
 
 def test_the_table_names_a_few_of_the_cases_that_do_not_count() -> None:
     row = Result("slow", "takes long", "soft", {A: "timeout"}, RAN, not_counted=(B, C, "d", A))
-    expected = f"not counted for slow: 4 cases in which it did not occur, green alone: {B}, {C}, d, …"
-    assert expected in table_text(Table((row,))).splitlines()
+    lines = table_text(
+        Table((row, Result("own", "It is wrong.", "cpu", {}, RAN, stumbled={A: "TypeError: x"})))
+    ).splitlines()
+    assert f"not counted for slow: 4 cases in which it did not occur, green alone: {B}, {C}, d, …" in lines
+    assert f"not counted for own: 1 case in which no check failed, but a call: {A}" in lines
+    assert "own    cpu         MISSED  It is wrong. (3 cases ran; 1 failed without a check)" in lines
 
 
 def test_the_json_has_every_case() -> None:
