@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.conformance import conformance
-from harness.cli.console import make_console
+from harness.cli.console import make_console, with_verbatim_help
 from harness.cli.diff import diff
 from harness.cli.durations import durations
 from harness.cli.evidence import package, verify
@@ -43,11 +43,24 @@ if TYPE_CHECKING:
 _TYPERS_USAGE = 2
 
 
-class _UsageIsFour(TyperGroup):
-    """A group whose usage errors exit with the status that the README documents.
+#: The commands as `harness --help` groups them, in order.
+_PANELS: dict[str, tuple[str, ...]] = {
+    "Run": ("run", "cluster", "bisect"),
+    "Look": ("devices", "backend", "faults", "catalog", "report"),
+    "Compare": ("diff", "matrix", "history", "conformance"),
+    "Operate": ("waivers", "notify", "import", "package", "verify"),
+    "Maintain": ("durations", "sim", "kit"),
+}
+
+
+class _Harness(TyperGroup):
+    """The command `harness`: in the order of the panels, and with the exit status of pytest for usage errors.
 
     Typer's status 2 would mean an interrupted run.
     """
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return [name for names in _PANELS.values() for name in names]
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with _usage_errors():
@@ -70,7 +83,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 app = typer.Typer(
-    cls=_UsageIsFour,
+    cls=_Harness,
     help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
     no_args_is_help=True,
     add_completion=False,
@@ -93,23 +106,36 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-app.add_typer(backend, name="backend")
-app.add_typer(waivers, name="waivers")
-app.add_typer(faults, name="faults")
-app.add_typer(cluster, name="cluster")
-app.add_typer(history_app, name="history")
-app.command()(notify)
-app.add_typer(matrix, name="matrix")
-app.add_typer(sim, name="sim")
-app.command()(conformance)
-app.command()(diff)
-app.command()(durations)
-app.command("import")(import_)
-app.command()(kit)
-app.command()(package)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
-app.command()(verify)
-app.add_typer(report, name="report")
+def _panel(name: str) -> str:
+    """Return the panel of a command."""
+    return next(panel for panel, names in _PANELS.items() if name in names)
+
+
+_RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+for _name, _group in {
+    "backend": backend,
+    "cluster": cluster,
+    "faults": faults,
+    "history": history_app,
+    "matrix": matrix,
+    "report": report,
+    "sim": sim,
+    "waivers": waivers,
+}.items():
+    app.add_typer(_group, name=_name, rich_help_panel=_panel(_name))
+_COMMANDS: dict[str, Callable[..., object]] = {
+    "conformance": conformance,
+    "diff": diff,
+    "durations": durations,
+    "import": import_,
+    "kit": kit,
+    "notify": notify,
+    "package": package,
+    "verify": verify,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, rich_help_panel=_panel(_name))(_command)
+app.command("run", context_settings=_RAW, rich_help_panel=_panel("run"))(run)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -139,13 +165,13 @@ def own_options(
 def main() -> None:
     """Run the command line. Print a HarnessError as one line on stderr, with exit status 4."""
     try:
-        app()
+        with_verbatim_help(typer.main.get_command(app))()
     except HarnessError as error:
         print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 
 
-@app.command()
+@app.command(rich_help_panel=_panel("devices"))
 def devices(
     capabilities: Annotated[
         bool, typer.Option("--capabilities", help="Print all capabilities of each usable device, with their sources.")
@@ -296,7 +322,7 @@ _Update = Annotated[bool, typer.Option("--update", help="Replace the must-pass l
 _Description = Annotated[str, typer.Option(help="A description for the header of the must-pass list.")]
 
 
-@app.command()
+@app.command(rich_help_panel=_panel("catalog"))
 def catalog(
     paths: _CatalogPaths = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
@@ -392,7 +418,7 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
         raise typer.Exit(EXIT_RED)
 
 
-@app.command()
+@app.command(rich_help_panel=_panel("bisect"))
 def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],

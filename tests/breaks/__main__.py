@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.console import with_verbatim_help
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
 
@@ -414,7 +415,7 @@ def _chosen(breaks: Mapping[str, Break], only: Sequence[str], devices: Sequence[
 def main() -> None:
     """Run the command. An expected error is one line, and a usage error has pytest's exit status."""
     try:
-        app()
+        with_verbatim_help(typer.main.get_command(app))()
     except HarnessError as error:
         print(f"tests.breaks: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
