@@ -181,7 +181,12 @@ def devices(
         typer.Option("--json", help="Print JSON, with sizes in bytes and the capabilities of every usable device."),
     ] = False,
     examine: Annotated[
-        bool, typer.Option("--health", help="Test every usable device: compute, copy, compare. Exit status 1 if sick.")
+        bool,
+        typer.Option(
+            "--health",
+            help="Test every usable device: compute, copy, compare. Exit status 1 if one is sick, or if there is no "
+            "GPU and --device names no other kind.",
+        ),
     ] = False,
     device: Annotated[
         str,
@@ -220,7 +225,7 @@ def devices(
     if examine and device in BACKENDS and BACKENDS[device].software:
         raise DeviceError("--health works on GPUs and the CPU, not on software devices: leave --health out")
     if examine:
-        _examine(inventory)
+        _examine(inventory, anything=device == "auto")
         return
     detected = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
     if as_json:
@@ -282,13 +287,18 @@ def _kinds(findings: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {single_line(kind)}" for kind, number in sorted(findings.items()))
 
 
-def _examine(inventory: Inventory) -> None:
-    """Examine the devices one at a time. A device with a known fault is sick without an examination."""
+def _examine(inventory: Inventory, *, anything: bool) -> None:
+    """Examine the devices one at a time. A device with a known fault is sick without an examination.
+
+    `anything`: no kind of device was named. The CPU is then no substitute for GPUs, whose driver may be gone.
+    """
     from harness.devices import health
     from harness.devices.health_events import HealthWatch, standing_problems
+    from harness.devices.inventory import why_no_gpu
 
     console, sick = make_console(), 0
-    looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
+    hardware = [device for device in inventory.devices if device.backend.hardware]
+    looked = hardware or list(inventory.usable)
     with HealthWatch([device for device in looked if device.backend.nvml]) as watch:
         for device in looked:
             result = health.check_device(device)
@@ -301,7 +311,11 @@ def _examine(inventory: Inventory) -> None:
                 console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
         for note in watch.notes:
             console.print(note, style="yellow", soft_wrap=True)
-    if sick:
+    unseen = anything and not hardware
+    if unseen:
+        line = f"no GPU was examined ({why_no_gpu(inventory)}): repair the driver, or name the device with --device"
+        console.print(line, style="bold red", soft_wrap=True)
+    if sick or unseen:
         raise typer.Exit(EXIT_RED)
 
 
