@@ -30,7 +30,7 @@ def breaks(project: Project, *arguments: str, results: str = "out", **variables:
     """Run breaks in a project. Return the exit status and the output."""
     kept = {n: v for n, v in os.environ.items() if n in _KEPT or not n.startswith(("PYTEST_", "HARNESS_"))}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.breaks", "run", f"--results-dir={results}", *arguments],
+        [sys.executable, "-m", "tests.breaks", "run", "--case-timeout=60", f"--results-dir={results}", *arguments],
         cwd=project.folder,
         env={**kept, "PYTHONPATH": str(ROOT), **variables},
         stdout=subprocess.PIPE,
