@@ -250,7 +250,6 @@ OTHERS = {
     "history serve": "the pages of history export",
     "history sql": "what the query asks for",
     "import": "results of other tools",
-    "kit": "no run",
     "matrix plan": "no run",
     "run": "it is pytest",
     "sim export": "no run",

@@ -25,7 +25,6 @@ from harness.cli.evidence import package, verify
 from harness.cli.faults import app as faults
 from harness.cli.history import app as history_app
 from harness.cli.import_ import import_
-from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
 from harness.cli.notify import notify
 from harness.cli.report import app as report
@@ -49,7 +48,7 @@ _PANELS: dict[str, tuple[str, ...]] = {
     "Look": ("devices", "backend", "faults", "catalog", "report"),
     "Compare": ("diff", "matrix", "history", "conformance"),
     "Operate": ("waivers", "notify", "import", "package", "verify"),
-    "Maintain": ("durations", "sim", "kit"),
+    "Maintain": ("durations", "sim"),
 }
 
 
@@ -128,7 +127,6 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "diff": diff,
     "durations": durations,
     "import": import_,
-    "kit": kit,
     "notify": notify,
     "package": package,
     "verify": verify,
