@@ -82,10 +82,7 @@ class CasePreparation:
             devices=requirements.devices_wanted(wanted, per_rank=device.backend.accelerator),
             unmet=lacking or unmet,
             objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet and not lacking else None,
-            waivers=(
-                *_own_waivers(item, case_id, _named(marks, "leaks")),
-                *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
-            ),
+            waivers=self._waivers(item, case_id, _named(marks, "leaks"), offered),
             share=self._share(device, memory, alone=alone),
             memory=memory,
             # Ranks are forks of the process, which must not have used a device.
@@ -93,6 +90,15 @@ class CasePreparation:
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )
+
+    def _waivers(
+        self, item: pytest.Item, case_id: str, leaks: Sequence[pytest.Mark], offered: Capabilities
+    ) -> tuple[Waiver, ...]:
+        found = (
+            *_own_waivers(item, case_id, leaks),
+            *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
+        )
+        return waivers.waivers_without_checks(found) if self._context.leak_check == "off" else found
 
     def _lacking_type(self, item: pytest.Item, marks: Iterable[pytest.Mark]) -> Unmet | None:
         """Return why the case is gated by a type that the hardware file says its device lacks; None otherwise."""

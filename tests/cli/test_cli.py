@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from harness import __version__
+from harness.cli import main
 from harness.core.outcome import Outcome
+from harness.devices import health, inventory
 from harness.devices.capabilities import format_bytes
+from harness.devices.device import CPU, Device, Inventory
+from harness.devices.health import DeviceHealth
 from harness.journal import journal
 from tests.cli.commands import ROOT, harness, refused
 from tests.journal import journals
@@ -114,6 +118,45 @@ def test_devices_as_json_and_as_tables() -> None:
         assert device["uuid"] in shown.stdout
 
 
+GONE = "nvml does not answer: Driver Not Loaded"
+LOST = Device("nvml:0", "cuda", "unknown GPU", index=0, fault="handle: GPU is lost")
+GPU = Device("GPU-1", "cuda", "a GPU", index=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "status", "said"),
+    [
+        ([], Inventory((CPU,), nvml_error=GONE), 1, f"no GPU was examined ({GONE})"),
+        ([], Inventory((CPU,)), 1, "no GPU was examined (nvml finds none)"),
+        ([], Inventory((CPU,), hidden=(GPU,)), 1, "no GPU was examined (1 hidden by CUDA_VISIBLE_DEVICES)"),
+        ([], Inventory((LOST, CPU)), 1, "SICK nvml:0"),
+        ([], Inventory((GPU,)), 0, "healthy GPU-1"),
+        (["--device=cpu"], Inventory((CPU,), nvml_error=GONE), 0, "healthy cpu"),
+        (["--device=cuda"], Inventory((CPU,), nvml_error=GONE), 4, f"there is no usable GPU ({GONE}); repair it"),
+    ],
+    ids=["driver is gone", "no GPU", "hidden", "lost", "healthy", "CPU by name", "CUDA by name"],
+)
+def test_the_cpu_is_no_substitute_for_gpus_to_examine(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    found: Inventory,
+    status: int,
+    said: str,
+) -> None:
+    def check(device: Device) -> DeviceHealth:
+        return DeviceHealth(device.fault is None, device.fault or "computes and copies correctly", 0.1)
+
+    monkeypatch.setattr(inventory, "discover_devices", lambda _: found)
+    monkeypatch.setattr(health, "check_device", check)
+    monkeypatch.setattr(sys, "argv", ["harness", "devices", "--health", *options])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    shown = capsys.readouterr()
+    assert ended.value.code == status
+    assert said in shown.out + shown.err
+
+
 def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
     done = harness("catalog", "--format", "json", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
@@ -181,21 +224,6 @@ def test_catalog_of_the_default_run_leaves_out_extended_cases(project: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "test_short" in done.stdout
     assert "test_long" not in done.stdout
-
-
-def test_catalog_of_operators_has_the_table_and_what_it_lacks(project: Path) -> None:
-    folder = project / "suites" / "operators"
-    folder.mkdir()
-    line = "aten::add.out\tCPU\t2\tsuites/operators/test_a.py::test_b\n"
-    (folder / "overloads.txt").write_text(line)
-    done = harness("catalog", "--operators", "--format", "json", cwd=project)
-    assert done.returncode == 1  # torch has more overloads than this one
-    first, *others = json.loads(done.stdout)
-    assert (first["name"], first["cases"]) == ("aten::add.out", 2)
-    assert {"aten::mul.out"} <= {each["name"] for each in others}
-    assert "NO CASE" in harness("catalog", "--operators", cwd=project).stdout
-    (folder / "overloads.txt").write_text("aten::add.out\tCPU\n")
-    assert "suites/operators/overloads.txt:1: 'aten::add.out" in refused(harness("catalog", "--operators", cwd=project))
 
 
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:
