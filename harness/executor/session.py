@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.checks.live_fixtures import FixtureWatch
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
@@ -54,7 +55,7 @@ class CollectedSession:
 
     `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork,
     `case_modules` those with cases, and `last_finalizer` was made last before the collection. `relay` passes on
-    pytest's reports, `clock` measures phases. `guard` is notified of fixtures.
+    pytest's reports, `clock` measures phases. `guard` compares state; `watch` notifies it of fixtures.
     """
 
     session: pytest.Session
@@ -65,6 +66,7 @@ class CollectedSession:
     relay: ReportRelay
     clock: PhaseClock
     guard: StateGuard
+    watch: FixtureWatch
 
 
 def late_marks(item: pytest.Item, added: Iterable[pytest.Mark]) -> list[str]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from os import fstat
 from typing import Any
 
-from harness.checks.process import StateProblem, replaced_streams
 from harness.core import linux
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -58,7 +57,7 @@ class UnbufferedFile(io.FileIO):
 
 
 class StandardStreams:
-    """The standard streams of this process, and what a case does to them."""
+    """The standard streams of this process."""
 
     def __init__(self) -> None:
         self._own = _streams_now()
@@ -80,10 +79,6 @@ class StandardStreams:
     def sizes(self) -> tuple[int, int]:
         """Return the bytes in the files for output and for errors."""
         return _size(1), _size(2)
-
-    def replaced(self) -> list[StateProblem]:
-        """Return a problem for each stream that is now another object."""
-        return replaced_streams(self._own, _streams_now())
 
     def raise_if_disk_full(self) -> None:
         """Raise the OSError of a full disk that one of the streams has stored, if any."""

@@ -25,7 +25,7 @@ KINDS = {
     "profile_matches_nothing": "a pattern of the profile matches no case",
     "session": "a pytest session did not end in order",
     "sick_device": "a device gets no more cases",
-    "teardown": "a fixture of a wider scope failed when it was torn down",
+    "teardown": "a fixture of a wider scope failed when it was torn down, or left state or a process behind",
     "too_few_cases": "fewer cases ran than the profile requires",
     "unexamined_device": "a device could not be examined",
     "unkillable": "a process could not be killed",

@@ -15,7 +15,8 @@ import pytest
 
 from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
-from harness.checks.state.guard import FixtureWatch, StateGuard
+from harness.checks.live_fixtures import FixtureWatch
+from harness.checks.state.guard import StateGuard
 from harness.collection.narrowing import NarrowCollection
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration import options
@@ -64,6 +65,7 @@ class CollectorPlugin:
         self._relay = ReportRelay()
         self._clock = PhaseClock()
         self._guard = StateGuard()
+        self._watch = FixtureWatch(self._guard)
 
     @pytest.hookimpl(tryfirst=True)  # before pytest's plugin for temporary folders reads the option
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -77,7 +79,7 @@ class CollectorPlugin:
             raise pytest.UsageError(misplaced)
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(self._clock)
-        config.pluginmanager.register(FixtureWatch(self._guard))
+        config.pluginmanager.register(self._watch)
         config.pluginmanager.register(tracelog.TraceLogMuted())
         config.pluginmanager.register(NarrowCollection(self._spec.reach))
         if self._around is not None:
@@ -124,6 +126,7 @@ class CollectorPlugin:
                 relay=self._relay,
                 clock=self._clock,
                 guard=self._guard,
+                watch=self._watch,
             )
         )
         raise AssertionError("serve returned, but must not")
