@@ -17,6 +17,7 @@ from harness.backends import accelerator
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.core import linux
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError
 from harness.devices.device import DeviceError
 from harness.executor import failure, streams
@@ -81,7 +82,7 @@ def _become(
         # Tests and plugins read this to find out in which xdist worker they run.
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     if cold:
-        channel.send({"op": "ready"})
+        channel.send({"op": "ready", "collected": len(collected.items), "hash": digest_of_ids(sorted(collected.items))})
     else:
         renew_thread_pool()
     _check_faults()

@@ -11,7 +11,7 @@ KINDS = {
     "broken_promise": "the machine lacks what its hardware file promises",
     "collection_missing": "the journal has no ids for a list that a worker collected",
     "collection_wrong": "a list of cases does not match its own count and hash",
-    "collections_differ": "workers collected different cases",
+    "collections_differ": "processes of the run collected different cases",
     "damaged_journal": "lines of the journal cannot be read",
     "device_sign": "a device shows a sign of a fault",
     "duplicate_ids": "several cases have the same id",

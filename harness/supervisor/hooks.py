@@ -63,6 +63,7 @@ class WorkerHooks:
         self._signals = signals
         self._narrowing = narrowing
         self._seen: list[pytest.Item] = []
+        self._ids: set[str] = set()
         self._selected: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -92,6 +93,7 @@ class WorkerHooks:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen.append(item)
+        self._ids.add(item.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -107,6 +109,11 @@ class WorkerHooks:
         if self._worker.check_stop():
             return  # pytest also calls this hook after an aborted collection, with only some of the cases
         self._worker.note_facts(kept)
+        if self._worker.isolated and not session.testsfailed:
+            described = session.config.pluginmanager.get_plugin("harness-described")
+            by_itself = described is None or bool(described.collects_itself)
+            self._worker.seen(self._ids.union(ids), by_itself=by_itself)
+        self._ids.clear()
         try:
             deselected = [case for case in seen if case not in wanted]
             self._worker.collected(ids, self._selected, deselected, self._narrowing.unread)

@@ -109,7 +109,7 @@ def _restart_cold(spec: ZygoteSpec, listener: socket.socket, reason: str, enviro
     The process id stays the same. The exec drops all imports, with their threads and their use of a device.
     """
     specification = os.memfd_create("specification")
-    os.write(specification, replace(spec, start="cold").to_json().encode() + b"\n")
+    os.write(specification, replace(spec, start="cold", masked=bool(guard.cuda_in_use())).to_json().encode() + b"\n")
     os.lseek(specification, 0, os.SEEK_SET)
     sys.stdout.flush()
     sys.stderr.flush()
