@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,6 +188,16 @@ def _configure_controller(config: pytest.Config) -> None:
     leased = run.leases.take("main")
     worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail)
     worker_hooks.register_worker_hooks(config, worker, run.signals.handled)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Give test files outside of the root folder ids that are unique."""
+    nodeid = CaseScope.of(parent.config).id_outside_root(module_path)
+    if nodeid is None:
+        return None
+    made: pytest.Module = pytest.Module.from_parent(parent, path=module_path, nodeid=nodeid)
+    return made
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

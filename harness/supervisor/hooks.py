@@ -95,6 +95,15 @@ class WorkerHooks:
         self._seen.append(item)
         self._ids.add(item.nodeid)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection_modifyitems")
+    def pytest_refuse_options(self, items: list[pytest.Item]) -> Generator[None, object, object]:
+        """Run no case after a usage error. pytest reports the items to xdist even then, and xdist would wait."""
+        try:
+            return (yield)
+        except pytest.UsageError:
+            items.clear()
+            raise
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         self._selected = select_cases(config, items, self._worker.selection)
