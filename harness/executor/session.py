@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,7 @@ class CollectedSession:
     `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork,
     `case_modules` those with cases, and `last_finalizer` was made last before the collection. `relay` passes on
     pytest's reports, `clock` measures phases. `guard` compares state; `watch` notifies it of fixtures.
+    `pids`: variables with the process id of the zygote, by owner and name.
     """
 
     session: pytest.Session
@@ -67,6 +68,7 @@ class CollectedSession:
     clock: PhaseClock
     guard: StateGuard
     watch: FixtureWatch
+    pids: Sequence[tuple[object, str]]
 
 
 def late_marks(item: pytest.Item, added: Iterable[pytest.Mark]) -> list[str]:

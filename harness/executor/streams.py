@@ -25,7 +25,7 @@ def replace_standard_streams(out: int, err: int) -> None:
     for source in (null, out, err):
         os.close(source)
     linux.line_buffer_c_stdio()
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    sys.stdin = NoInput(io.FileIO(0, closefd=False))
     # Unbuffered, because a crash loses buffered text. With escapes, because tests may print any text.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
@@ -33,6 +33,28 @@ def replace_standard_streams(out: int, err: int) -> None:
         )
         for number in (1, 2)
     )
+
+
+class NoInput(io.TextIOWrapper):
+    """Standard input of a case. A read raises OSError, as with pytest's capturing: nobody is there to answer."""
+
+    def read(self, size: int | None = -1, /) -> str:  # noqa: ARG002
+        raise OSError("a case must not read from standard input; to be asked by it, run it with --pdb")
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        return self.read(size)
+
+    def readlines(self, hint: int = -1, /) -> list[str]:  # type: ignore[override]
+        return [self.read(hint)]
+
+    def __next__(self) -> str:  # type: ignore[override]
+        return self.read()
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("standard input of a case has no fileno()")
+
+    def isatty(self) -> bool:
+        return False
 
 
 class UnbufferedFile(io.FileIO):

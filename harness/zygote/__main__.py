@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import pytest
 
+from harness.checks.meters.process import running_children
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration.rootdir import RootError
 from harness.configuration.under import WrapperError
@@ -89,6 +90,9 @@ def _unfit() -> str:
         reasons.append(touched)
     if threads := guard.threads_lost_in_fork():
         reasons.append(f"it has other threads than the main thread: {', '.join(threads)}")
+    if children := running_children():
+        started = ", ".join(f"{pid} {command[:200]!r}" for pid, command in children)
+        reasons.append(f"it has started processes, which would be no children of a fork: {started}")
     return "; ".join(reasons)
 
 
