@@ -166,6 +166,12 @@ def release_cuda_caches(torch: ModuleType) -> None:
             release()
 
 
+def has_cuda_context(torch: ModuleType, index: int) -> bool:
+    """Return whether this process has a context on a CUDA device; True if this torch does not tell."""
+    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return ask is None or bool(ask(index))
+
+
 def kept_by_dynamo() -> Sequence[object]:
     """Return the objects that TorchDynamo keeps of its last compiled graph: streams and events.
 
