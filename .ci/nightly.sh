@@ -10,8 +10,8 @@
 #             own process, with the same verdicts
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
-#   breaks    breaks of torch, each of which a case must detect (`harness mutate`)
-#   mutants   a tenth of the changes of torch that `harness mutate generate` makes, chosen by the seed
+#   breaks    breaks of torch, each of which a case must detect (`python -m tests.breaks run`)
+#   mutants   a tenth of the changes of torch that `python -m tests.breaks mutants` makes, chosen by the seed
 #   tests     all tests, including long ones, with cold processes, as a user starts them, and five random orders
 #
 # Variables:
@@ -103,17 +103,17 @@ breaks() {
     made=$(environment plain "torch==$pinned")
     if [[ $jobs == auto ]]; then jobs=$(nproc); fi
     # The data differ each night, so a break that only shows with some data is missed occasionally.
-    "$made/bin/harness" mutate run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
-        --results-dir "$results/breaks" --json "$results/breaks.json"
+    "$made/bin/python" -m tests.breaks run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
+        --results-dir "$results/breaks"
 }
 
 mutants() {
     local made
     made=$(environment plain "torch==$pinned")
     # The suites with cases for torch's Python code. The others reach little of it, and take long to record.
-    "$made/bin/harness" mutate generate suites/{amp,autograd,memory_profiler,numerics,optimizers,profiler} \
+    "$made/bin/python" -m tests.breaks mutants suites/{amp,autograd,memory_profiler,numerics,optimizers,profiler} \
         suites/{rng,serialization} --share 0.1 --seed "$seed" --time 7200 \
-        --pytest=-n"$workers" --results-dir "$results/mutants" --json "$results/mutants.json"
+        --pytest=-n"$workers" --results-dir "$results/mutants"
 }
 
 tests() {

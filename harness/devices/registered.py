@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from harness.backends.backend import Backend
 from harness.backends.table import known_kinds
+from harness.core.disposable import run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import census
 from harness.devices.device import Device, DeviceError, Inventory
@@ -22,7 +22,6 @@ from harness.devices.device import Device, DeviceError, Inventory
 VARIABLE = "GPU_CONFORMANCE_CENSUS"
 #: Seconds for a census. An import of torch may come from a network file system, and a driver may start slowly.
 LIMIT = 180.0
-_ERRORS_KEPT = 1 << 12
 
 
 def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
@@ -105,27 +104,20 @@ def _ask(backend: Backend, environ: Mapping[str, str], limit: float = LIMIT) -> 
     with tempfile.TemporaryDirectory(prefix="harness-census-") as folder:
         place = Path(folder, "census.json")
         command = [sys.executable, "-m", "harness.devices.census", backend.kind, str(place)]
+        paths = os.pathsep.join(filter(None, [*sys.path, environ.get("PYTHONPATH")]))
         try:
-            done = subprocess.run(
-                command,
-                env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, environ.get("PYTHONPATH")]))},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=limit,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired:
+            run = run_disposable(command, limit, environ={**environ, "PYTHONPATH": paths})
+        except OSError as error:
+            return {"error": f"the census does not start: {error.strerror}"}
+        if not run.in_time or run.status is None:
             return {"error": f"hangs during {_step(place)}: did not end within {limit:.0f} s"}
         answer = _read(place)
         if "error" in answer:
             return _with_advice(backend, answer)
         if "devices" in answer:
             return answer
-        errors = done.stderr[-_ERRORS_KEPT:].decode(errors="backslashreplace").strip().splitlines()
-        last = f"; last output: {single_line(errors[-1])}" if errors else ""
-        return {"error": f"ends with {format_exit_code(done.returncode)} during {_step(place)}{last}"}
+        last = f"; last output: {single_line(run.last_error)}" if run.last_error else ""
+        return {"error": f"ends with {format_exit_code(run.status)} during {_step(place)}{last}"}
 
 
 def _with_advice(backend: Backend, answer: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import pytest
 
 from harness import marks
 from harness.collection.cases import CASE_ID, is_apart, is_case
-from harness.collection.description import CollectionDescription
+from harness.collection.description import CollectionDescription, DescriptionError, collection_difference
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_time_limit
 from harness.core import linux
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
+from harness.core.text import format_count
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
@@ -34,13 +35,14 @@ from harness.gating import types
 from harness.gating.policy import Policy
 from harness.journal import lines
 from harness.journal.journal import Journal, JournalWriteError
+from harness.protocol.wire import escape_surrogates
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.handed_out import HandedOutList
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.selection import Selection, read_ids
-from harness.scheduling.stop_request import StopListener
+from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
 from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
@@ -63,6 +65,9 @@ _STARVED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 #: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"
+
+#: The worker of a run that speaks for all.
+FIRST = ("main", "gw0")
 
 #: The name of the plugin that measures cases in this process.
 _PHASE_CLOCK = "harness-phase-clock"
@@ -128,6 +133,9 @@ class Worker:
         #: Whether the run has cases that take several devices; None until this is known.
         self._has_wide: bool | None = None
         self._order = RunOrder(is_case, self._handed_out)
+        #: The ids of all tests that this process has collected; None before that.
+        self._seen: set[str] | None = None
+        self._has_differed = False
         self._zygotes: ZygoteLinks | None = None
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
@@ -158,6 +166,7 @@ class Worker:
             connect=self._zygotes.connect,
             after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
             await_release=self._pool.await_release,
+            compare_collection=self._compare_collection,
         )
         self._slot = ExecutorSlot(naming, hooks, record=self._record, stop=self._stop, leases=self._device_leases())
         self._supervisor = Supervisor(
@@ -203,8 +212,48 @@ class Worker:
         assert self._zygotes is not None
         return self._zygotes.description()
 
-    def collected(self, ids: list[str], selected: list[str], deselected: list[str], unread: list[str]) -> None:
+    def seen(self, ids: Collection[str], *, by_itself: bool) -> None:
+        """Note the ids of all tests that this process has collected, before any was deselected.
+
+        If this process has collected them `by_itself`, compare them with those of the zygote.
+        """
+        self._seen = {str(escape_surrogates(name)) for name in ids}
+        if self.context.start == "cold" or not by_itself:
+            return
+        try:
+            theirs = {str(escape_surrogates(name)) for name in self.description().order}
+        except (DescriptionError, StoppedError):
+            return  # the run ends with this error
+        text = collection_difference("the zygote", theirs, f"worker {self.name}", self._seen)
+        if text and self.name in FIRST:
+            self._add_collection_finding(text)
+
+    def _compare_collection(self, executor: str, count: int, digest: str) -> None:
+        """Compare what a cold executor has collected with what this process has. Only the first difference counts."""
+        if self._seen is not None and digest != digest_of_ids(sorted(self._seen)) and not self._has_differed:
+            self._has_differed = True
+            numbers = f"{format_count(count, 'test')}, and worker {self.name} {format_count(len(self._seen), 'test')}"
+            self._add_collection_finding(f"executor {executor} collected {numbers}")
+
+    def _add_collection_finding(self, text: str) -> None:
+        advice = (
+            "look for a file or conftest whose tests depend on the process that collects them or on its devices, such "
+            "as torch.cuda.device_count() or an environment variable"
+        )
+        with self._recording():
+            self._record(lines.finding("collections_differ", f"{text}; {advice}", ()))
+
+    def collected(
+        self,
+        ids: list[str],
+        selected: list[str],
+        deselected: list[str],
+        unread: list[str],
+        skipped: Mapping[str, str],
+    ) -> None:
         """Record the cases of this shard, the selected cases of all shards, the deselected ones and the unread files.
+
+        `skipped`: the reasons of files that skipped themselves.
 
         The ids are left out if another worker has recorded them. If a resumed run had other cases before, note that for
         the controller and raise ResumeError.
@@ -230,6 +279,7 @@ class Worker:
             ids=() if listed else ids,
             deselected=() if listed else deselected,
             unread=() if listed else unread,
+            skipped={} if listed else skipped,
             pid=os.getpid(),
             **shard,
         )
@@ -423,7 +473,7 @@ class Worker:
 
     def print_once(self, text: str) -> None:
         """Print a text that holds for all workers of the run. Only the first worker prints it."""
-        if self.name in ("main", "gw0"):
+        if self.name in FIRST:
             self._print(text)
 
     def _print(self, text: str) -> None:

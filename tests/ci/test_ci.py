@@ -16,8 +16,8 @@ STEPS = ["suites", "soft", "simcuda", "seeds", "chaos", "breaks", "mutants", "te
 _CORES = len(os.sched_getaffinity(0))
 SOFT = f"pytest suites/ -n {_CORES + (_CORES + 1) // 2} --profile soft"
 
-#: Replaces python3. A virtual environment that it creates has a pip that does nothing, and a pytest, a python and a
-#: harness that print their arguments and fail if these contain $BROKEN.
+#: Replaces python3. A virtual environment that it creates has a pip that does nothing, and a pytest, a harness and a
+#: python that print their arguments and fail if these contain $BROKEN.
 _PYTHON = r"""#!/bin/bash
 if [[ $1 == --version ]]; then echo "Python 3.fake"; exit; fi
 mkdir -p "$3/bin"
@@ -32,16 +32,13 @@ cat > "$3/bin/pytest" <<'END'
 echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
-cat > "$3/bin/python" <<'END'
+for name in harness python; do
+    cat > "$3/bin/$name" <<'END'
 #!/bin/bash
-echo "python $*" >> "$LOG"
+echo "$(basename "$0") $*" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
-cat > "$3/bin/harness" <<'END'
-#!/bin/bash
-echo "harness $*" >> "$LOG"
-[[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
-END
+done
 chmod +x "$3"/bin/*
 """
 
@@ -230,14 +227,15 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
     ]
-    assert night.calls("python") == [
-        "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
-    ]
-    stated, compared, breaks, mutants = night.calls("harness")
+    stated, compared = night.calls("harness")
     assert stated.rstrip() == "harness conformance out/soft-autograd --level autograd"
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
-    assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
-    assert mutants.startswith("harness mutate generate suites/amp suites/autograd ")
+    seeds, breaks, mutants = night.calls("python")
+    assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
+    assert breaks.startswith(
+        "python -m tests.breaks run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks"
+    )
+    assert mutants.startswith("python -m tests.breaks mutants suites/amp suites/autograd ")
     assert " --share 0.1 --seed 7 --time 7200 --pytest=-n3 --results-dir out/mutants" in mutants
 
 

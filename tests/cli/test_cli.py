@@ -226,21 +226,6 @@ def test_catalog_of_the_default_run_leaves_out_extended_cases(project: Path) -> 
     assert "test_long" not in done.stdout
 
 
-def test_catalog_of_operators_has_the_table_and_what_it_lacks(project: Path) -> None:
-    folder = project / "suites" / "operators"
-    folder.mkdir()
-    line = "aten::add.out\tCPU\t2\tsuites/operators/test_a.py::test_b\n"
-    (folder / "overloads.txt").write_text(line)
-    done = harness("catalog", "--operators", "--format", "json", cwd=project)
-    assert done.returncode == 1  # torch has more overloads than this one
-    first, *others = json.loads(done.stdout)
-    assert (first["name"], first["cases"]) == ("aten::add.out", 2)
-    assert {"aten::mul.out"} <= {each["name"] for each in others}
-    assert "NO CASE" in harness("catalog", "--operators", cwd=project).stdout
-    (folder / "overloads.txt").write_text("aten::add.out\tCPU\n")
-    assert "suites/operators/overloads.txt:1: 'aten::add.out" in refused(harness("catalog", "--operators", cwd=project))
-
-
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:
     (project / "suites" / "streams" / "test_broken.py").write_text("import no_such_module_here\n")
     done = harness("catalog", "--format", "json", cwd=project)
