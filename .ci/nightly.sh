@@ -5,7 +5,7 @@
 #
 # Steps, in this order; without an argument, all of them:
 #   suites    every case on this machine, in the order of the night
-#   soft      the profile `soft`, on the software device, in the order of the night
+#   soft      the profile `soft` and the level `autograd`, on the software device, in the order of the night
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
 #             own process, with the same verdicts
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
@@ -60,9 +60,15 @@ suites() {
 }
 
 soft() {
-    local made
+    local made status=0
     made=$(environment plain "torch==$pinned")
-    "$made/bin/pytest" suites/ -n "$workers" --profile soft --shuffle --seed "$seed" --results-dir "$results/soft"
+    "$made/bin/pytest" suites/ -n "$workers" --profile soft --shuffle --seed "$seed" --results-dir "$results/soft" ||
+        status=1
+    # The level `autograd` has a suite that is not in the profile.
+    "$made/bin/pytest" suites/autograd -n "$workers" --device soft --shuffle --seed "$seed" \
+        --results-dir "$results/soft-autograd" || status=1
+    "$made/bin/harness" conformance "$results/soft-autograd" --level autograd || status=1
+    return "$status"
 }
 
 simcuda() {

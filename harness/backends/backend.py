@@ -22,6 +22,8 @@ DeviceKind = str
 #: In a process that runs cases: the modules that register its devices with torch, separated by commas. Not set if there
 #: are none. Interpreters that the cases start import them.
 MODULES_VARIABLE = "HARNESS_DEVICE_MODULES"
+#: In a process that runs cases: "1" if its devices compute with the CPU's kernels.
+HOST_KERNELS_VARIABLE = "HARNESS_HOST_KERNELS"
 
 #: Marks a function whose default calls torch.
 _OF_TORCH: Any = None
@@ -59,6 +61,8 @@ class Backend:
     - `faults`: the lists of the faults that can be injected, relative to the folder of the package; empty if there are
       none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
       injects them, a library that is loaded at the start of a process.
+    - `host_kernels`: the devices compute with the CPU's kernels, as a fallback or a simulation does. Cases then expect
+      the known errors of those kernels.
     - `implied`: the conditions that hold on a machine of this kind, in addition to those that it declares.
     - `capabilities`: values that override what the harness would detect, by name (docs/capabilities.md): ``bf16``,
       ``cuda_graphs``.
@@ -108,6 +112,7 @@ class Backend:
     faults_variable: str = ""
     interposed: bool = False
     device_name: str = ""
+    host_kernels: bool = False
     implied: Mapping[str, Any] = field(default_factory=lambda: {"accelerator": True})
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     in_use: Callable[[], bool] = lambda: False
@@ -155,9 +160,15 @@ class Backend:
         return torch
 
     @property
-    def modules_variable(self) -> dict[str, str | None]:
-        """The variable that names the modules to interpreters that cases start; None unsets it."""
-        return {MODULES_VARIABLE: ",".join(self.modules) or None}
+    def stated(self) -> dict[str, str | None]:
+        """The variables that state facts about the devices to cases and the interpreters that they start.
+
+        None unsets one.
+        """
+        return {
+            MODULES_VARIABLE: ",".join(self.modules) or None,
+            HOST_KERNELS_VARIABLE: "1" if self.host_kernels else None,
+        }
 
     @property
     def injectable(self) -> bool:

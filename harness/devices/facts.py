@@ -130,7 +130,7 @@ def detect_process_groups(subject: DetectionSubject) -> Detected:
 
 def detect_silicon(subject: DetectionSubject) -> Detected:
     backend = subject.device.backend
-    return Detected(backend.hardware, backend.no_gpu or backend.label)
+    return Detected(backend.hardware and not backend.host_kernels, backend.no_gpu or backend.label)
 
 
 def detect_device_count(subject: DetectionSubject) -> Detected:

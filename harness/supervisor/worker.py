@@ -185,7 +185,7 @@ class Worker:
         """Set the environment of this process, for cases that run in it. Raises pytest.UsageError."""
         device = self._pool.device
         os.environ.update(masks_for([device]))
-        for name, value in device.backend.modules_variable.items():
+        for name, value in device.backend.stated.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -484,7 +484,7 @@ class Worker:
         visible: dict[str, str | None] = {**masks_for(devices)}
         # Use the values of this process: a conftest may have changed them in the zygote after the devices were counted.
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
-        visible |= self.context.variables | devices[0].backend.modules_variable
+        visible |= self.context.variables | devices[0].backend.stated
         if devices[0].backend.injectable:
             visible[devices[0].backend.faults_variable] = faults.join_injections(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)

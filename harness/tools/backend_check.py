@@ -70,6 +70,26 @@ MEANINGS: Mapping[str, Meaning] = {
         "random numbers of the device differ between runs",
         "`manual_seed_all` in the device's module, or Backend(seed=…)",
     ),
+    "pinned": Meaning(
+        "the cases of pinned memory run",
+        "the cases of pinned memory are red",
+        "a host allocator: `getPinnedMemoryAllocator` of the device's hooks",
+    ),
+    "conjugate": Meaning(
+        "conjugated tensors are copied",
+        "a case that copies a conjugated tensor is red, or ends its process",
+        "a fallthrough of `_copy_from` for the keys Conjugate and Negative, and both marks in `_copy_from`",
+    ),
+    "autocast": Meaning(
+        "the cases of autocast run",
+        "the cases of `amp` are red",
+        "`get_amp_supported_dtype` in the device's module, and operators for the key AutocastPrivateUse1",
+    ),
+    "convolution": Meaning(
+        "the cases of convolutions run",
+        "the cases of convolutions are red",
+        "`convolution_overrideable` and its backward",
+    ),
     "crash": Meaning(
         "the case after a crash runs on a good device",
         "a crash of one case may make the next ones red",

@@ -221,12 +221,14 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
     assert [call.rstrip() for call in night.calls("pytest")] == [
         "pytest suites/ -n 3 --profile nightly --seed 7 --results-dir out/suites",
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
+        "pytest suites/autograd -n 3 --device soft --shuffle --seed 7 --results-dir out/soft-autograd",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
     ]
-    (compared,) = night.calls("harness")
+    stated, compared = night.calls("harness")
+    assert stated.rstrip() == "harness conformance out/soft-autograd --level autograd"
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
     seeds, breaks, mutants = night.calls("python")
     assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
@@ -249,7 +251,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 6
+    assert len(night.calls("pytest")) == 7
 
 
 def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:
@@ -262,7 +264,7 @@ def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night
     done = night.run("simcuda", "soft", UNFOUND="torch===")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 1
+    assert len(night.calls("pytest")) == 2
     night.run("simcuda")
     assert night.calls("made") == ["made cuda"]
 
