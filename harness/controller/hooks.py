@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import _compat, marks
-from harness.collection import kept_results, real_items
+from harness.collection import collection_errors, kept_results, real_items
 from harness.configuration import command_line
 from harness.controller.header import header
 from harness.controller.run import Run
@@ -155,6 +155,16 @@ class ControllerHooks:
         if not self._has_failed():
             self._run.accept()
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record what could not be collected. xdist gives each failure of its workers once, and no other report."""
+        if report.failed:
+            self._run.note_problem("collection_error", collection_errors.collection_error(report))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        self._run.note_problem("session", collection_errors.internal_error(str(excrepr)))
+
     def _has_failed(self) -> bool:
         failed = self._session is not None and self._session.testsfailed
         return bool(failed) and not self._config.option.continue_on_collection_errors
@@ -247,8 +257,9 @@ class ControllerHooks:
         if status == int(exitstatus):  # a plugin or a conftest may have changed the status
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
-        if message is not None:  # pytest then shows no summary, and takes the exit status from the exception
+        if message is not None or int(exitstatus) == EXIT_INTERNAL:  # pytest shows no summary then
             self._show_summary()
+        if message is not None:  # pytest takes the exit status from the exception
             raise pytest.exit.Exception(message, int(session.exitstatus)) from None
         if self._run.context.isolation != "none":
             # pytest collects garbage twice more before it ends. Reports and nodes live until then, so exclude them.

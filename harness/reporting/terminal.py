@@ -49,7 +49,10 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
         lines.append(
             f"NOT_RUN {format_count(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}"
         )
-        lines.append(f"    to run the rest, repeat the command with --resume {shlex.quote(str(run_dir))}")
+        if any(finding.kind == "collection_error" for finding in ledger.findings):
+            lines.append("    to run them, mend what could not be collected, and start a new run")
+        else:
+            lines.append(f"    to run the rest, repeat the command with --resume {shlex.quote(str(run_dir))}")
     for finding in ledger.findings[:SHOWN]:
         lines.append(f"FINDING {finding.kind}: {single_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []

@@ -1,7 +1,12 @@
-"""``--resume DIR``: the run directory of an interrupted run, locked for this process."""
+"""``--resume DIR``: the run directory of an interrupted run, locked for this process.
+
+One command must start a run or continue it, whatever is in the folder: a batch system repeats the command of a job
+without looking. A run of which no case has started has nothing to continue, so the new run takes its place.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +14,15 @@ from typing import Any
 import pytest
 
 from harness.core.errors import HarnessError
-from harness.core.text import format_count
+from harness.core.text import format_count, list_first
 from harness.journal import environment, identity, journal, reader
-from harness.journal.events import RunStarted
+from harness.journal.events import Finish, RunStarted, Start
 from harness.scheduling.resumption import ResumeError, Resumption
-from harness.scheduling.run_lock import RunLock
+from harness.scheduling.run_lock import LOCK_FILE, RunLock
 from harness.scheduling.unfinished import in_flight, lost_lines, reopened_lines, resumption_of
+
+#: A file system may fill a file with zeros if the power fails.
+_PADDING = b"\0\n "
 
 
 class InterruptedRun:
@@ -42,7 +50,10 @@ class InterruptedRun:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], base: Path) -> InterruptedRun | None:
-        """Return the run that ``--resume`` names; None without it. `base`: the working folder. Raise UsageError."""
+        """Return the run that ``--resume`` names. None without it, or if the folder has nothing to continue.
+
+        `base`: the working folder. Raise UsageError.
+        """
         wanted = settings["resume"]
         if wanted is None:
             if settings["force_resume"]:
@@ -54,7 +65,8 @@ class InterruptedRun:
                 "a resumed run continues in its own run directory, so leave out --results-dir"
             )
         try:
-            return cls((base / wanted).resolve(), force=settings["force_resume"])
+            run_dir = (base / wanted).resolve()
+            return None if nothing_to_continue(run_dir) else cls(run_dir, force=settings["force_resume"])
         except HarnessError as error:
             raise pytest.UsageError(f"--resume={str(wanted)!r}: {error}") from None
 
@@ -93,6 +105,47 @@ class InterruptedRun:
     def release(self) -> None:
         """Release the folder for other runs."""
         self._lock.release()
+
+
+def nothing_to_continue(run_dir: Path) -> str:
+    """Return why a run in this folder starts from the beginning. Empty if a case of a run there has started.
+
+    Raise JournalError, ResumeError if the folder holds something else than a run.
+    """
+    path = run_dir / journal.FILE_NAME
+    try:
+        if path.stat().st_size == 0 or not path.read_bytes().strip(_PADDING):
+            return "its journal is empty"
+    except FileNotFoundError:
+        return _no_journal(run_dir)
+    except OSError as error:
+        raise ResumeError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    events = reader.read_journal(path).events
+    return "" if any(isinstance(event, Start | Finish) for event in events) else "no case of the run there had started"
+
+
+def _no_journal(run_dir: Path) -> str:
+    try:
+        names = {path.name for path in run_dir.iterdir()}
+    except FileNotFoundError:
+        return "there is no such folder yet"
+    except OSError as error:
+        raise ResumeError(f"cannot read {str(run_dir)!r}: {error.strerror}") from None
+    if names and LOCK_FILE not in names:
+        raise ResumeError(
+            f"the folder has {list_first(sorted(names), 3)} and no run: name a run directory or a new one"
+        )
+    return "there is no run in it"
+
+
+def set_aside(run_dir: Path) -> None:
+    """Rename the journal of a run of which no case had started, so that a new run can begin. Raise OSError."""
+    path = run_dir / journal.FILE_NAME
+    number = 1
+    while (kept := path.with_stem(f"{path.stem}-not-begun-{number}")).exists():
+        number += 1
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(kept)
 
 
 def changed_conditions_message(changes: tuple[str, ...]) -> str:

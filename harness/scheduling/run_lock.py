@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from harness.core.errors import HarnessError
 
-_FILE = ".lock"
+LOCK_FILE = ".lock"
 
 
 class RunLockedError(HarnessError):
@@ -21,7 +21,7 @@ class RunLock:
 
     def __init__(self, run_dir: Path) -> None:
         """Take the lock. Raise RunLockedError if another process has it, OSError if the folder is not writable."""
-        self._lock = FileLock(run_dir / _FILE, thread_local=False)
+        self._lock = FileLock(run_dir / LOCK_FILE, thread_local=False)
         try:
             # Without file locks, runs work, but cannot detect that two of them share a folder.
             with contextlib.suppress(NotImplementedError):

@@ -10,10 +10,14 @@ import pytest
 from xdist.report import report_collection_diff
 from xdist.workermanage import parse_tx_spec_config
 
+from harness.core.text import truncate_middle
 from harness.scheduling.handed_out import HandedOut
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
+
+#: Maximum characters of a list of differences between collections, which may differ in each of 23,000 ids.
+_MOST_DIFFERENCES = 4000
 
 
 class WorkerScheduling:
@@ -59,9 +63,10 @@ class WorkerScheduling:
         differences = [
             (node, report_collection_diff(wanted, ids, first.gateway.id, node.gateway.id)) for node, ids in others
         ]
-        for node, text in differences:
+        for _, text in differences:
             if text:
-                report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
+                text = truncate_middle(text, _MOST_DIFFERENCES)
+                report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=text, result=[])
                 self._config.hook.pytest_collectreport(report=report)
         return None if any(text for _, text in differences) else wanted
 

@@ -198,8 +198,17 @@ class Worker:
         assert self._zygotes is not None
         return self._zygotes.description()
 
-    def collected(self, ids: list[str], selected: list[str], deselected: list[str], unread: list[str]) -> None:
+    def collected(
+        self,
+        ids: list[str],
+        selected: list[str],
+        deselected: list[str],
+        unread: list[str],
+        skipped: Mapping[str, str],
+    ) -> None:
         """Record the cases of this shard, the selected cases of all shards, the deselected ones and the unread files.
+
+        `skipped`: the reasons of files that skipped themselves.
 
         The ids are left out if another worker has recorded them. If a resumed run had other cases before, note that for
         the controller and raise ResumeError.
@@ -225,6 +234,7 @@ class Worker:
             ids=() if listed else ids,
             deselected=() if listed else deselected,
             unread=() if listed else unread,
+            skipped={} if listed else skipped,
             pid=os.getpid(),
             **shard,
         )
