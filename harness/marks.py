@@ -47,10 +47,16 @@ _FOREIGN = pytest.StashKey[bool]()
 
 
 def declare(config: pytest.Config, *, foreign: bool) -> None:
-    """Declare the marks to pytest. Marks of a `foreign` suite may belong to its project, see `marks_of_project`."""
+    """Declare the marks to pytest. Marks of a `foreign` suite may belong to its project, see `marks_of_project`.
+
+    Marks of other plugins are not declared for such a suite: where they are unknown, pytest says so, as it does without
+    the harness. A project that names its suites (`harness_suites`) knows the harness.
+    """
     config.stash[_FOREIGN] = foreign
+    unknown = _SHARED if foreign and not config.getini("harness_suites") else frozenset()
     for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
+        if _name(marker) not in unknown:
+            config.addinivalue_line("markers", marker)
 
 
 def declared_by_others(lines: Iterable[str]) -> frozenset[str]:
@@ -96,7 +102,8 @@ def nearest_mark(item: pytest.Item, name: str) -> pytest.Mark | None:
 def misspelt_marks(item: pytest.Item) -> list[str]:
     """Return a sentence for each undeclared mark on a case whose name is similar to one of the harness's."""
     declared = _declared(item.config)[0]
-    unknown = dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name not in declared)
+    known = declared | _SHARED
+    unknown = dict.fromkeys(mark.name for mark in item.iter_markers() if mark.name not in known)
     pairs = [(name, get_close_matches(name, NAMES, 1, _ALIKE)) for name in unknown]
     return [f"unknown mark {name!r}; did you mean {near[0]!r}?" for name, near in pairs if near]
 

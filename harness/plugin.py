@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,26 +38,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
-    """Prepare devices that must be in a process before torch is.
+    """Prepare devices that must be in a process before torch is, since the first conftest may import torch.
 
-    If cases run in this process, the first conftest may import torch.
+    A process that runs cases needs them. One that collects test files itself must see the devices that the zygote sees:
+    a file may have a test for each.
     """
     line = CommandLine(early_config, parser, args)
     _register_backends(early_config)
     backend = _needed_from_start(options.EarlyConfig(early_config))
+    inline = _runs_cases_here(options.EarlyConfig(early_config))
     if backend is not None:
         from harness.sim.interposer import front
         from harness.sim.native import provider
 
         try:
             wanted = provider.provider_of(backend).provide().variables
-            if backend.interposed:
+            if backend.interposed and inline:
                 wanted = front.interposer_preload(
                     options.get_option(options.EarlyConfig(early_config), "inject"), wanted
                 )
             provider.provider_of(backend).prepare(wanted)
         except HarnessError as error:
-            raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
+            if inline or "torch" not in sys.modules:
+                raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
+            # A plugin has imported torch. If this process collects other cases than the zygote, that is a finding.
     result = yield
     line.settle()
     _register_backends(early_config)  # again: before, `--backend FILE` could have been an option of a conftest
@@ -77,16 +83,19 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def _needed_from_start(config: options.EarlyConfig) -> Backend | None:
-    """Return the device that this process must have from its start on, because cases run in it.
-
-    None for most sessions.
-    """
+    """Return the device that this process must have from its start on; None for most sessions."""
     try:
         backend = BACKENDS.get(options.get_option(config, "device"))
-        inline = options.get_option(config, "isolation") == "none" or options.isolation_off_flag(config)
     except pytest.UsageError:
         return None  # an invalid option is reported later, if the session has cases
-    return backend if backend is not None and backend.from_start and inline and not _runs_nothing(config) else None
+    return backend if backend is not None and backend.from_start and not _runs_nothing(config) else None
+
+
+def _runs_cases_here(config: options.EarlyConfig) -> bool:
+    try:
+        return options.get_option(config, "isolation") == "none" or bool(options.isolation_off_flag(config))
+    except pytest.UsageError:
+        return False
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -179,6 +188,16 @@ def _configure_controller(config: pytest.Config) -> None:
     leased = run.leases.take("main")
     worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail)
     worker_hooks.register_worker_hooks(config, worker, run.signals.handled)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Give test files outside of the root folder ids that are unique."""
+    nodeid = CaseScope.of(parent.config).id_outside_root(module_path)
+    if nodeid is None:
+        return None
+    made: pytest.Module = pytest.Module.from_parent(parent, path=module_path, nodeid=nodeid)
+    return made
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

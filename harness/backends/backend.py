@@ -19,6 +19,10 @@ from harness.backends.accelerator import DeviceCounters
 #: The name of a kind of device: in ``--device``, in ``requires(device=…)``, in inventories.
 DeviceKind = str
 
+#: In a process that runs cases: the modules that register its devices with torch, separated by commas. Not set if there
+#: are none. Interpreters that the cases start import them.
+MODULES_VARIABLE = "HARNESS_DEVICE_MODULES"
+
 #: Marks a function whose default calls torch.
 _OF_TORCH: Any = None
 #: The values of texts that a registration has not set.
@@ -149,6 +153,11 @@ class Backend:
         for name in self.modules:
             importlib.import_module(name)
         return torch
+
+    @property
+    def modules_variable(self) -> dict[str, str | None]:
+        """The variable that names the modules to interpreters that cases start; None unsets it."""
+        return {MODULES_VARIABLE: ",".join(self.modules) or None}
 
     @property
     def injectable(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pynvml
 
+from harness._compat import has_cuda_context
 from harness.core.text import single_line
 
 
@@ -62,6 +63,9 @@ class DriverMemory:
                 processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             except pynvml.NVMLError as error:
                 unreadable[name] = f"nvml cannot list the processes of the device: {single_line(str(error))}"
+                continue
+            if not has_cuda_context(torch, index):
+                values[name] = 0
                 continue
             used = memory_of_process(
                 _own_pids(), [NvmlProcess(process.pid, process.usedGpuMemory) for process in processes]

@@ -107,13 +107,21 @@ class BatchGrowth:
         self.cases += 1
         self._last = case
         if not suspicions:
-            self._add_of_case(changes)
+            self.add_to_case(self._last, changes)
 
     def add_rerun(self, changes: Mapping[str, int], suspicions: Mapping[str, int]) -> None:
         """Add the changes of the second run of the same case. `suspicions`: those of the first run."""
         confirmed = any(changes.get(name, 0) > meter_of(name).confirm for name in suspicions)
         if not confirmed:
-            self._add_of_case(changes)
+            self.add_to_case(self._last, changes)
+
+    def add_to_case(self, case: str, changes: Mapping[str, int], *, counted: bool = False) -> None:
+        """Add changes that this case, or a fixture that it set up, has caused. `counted`: the sum has them already."""
+        if not counted:
+            self._add(changes)
+        own = self._by_case.setdefault(case, {})
+        for name, change in changes.items():
+            own[name] = own.get(name, 0) + change
 
     def by_case(self, meters: Iterable[str]) -> dict[str, dict[str, int]]:
         """Return the growth of each case that grew, in all its runs, by these meters.
@@ -146,12 +154,6 @@ class BatchGrowth:
         self._add(collected)
         self._add({name: change for name, change in torn_down.items() if change > 0})
         return {name: amount for name, amount in self._grown.items() if amount and name in readable}
-
-    def _add_of_case(self, changes: Mapping[str, int]) -> None:
-        self._add(changes)
-        own = self._by_case.setdefault(self._last, {})
-        for name, change in changes.items():
-            own[name] = own.get(name, 0) + change
 
     def _add(self, changes: Mapping[str, int]) -> None:
         self._grown = self.sum_with(changes)

@@ -37,14 +37,15 @@ class DumpLater:
         faulthandler.dump_traceback_later = dump_traceback_later
         faulthandler.cancel_dump_traceback_later = cancel_dump_traceback_later
 
-    def disarm(self) -> bool:
-        """Cancel the dump. Return whether it would have fired."""
-        if not self._until:
-            return False
-        would_fire = clock.monotonic() < self._until
+    @property
+    def is_pending(self) -> bool:
+        """Whether the dump will fire."""
+        return self._until > 0.0 and clock.monotonic() < self._until
+
+    def disarm(self) -> None:
+        """Cancel the dump."""
         self._until = 0.0
         self._cancel()
-        return would_fire
 
 
 DUMP_LATER = DumpLater()

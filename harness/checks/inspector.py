@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 from harness.backends.table import BACKENDS
@@ -10,6 +14,7 @@ from harness.checks import trend
 from harness.checks.batch import BatchGrowth, KeptMemory
 from harness.checks.batch import suspicious_batch_growth as suspicions_of_batch
 from harness.checks.keeping import Keeps
+from harness.checks.live_fixtures import LiveFixture
 from harness.checks.meters import process as meters_process
 from harness.checks.meters.table import (
     MeterReader,
@@ -17,6 +22,7 @@ from harness.checks.meters.table import (
     Tier,
     collect_garbage,
     meter_growths,
+    meter_of,
     suspicious_growths,
 )
 from harness.checks.process import StateProblem
@@ -28,10 +34,19 @@ from harness.core.plain_values import safe_repr
 LeakCheck = Literal["off", "fast", "full"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """The growth of exact meters during the set-up of a fixture, and the case that needed the fixture first."""
+
+    case: str
+    grown: Mapping[str, int]
+
+
 class StateInspector:
     """Compares an executor with itself, case after case.
 
-    The reading after a case is also the reading before the next one.
+    The reading after a case is also the reading before the next one. What a fixture of a wider scope holds is expected
+    while it is set up, and expected to be gone when it has ended.
     """
 
     def __init__(self, guard: StateGuard, level: LeakCheck) -> None:
@@ -45,14 +60,65 @@ class StateInspector:
         self._kept = KeptMemory()
         self._suspected: dict[str, int] = {}
         self._collected: dict[str, int] = {}
+        self._case = ""
+        self._begun = False
+        self._holdings: dict[LiveFixture, _Holding] = {}
+        #: Holdings of the fixtures that have ended since the last reading, and what they may have left.
+        self._ended: list[_Holding] = []
+        self._left: list[_Holding] = []
+        #: What fixtures hold that were set up inside of others whose set-up is running, outermost first.
+        self._inside: list[dict[str, int]] = []
         #: By meter, the amount in use at the last `end` with `levels`.
         self.levels: dict[str, int] = {}
 
-    def begin(self) -> None:
-        """Take the first reading, if there is none yet. Only cases may use a device after it."""
-        if self._meters is not None and self._before is None:
+    def begin(self, case: str = "") -> None:
+        """Take the first reading, if there is none yet. Only cases may use a device after it. `case`: the next case."""
+        self._case = case
+        if not self._begun:
+            self._begun = True
             self._guard.capture()
-            self._before = self._meters.read()
+            self._before = None if self._meters is None else self._meters.read()
+
+    @contextmanager
+    def setting_up(self, fixture: LiveFixture) -> Iterator[None]:
+        """Wrap the set-up of a fixture: the growth of exact meters inside belongs to the fixture."""
+        before = self._try_reading()
+        self._inside.append({})
+        try:
+            yield
+        finally:
+            inside, after = self._inside.pop(), self._try_reading()
+            if before is not None and after is not None:
+                grown = {
+                    name: more
+                    for name, amount in meter_growths(before, after).items()
+                    if meter_of(name).is_exact and (more := amount - inside.get(name, 0)) > 0
+                }
+                self._holdings[fixture] = _Holding(self._case, grown)
+                self._expect(grown, 1)
+                if self._inside:
+                    _add_to(self._inside[-1], inside)
+                    _add_to(self._inside[-1], grown)
+
+    def finished(self, fixture: LiveFixture) -> None:
+        """Expect that a fixture no longer holds anything."""
+        holding = self._holdings.pop(fixture, None)
+        if holding is not None and holding.grown:
+            self._expect(holding.grown, -1)
+            self._ended.append(holding)
+
+    def _try_reading(self) -> MeterReading | None:
+        """Return a reading during a case, None if there is none. The check at the end of the case reports failures."""
+        if self._meters is not None and self._before is not None:
+            with contextlib.suppress(Exception):  # the case may have replaced anything that is read
+                return self._meters.read()
+        return None
+
+    def _expect(self, amounts: Mapping[str, int], sign: int) -> None:
+        """Count with amounts that a fixture holds (`sign` 1) or has released (-1)."""
+        if self._meters is not None and self._before is not None:
+            self._before = self._before.plus(amounts, sign)
+            self._meters.expect(amounts, sign)
 
     def end(
         self, case: str = "", *, levels: bool = False, keeps: Keeps | None = None, has_raised: bool = False
@@ -65,12 +131,14 @@ class StateInspector:
         (measured: some 80 KB each, and 3 MiB of arenas).
         """
         self.levels = {}
-        if self._meters is None or self._before is None:
+        if not self._begun:
             return [], {}
         try:
             problems = self._guard.compare()
             if problems:
                 self._guard.restore()
+            if self._meters is None or self._before is None:
+                return problems, {}
             if levels:
                 collect_garbage()
             before, self._before = self._before, self._meters.read()
@@ -85,8 +153,21 @@ class StateInspector:
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
         self._suspected = suspicious_growths(changes, self._tier)
+        self._left = self._take_left(changes)
         self._batch.add_case(case, {} if has_raised else changes, self._suspected)
         return problems, self._suspected
+
+    def _take_left(self, changes: Mapping[str, int]) -> list[_Holding]:
+        """Return the parts of these changes that the fixtures which have ended may have left."""
+        ended, self._ended = self._ended, []
+        rest = dict(changes)
+        left = []
+        for holding in ended:
+            part = {name: kept for name, held in holding.grown.items() if (kept := min(held, rest.get(name, 0))) > 0}
+            if part:
+                left.append(_Holding(holding.case, part))
+                _add_to(rest, part, -1)
+        return left
 
     @property
     def several(self) -> bool:
@@ -121,6 +202,10 @@ class StateInspector:
         if keeps is not None:
             changes = self._kept.beyond(changes, keeps)
         self._batch.add_rerun({} if has_raised else changes, self._suspected)
+        for holding in self._left:  # the case has not left it, so the batch may find the case that set the fixture up
+            own = {name: amount for name, amount in holding.grown.items() if changes.get(name, 0) <= 0}
+            self._batch.add_to_case(holding.case, own)
+        self._left, self._ended = [], []
         return changes
 
     def collect(self) -> None:
@@ -151,6 +236,8 @@ class StateInspector:
         if collected is None or self._meters is None or self._before is None:
             return problems, {}, {}
         torn_down = meter_growths(collected, self._before)
+        for holding in self._left:
+            batch.add_to_case(holding.case, holding.grown, counted=True)
         grown = batch.total(self._collected, torn_down, readable=self._before.values)
         if "heap_bytes" in grown:
             grown["heap_bytes"] = max(0, grown["heap_bytes"] - batch.cases * heap_of_drivers())
@@ -171,6 +258,11 @@ def heap_of_drivers() -> int:
         for backend in BACKENDS.values()
         if backend.heap_per_case and backend.is_initialized(torch)
     )
+
+
+def _add_to(total: dict[str, int], amounts: Mapping[str, int], sign: int = 1) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + sign * amount
 
 
 def _levels(reading: MeterReading) -> dict[str, int]:

@@ -71,6 +71,7 @@ class GrowthOrigins:
         """`temp`: the temporary folder of this process alone, by default that of `tempfile`."""
         self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
         self._tensors = {id(tensor): weakref.ref(tensor) for tensor in _tensors()}
+        self._children = meters_process.running_children()
         self._threads = {task for task, _ in _tasks()}
         self._temporary = {entry.path for entry in self._files.temporary_files()}
         self._shared = set(self._files.shared_memory())
@@ -99,6 +100,9 @@ class GrowthOrigins:
                 return self._new_tensors()
             case "cuda_allocated" | "cuda_active_blocks" | "cuda_reserved" | "cuda_segments" | "cuda_pools":
                 return new_cuda_blocks(self._blocks, _cuda_snapshot(), _library_paths())
+            case "children":
+                new = [child for child in meters_process.running_children() if child not in self._children]
+                return [f"{pid}: {command[:200]}" for pid, command in new]
             case "threads":
                 return self._new_threads()
             case "temp_files" | "temp_bytes":

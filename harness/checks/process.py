@@ -1,28 +1,13 @@
-"""Process state that a case must not change: the working folder, resource limits, descriptors, children.
-
-The checks run after every case, so each needs only one or two system calls. More expensive checks run only after a
-cheap one found a difference.
-"""
+"""Child processes of a case, and processes that do not end."""
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-# Imported by name: a case may have replaced the attributes of these modules by the time of the check.
-from os import fstat, getcwd, stat
-from resource import getrlimit
-from signal import ITIMER_REAL, getitimer
-from time import sleep
+from time import sleep  # imported by name: a case may have replaced the attribute of the module
 
 from harness.core import clock, linux
 from harness.core.outcome import Outcome
-
-#: All limits of this kernel. RLIMIT_OFILE is another name of RLIMIT_NOFILE.
-LIMITS = {
-    name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
-}
 
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
 #: multiprocessing, one of joblib's loky, and one of torch for tensors shared through files. Each entry is a part of the
@@ -54,7 +39,6 @@ _STATES = {
     "Z": "zombie",
 }
 
-_UNKNOWN = (-1, -1)
 #: Seconds within which a new child must call exec. That takes milliseconds, more on a busy machine. A child that has
 #: not called exec after this time is reported as a fork.
 START_PATIENCE = 2.0
@@ -67,94 +51,6 @@ class StateProblem:
 
     outcome: Outcome
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessState:
-    """The state that is compared before and after a case. Descriptors are (device, inode) by number, None if closed.
-
-    `alarm`: whether a timer for SIGALRM runs, which would kill a later case. `temp`: device and inode of the folder for
-    temporary files, None if it was removed.
-    """
-
-    folder: str | None
-    limits: dict[str, tuple[int, int]]
-    descriptors: dict[int, tuple[int, int] | None]
-    alarm: bool = False
-    temp: tuple[int, int] | None = None
-
-
-def descriptor_identity(descriptor: int) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor, None if it is closed."""
-    try:
-        status = fstat(descriptor)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _folder_identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = stat(path)
-    except FileNotFoundError:
-        return None
-    except OSError:  # a case has given up the right to read this
-        return _UNKNOWN
-    return status.st_dev, status.st_ino
-
-
-def capture_process_state(descriptors: Iterable[int], temp: str = "") -> ProcessState:
-    """Return the current state. `descriptors`: those that a case must not touch. `temp`: the temporary folder."""
-    try:
-        folder = getcwd()
-    except OSError:  # removed
-        folder = None
-    return ProcessState(
-        folder=folder,
-        limits={name: getrlimit(number) for name, number in LIMITS.items()},
-        descriptors={number: descriptor_identity(number) for number in descriptors},
-        alarm=getitimer(ITIMER_REAL)[0] > 0,
-        temp=_folder_identity(temp) if temp else None,
-    )
-
-
-def compare_process_states(before: ProcessState, after: ProcessState) -> list[StateProblem]:
-    """Return the changes that a case did not restore."""
-    changes = []
-    if before.folder != after.folder:
-        changes.append(f"left the working folder at {after.folder or 'a removed folder'!r} (was {before.folder!r})")
-    changes += [
-        f"left {name} at {after.limits[name]} (was {limit})"
-        for name, limit in before.limits.items()
-        if after.limits[name] != limit
-    ]
-    if after.alarm and not before.alarm:
-        changes.append("left a timer running that sends SIGALRM")
-    if after.temp not in (before.temp, _UNKNOWN):
-        changes.append(f"{'removed' if after.temp is None else 'replaced'} the folder for temporary files")
-    for number, identity in before.descriptors.items():
-        if after.descriptors[number] != identity:
-            verb = "closed" if after.descriptors[number] is None else "replaced"
-            changes.append(f"{verb} descriptor {number}, which belongs to the process")
-    return [StateProblem(Outcome.CONTAMINATED, change) for change in changes]
-
-
-def replaced_streams(before: Sequence[object], after: Sequence[object]) -> list[StateProblem]:
-    """Return a problem for each of Python's standard streams that is no longer the same open file."""
-    problems = []
-    for name, was, now in zip(("sys.stdin", "sys.stdout", "sys.stderr"), before, after, strict=True):
-        if now is not was:
-            problems.append(StateProblem(Outcome.CONTAMINATED, f"left another object as {name}"))
-        elif _is_closed(now):
-            problems.append(StateProblem(Outcome.CONTAMINATED, f"closed {name}"))
-    return problems
-
-
-def _is_closed(stream: object) -> bool:
-    try:
-        return bool(getattr(stream, "closed", False))
-    except ValueError:  # its buffer was detached
-        return True
 
 
 class ExecPatience:
@@ -185,23 +81,15 @@ def wait_for_exec(pids: Iterable[int], starting: Callable[[int], bool], pause: C
             continue
 
 
-def leaked_children(
-    before: Iterable[int], now: Iterable[int], describe: Callable[[int], tuple[str, str] | None], own: str
-) -> list[StateProblem]:
-    """Return a problem for each new child that still runs, except for helpers that libraries keep.
+def describe_leftover(description: tuple[str, str] | None, pid: int, own: str) -> str | None:
+    """Return text about a child that still runs; None for a zombie, which holds only its pid, and for a kept helper.
 
-    `describe` returns state letter and command line of a process. `own` is the command line of this process, which its
-    forks share. A zombie (state Z) holds only its pid, and is no problem.
+    `description`: its state letter and command line, None if it is gone. `own`: the command line of this process, which
+    its forks share.
     """
-    known_pids = set(before)
-    problems = []
-    for pid in sorted(set(now) - known_pids):
-        description = describe(pid)
-        if description is None or description[0] in "ZX" or any(helper in description[1] for helper in KEPT_HELPERS):
-            continue
-        child = f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
-        problems.append(StateProblem(Outcome.LEAKED, f"left a child process running: {child}"))
-    return problems
+    if description is None or description[0] in "ZX" or any(helper in description[1] for helper in KEPT_HELPERS):
+        return None
+    return f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
 
 
 def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:

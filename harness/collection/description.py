@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.collection import plain
 from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.text import format_count
 
 #: The name of the file, next to the zygote's socket.
 DESCRIPTION_FILE = "collection.jsonl"
@@ -82,6 +83,17 @@ class CollectionDescription:
     warnings: tuple[PlainDict, ...] = ()
     local: tuple[str, ...] = ()
     ended: str = ""
+
+
+def collection_difference(one: str, ids: Collection[str], other: str, others: Collection[str]) -> str:
+    """Return how what two processes have collected differs, with examples; an empty string if it does not."""
+    parts = [
+        f"{format_count(len(only), 'test')} only in {name}, such as {min(only)!r}"
+        for name, only in ((one, {*ids} - {*others}), (other, {*others} - {*ids}))
+        if only
+    ]
+    counts = f"{one} collected {format_count(len({*ids}), 'test')}, {other} {len({*others})}"
+    return f"{counts}: {'; '.join(parts)}" if parts else ""
 
 
 def write_description(path: Path, description: CollectionDescription) -> None:

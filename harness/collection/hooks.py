@@ -65,6 +65,11 @@ class DescribedCollection:
         self._paused = gc.isenabled()
         gc.disable()
 
+    @property
+    def collects_itself(self) -> bool:
+        """Whether this process has imported the test files, since something needs real items."""
+        return self._description is None
+
     def _keep_nodes(self) -> None:
         """Exclude the stand-ins from later garbage collections, including those at pytest's end."""
         if self._description is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
+from harness.collection.scope import CaseScope
 
 
 class DescribedMarks:
@@ -87,7 +88,13 @@ def make_described_module(
     parent: pytest.Collector, path: Path, modules: Mapping[str, NodeRecord], marks: DescribedMarks
 ) -> DescribedModule:
     """Return the stand-in for the test file at `path`."""
-    made: DescribedModule = DescribedModule.from_parent(parent, path=path, record=modules.get(str(path)), marks=marks)
+    made: DescribedModule = DescribedModule.from_parent(
+        parent,
+        path=path,
+        record=modules.get(str(path)),
+        marks=marks,
+        nodeid=CaseScope.of(parent.config).id_outside_root(path),
+    )
     return made
 
 

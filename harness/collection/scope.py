@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,8 @@ class CaseScope:
         else:
             self.any = self.all or self._reached(config)
         self._cases: dict[Path, bool] = {}
+        self._config = config
+        self._arguments: list[Path] | None = None
 
     @classmethod
     def of(cls, config: pytest.Config) -> CaseScope:
@@ -41,12 +43,41 @@ class CaseScope:
             self._cases[path] = self.any and (self.all or _resolved(path).startswith(self._folders))
         return self._cases[path]
 
+    def id_outside_root(self, path: Path) -> str | None:
+        """Return the id of a test file with cases that is outside of the root folder; None for others.
+
+        pytest's own ids of such files are relative to the argument that led to them, and empty for an argument that is
+        a file: with several arguments, several files have the same id.
+        """
+        root = self._config.rootpath
+        if root in path.parents or not self.has(path):
+            return None
+        if self._arguments is None:
+            self._arguments = [*_argument_paths(self._config)]
+        return name_outside_root(path, root, [(entry, entry.is_dir()) for entry in self._arguments])
+
     def _reached(self, config: pytest.Config) -> bool:
         """Return whether an argument is inside one of the folders, or contains one."""
         if not self._folders:
             return False
         wanted = [_resolved(path) for path in _argument_paths(config)]
         return any(path.startswith(f) or f.startswith(path) for path in wanted for f in self._folders)
+
+
+def name_outside_root(path: Path, root: Path, arguments: Sequence[tuple[Path, bool]]) -> str | None:
+    """Return the name of a file relative to the common folder of all arguments outside of the `root` folder. Pure.
+
+    `arguments`: each with whether it is a folder. None if the file is not below that folder.
+    """
+    folders = [
+        entry if is_folder else entry.parent
+        for entry, is_folder in arguments
+        if entry != root and root not in entry.parents
+    ]
+    if not folders:
+        return None
+    common = Path(os.path.commonpath(folders))
+    return path.relative_to(common).as_posix() if common in path.parents else None
 
 
 def is_named_by_user(config: pytest.Config) -> bool:

@@ -101,7 +101,9 @@ class ControllerHooks:
         self._run.worker_down(node.gateway.id, error)
         if problem := worker_messages.write_failure_of(node):
             self._run.fail(problem)
-        self._usage_error = self._usage_error or worker_messages.usage_error_of(node)
+        if not self._usage_error and (texts := worker_messages.usage_error_of(node)):
+            self._note_usage_error(texts)
+            self._usage_error = texts
         if self._session is not None:
             self._session.testsfailed += worker_messages.failed_of(node)
         for report in worker_messages.late_reports_of(node):
@@ -138,9 +140,17 @@ class ControllerHooks:
         with self._run.signals.held():
             return (yield)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
         self._run.signals.begin()
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            self._note_usage_error(error.args)
+            raise
+
+    def _note_usage_error(self, texts: Sequence[object]) -> None:
+        self._run.note_problem("collection_error", "\n".join(map(str, texts)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -172,10 +182,11 @@ class ControllerHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         """If the workers could not collect the arguments, end as pytest does without workers."""
-        result = yield
-        if self._usage_error:
-            raise pytest.UsageError(*self._usage_error)
-        return result
+        try:
+            return (yield)
+        finally:
+            if self._usage_error:  # without workers, xdist may raise an error of its own
+                raise pytest.UsageError(*self._usage_error)
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
@@ -266,6 +277,12 @@ class ControllerHooks:
             gc.collect()
             gc.freeze()
 
+    @property
+    def _asked_for_short_summary(self) -> bool:
+        """Whether the user named what pytest's short summary shows. By default it repeats the red cases above it."""
+        words = map(str, self._config.invocation_params.args)
+        return any(word.startswith("-r") for word in words) or self._config.getoption("reportchars") != "fE"
+
     def _show_summary(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
@@ -280,8 +297,11 @@ class ControllerHooks:
             for remark in (*self._run.durations.remarks, *self._run.remarks):
                 terminalreporter.line(remark)
             blocks = plot.can_encode_blocks(sys.stdout.encoding)
-            for line in terminal.terminal_summary(self._run.ledger, self._run.run_dir, blocks=blocks):
+            ledger, run_dir = self._run.ledger, self._run.run_dir
+            for line in terminal.terminal_summary(ledger, run_dir, blocks=blocks, after_pytest=True):
                 terminalreporter.line(line)
+            if len(ledger.red) <= terminal.SHOWN and not self._asked_for_short_summary:
+                _compat.leave_out_of_short_summary(terminalreporter, "fE")
 
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")
     def pytest_count_findings(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -91,6 +91,8 @@ class Run:
         sentence. In both cases nothing is left behind.
         """
         preparation.expect_proc()
+        preparation.expect_arguments(config)
+        preparation.expect_modules(config.getini("harness_preload"))
         self.begun = clock.monotonic()
         self.queue = queue
         self.inventory = inventory

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import os
+import resource
 import signal
 import socket
 import sys
@@ -17,9 +19,11 @@ from harness.backends import accelerator
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.core import linux
+from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError
 from harness.devices.device import DeviceError
 from harness.executor import failure, streams
+from harness.executor.before_fork import EXIT_HANDLERS
 from harness.executor.executor import Executor
 from harness.executor.session import CollectedSession
 from harness.fixtures import CaseSettings
@@ -47,7 +51,7 @@ def become_executor(
     State of the zygote that must not be shared is replaced: standard streams, session, process group, temporary folder,
     signal handlers. A `cold` executor has collected the cases itself, and sends a message when it is ready.
     """
-    control, *files = descriptors
+    control, *files = move_up(descriptors)
     channel = Channel(socket.socket(fileno=control), "the supervisor")
     try:
         executor = _become(collected, order, files, channel, cold=cold)
@@ -81,9 +85,12 @@ def _become(
         # Tests and plugins read this to find out in which xdist worker they run.
         collected.session.config.workerinput = order["workerinput"]  # type: ignore[attr-defined]
     if cold:
-        channel.send({"op": "ready"})
+        channel.send({"op": "ready", "collected": len(collected.items), "hash": digest_of_ids(sorted(collected.items))})
     else:
         renew_thread_pool()
+        EXIT_HANDLERS.leave_to_parent()
+        for owner, name in collected.pids:
+            setattr(owner, name, os.getpid())
     _check_faults()
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"], unused=order["unused"])
@@ -99,6 +106,28 @@ def _become(
         snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),
         settings=CaseSettings(**order["settings"]),
     )
+
+
+def move_up(descriptors: Sequence[int]) -> list[int]:
+    """Move these descriptors above those that code closes by number, as in ``os.closerange(3, 256)``.
+
+    Descriptors that cannot be moved stay.
+    """
+    lowest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _ABOVE) - _ROOM
+    moved = []
+    for descriptor in descriptors:
+        try:
+            high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except (OSError, OverflowError, ValueError):
+            moved.append(descriptor)
+        else:
+            os.close(descriptor)
+            moved.append(high)
+    return moved
+
+
+#: The harness's descriptors are below this number and the limit of the process, with room for all of them.
+_ABOVE, _ROOM = 4096, 64
 
 
 def renew_thread_pool() -> None:

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 # Imported by name: a case may have replaced the attributes of the modules when its reports are written, and after its
 # end.
-from os import _exit, environ, getpid
+from os import _exit, environ
 from pathlib import Path
-from signal import ITIMER_REAL, setitimer
 from sys import modules
 from typing import NoReturn
 
@@ -22,14 +21,17 @@ import pytest
 
 from harness import _compat
 from harness.backends.backend import Backend
-from harness.checks import poison, process
-from harness.checks.dump_later import DUMP_LATER
+from harness.checks import poison
+from harness.checks.children import ChildWatch
 from harness.checks.growth import may_still_leak
 from harness.checks.inspector import LeakCheck, StateInspector
+from harness.checks.live_fixtures import split_by_use
 from harness.checks.meters.table import MeterReader, meter_growths
 from harness.checks.origins import GrowthOrigins, record_allocation_history
 from harness.checks.process import StateProblem
 from harness.checks.rounds import GrowthRounds
+from harness.checks.state.essentials import essential_settings
+from harness.checks.state.section import SettingsSection
 from harness.core import linux
 from harness.core.clock import monotonic, now
 from harness.core.outcome import Outcome
@@ -78,9 +80,9 @@ class Executor:
         self._page = page
         self._backend = backend
         self._watchdog = linux.PosixTimer(WATCHDOG_SIGNAL)
-        self._temp = environ.get("TMPDIR", "")
-        self._state = process.capture_process_state((0, 1, 2, channel.fileno(), *files), self._temp)
-        self._channel = GuardedChannel(channel, files[1], self._state)
+        own = essential_settings((0, 1, 2, channel.fileno(), *files), environ.get("TMPDIR", ""))
+        collected.guard.extend(SettingsSection(lambda: own), alone=leak_check == "off")
+        self._channel = GuardedChannel(channel, files[1])
         self._streams = StandardStreams()
         self._has_subtests = False
         #: Whether the current case has raised an error, including expected ones.
@@ -88,11 +90,11 @@ class Executor:
         #: The location of the current case, and whether each of its reports is on the page.
         self._location: object = None
         self._is_plain = True
-        #: A device may have started its own processes.
-        self._children: list[int] = linux.child_pids() if linux.has_children() else []
+        self._children = ChildWatch(lambda: collected.watch.live)
         #: Problems that the fixtures of the current case have found.
         self._problems: list[StateProblem] = []
         self._inspector = StateInspector(collected.guard, leak_check)
+        collected.watch.holders += [self._inspector, self._children]
         self._poisoned = False
         self._rounds: GrowthRounds | None = None
         self._struck: dict[str, int] = {}
@@ -207,7 +209,7 @@ class Executor:
         item = self._collected.items.get(message["case"])
         if item is None:
             return {"op": "unknown", "known": self._known_instead(message["case"])}
-        self._inspector.begin()
+        self._inspector.begin(message["case"])
         marks = len(item.own_markers)
         self._peaks.begin()
         self._session.begin()
@@ -234,23 +236,9 @@ class Executor:
         """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
         poisoned = poison.sticky_error()
         self._watchdog.stop()
-        state = process.capture_process_state(self._state.descriptors, self._temp)
-        problems += process.compare_process_states(self._state, state)
-        problems += self._streams.replaced()
         problems += self._problems
-        if state.alarm:
-            setitimer(ITIMER_REAL, 0)
-        if DUMP_LATER.disarm():
-            text = "left faulthandler.dump_traceback_later() running, which dumps stacks or ends the process later"
-            problems.append(StateProblem(Outcome.CONTAMINATED, text))
-        if linux.has_children():
-            now = linux.child_pids()
-            new = sorted(set(now) - set(self._children))
-            process.wait_for_exec(new, linux.has_not_called_exec, process.ExecPatience(process.START_PATIENCE))
-            _, own = linux.describe_process(getpid()) or ("", "")
-            problems += process.leaked_children(self._children, now, linux.describe_process, own)
-            self._children = now
-        self._state = state
+        leftovers, of_fixtures = self._children.check()
+        problems += leftovers
         self._poisoned = bool(poisoned)
         if poisoned:  # every further CUDA call would fail
             done["poison"] = poisoned
@@ -259,12 +247,17 @@ class Executor:
                 request["case"], levels=request["levels"], keeps=kept(item), has_raised=self._has_raised
             )
             problems += changed
+            of_fixtures += self._collected.guard.take_fixture_problems()
             if self._inspector.levels:
                 done["levels"] = self._inspector.levels
             if suspicions:
                 done["suspicions"] = suspicions
             if blind := self._inspector.unreadable():
                 done["blind"] = blind
+        own, others = split_by_use(of_fixtures, getattr(item, "fixturenames", ()))
+        problems += own
+        if others:
+            done["fixtures"] = [problem.text for problem in others]
         if struck := self._faults_struck():
             done["struck"] = struck
 
@@ -279,15 +272,9 @@ class Executor:
     def _remaining_problems(self) -> list[StateProblem]:
         """Return the problems that may have made a check fail. If there are none, the error is the harness's own."""
         problems: list[StateProblem] = []
-        for check in (self._changes_of_process, lambda: self._inspector.end()[0]):
-            with contextlib.suppress(Exception):  # the first error is the one that is reported
-                problems += check()
+        with contextlib.suppress(Exception):  # the first error is the one that is reported
+            problems += self._inspector.end()[0]
         return problems
-
-    def _changes_of_process(self) -> list[StateProblem]:
-        return process.compare_process_states(
-            self._state, process.capture_process_state(self._state.descriptors, self._temp)
-        )
 
     def _protocol(self, item: pytest.Item, message: Message, *, briefly: bool = False) -> Message:
         """Have pytest run the case under the watchdog, which keeps running.
@@ -409,6 +396,8 @@ class Executor:
             bye["error"] = f"the teardown of fixtures that the last cases shared raised {safe_repr(error)}"
         else:
             changed, grown, by_case = self._inspector.finish() if compared else ([], {}, {})
+            if not self._poisoned:
+                changed += self._fixture_problems()
             if changed:
                 bye["error"] = "; ".join(problem.text for problem in changed)
             if grown:
@@ -424,6 +413,13 @@ class Executor:
         self._streams.flush()
         linux.interpreter_exit(0)
         raise AssertionError("Py_Exit returned")
+
+    def _fixture_problems(self) -> list[StateProblem]:
+        """Return what fixtures have left behind at the end of the process."""
+        of_fixtures = self._collected.guard.take_fixture_problems()
+        with contextlib.suppress(OSError):  # a case has used up the descriptors, and is red for that
+            of_fixtures += self._children.check()[1]
+        return [entry.problem for entry in of_fixtures]
 
     def _clear(self) -> None:
         """Do the finalisation work of the interpreter. Exit callbacks of cases may raise."""

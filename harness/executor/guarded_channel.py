@@ -16,8 +16,7 @@ from os import write as write_to
 from resource import RLIM_INFINITY, getrlimit, setrlimit
 from signal import pause
 
-from harness.checks import process
-from harness.checks.process import ProcessState
+from harness.checks.state.essentials import LIMITS, descriptor_identity
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_MEMORY
 from harness.protocol.wire import Channel, Message, encode_message
 
@@ -25,13 +24,13 @@ from harness.protocol.wire import Channel, Message, encode_message
 class GuardedChannel:
     """Writes messages and facts of this process, or ends the process if that is impossible."""
 
-    def __init__(self, channel: Channel, facts: int, state: ProcessState) -> None:
-        """`facts`: the descriptor of the file for facts. `state`: that of the process before its first case."""
+    def __init__(self, channel: Channel, facts: int) -> None:
+        """`facts`: the descriptor of the file for facts. Make this before the first case."""
         self._channel = channel
         self._facts = facts
         self._pid = getpid()
-        self._limits = state.limits
-        self._own = {number: state.descriptors[number] for number in (channel.fileno(), facts)}
+        self._limits = {name: getrlimit(number) for name, number in LIMITS.items()}
+        self._own = {number: descriptor_identity(number) for number in (channel.fileno(), facts)}
 
     def receive(self) -> Message:
         """Wait for a request. Exit at the end of the stream, because the supervisor is gone."""
@@ -58,7 +57,7 @@ class GuardedChannel:
         """Return if this is the executor's own process and its channel is intact. Otherwise exit or wait."""
         self.expect_own_process()
         for number, identity in self._own.items():
-            if process.descriptor_identity(number) != identity:
+            if descriptor_identity(number) != identity:
                 _exit(EXIT_CHANNEL_GONE)
 
     def expect_own_process(self) -> None:
@@ -91,17 +90,17 @@ class GuardedChannel:
     @contextlib.contextmanager
     def _limits_lifted(self) -> Iterator[None]:
         """Restore the initial limits as far as permitted, and afterwards set the case's limits again."""
-        left = {name: getrlimit(process.LIMITS[name]) for name in self._limits}
+        left = {name: getrlimit(LIMITS[name]) for name in self._limits}
         self._restore_limits()
         try:
             yield
         finally:
             for name, limits in left.items():
-                setrlimit(process.LIMITS[name], limits)
+                setrlimit(LIMITS[name], limits)
 
     def _restore_limits(self) -> None:
         for name, (soft, _) in self._limits.items():
-            number = process.LIMITS[name]
+            number = LIMITS[name]
             hard = getrlimit(number)[1]
             allowed = soft if hard == RLIM_INFINITY else min(soft, hard) if soft >= 0 else hard
             setrlimit(number, (allowed, hard))

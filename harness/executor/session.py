@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from harness.checks.live_fixtures import FixtureWatch
 from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
@@ -54,7 +55,8 @@ class CollectedSession:
 
     `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork,
     `case_modules` those with cases, and `last_finalizer` was made last before the collection. `relay` passes on
-    pytest's reports, `clock` measures phases. `guard` is notified of fixtures.
+    pytest's reports, `clock` measures phases. `guard` compares state; `watch` notifies it of fixtures.
+    `pids`: variables with the process id of the zygote, by owner and name.
     """
 
     session: pytest.Session
@@ -65,6 +67,8 @@ class CollectedSession:
     relay: ReportRelay
     clock: PhaseClock
     guard: StateGuard
+    watch: FixtureWatch
+    pids: Sequence[tuple[object, str]]
 
 
 def late_marks(item: pytest.Item, added: Iterable[pytest.Mark]) -> list[str]:

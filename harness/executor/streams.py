@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from os import fstat
 from typing import Any
 
-from harness.checks.process import StateProblem, replaced_streams
 from harness.core import linux
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -26,7 +25,7 @@ def replace_standard_streams(out: int, err: int) -> None:
     for source in (null, out, err):
         os.close(source)
     linux.line_buffer_c_stdio()
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    sys.stdin = NoInput(io.FileIO(0, closefd=False))
     # Unbuffered, because a crash loses buffered text. With escapes, because tests may print any text.
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
@@ -34,6 +33,28 @@ def replace_standard_streams(out: int, err: int) -> None:
         )
         for number in (1, 2)
     )
+
+
+class NoInput(io.TextIOWrapper):
+    """Standard input of a case. A read raises OSError, as with pytest's capturing: nobody is there to answer."""
+
+    def read(self, size: int | None = -1, /) -> str:  # noqa: ARG002
+        raise OSError("a case must not read from standard input; to be asked by it, run it with --pdb")
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        return self.read(size)
+
+    def readlines(self, hint: int = -1, /) -> list[str]:  # type: ignore[override]
+        return [self.read(hint)]
+
+    def __next__(self) -> str:  # type: ignore[override]
+        return self.read()
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("standard input of a case has no fileno()")
+
+    def isatty(self) -> bool:
+        return False
 
 
 class UnbufferedFile(io.FileIO):
@@ -58,7 +79,7 @@ class UnbufferedFile(io.FileIO):
 
 
 class StandardStreams:
-    """The standard streams of this process, and what a case does to them."""
+    """The standard streams of this process."""
 
     def __init__(self) -> None:
         self._own = _streams_now()
@@ -80,10 +101,6 @@ class StandardStreams:
     def sizes(self) -> tuple[int, int]:
         """Return the bytes in the files for output and for errors."""
         return _size(1), _size(2)
-
-    def replaced(self) -> list[StateProblem]:
-        """Return a problem for each stream that is now another object."""
-        return replaced_streams(self._own, _streams_now())
 
     def raise_if_disk_full(self) -> None:
         """Raise the OSError of a full disk that one of the streams has stored, if any."""

@@ -46,7 +46,7 @@ def _waivers(path: Path, base: Path) -> Iterable[Waiver]:
             when=entry.when,
             expect=tuple(Outcome(word) for word in _words(entry.expect)),
             reason=entry.reason,
-            link=(entry.link or "").strip(),
+            link=entry.link or "",
             owner=entry.owner,
             expires=entry.expires,
             source=f"{name}:{loaded.line_of('waivers', position)}",
@@ -113,7 +113,7 @@ class _Entry(StrictModel):
     when: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default={})
     expect: Annotated[str | tuple[str, ...], AfterValidator(_expectable)]
     reason: _NotEmpty
-    link: str | None = None
+    link: _NotEmpty | None = None
     owner: _NotEmpty
     expires: date
 

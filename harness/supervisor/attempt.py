@@ -104,7 +104,7 @@ class Attempt:
         # The suspected leak of a red case is not confirmed, so no other case may run in its process.
         leaky = self.outcome.is_red and bool(self.suspicions)
         aborted = seen.interruption or seen.hook_error is not None
-        harmed = seen.problems or seen.poison or aborted or seen.unknown or self.spent or leaky
+        harmed = seen.problems or seen.fixtures or seen.poison or aborted or seen.unknown or self.spent or leaky
         cut = seen.late or seen.stopped or seen.lost_by_harness
         # After a failed capture, torch's generators refuse to work: state on a GPU that no check reads.
         doubtful = self.outcome.is_red and any(is_hardware(uuid) for uuid in self.devices)
@@ -204,6 +204,7 @@ class Listener:
     garbled: str = ""
     leaving: bool = False
     problems: tuple[StateProblem, ...] = ()
+    fixtures: tuple[str, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     spent: bool = False
     blind: list[str] = field(default_factory=list)
@@ -252,6 +253,7 @@ class Listener:
             phases=tuple(self.phases),
             done=self.over,
             problems=self.problems,
+            fixtures=self.fixtures,
             poison=self.poison,
             interruption=self.interruption,
             exit_status=None if self.spent else self.handle.exit_status,
@@ -332,6 +334,7 @@ class Listener:
             if "hook_error" in message:
                 self.hook_error = reports.unpack_failure(message["hook_error"])
             self.problems = _problems(message.get("problems", []))
+            self.fixtures = tuple(str(text) for text in message.get("fixtures", []))
             self.blind = [str(text) for text in message.get("blind", [])]
             self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}
             self.struck = {str(name): int(count) for name, count in message.get("struck", {}).items()}

@@ -112,6 +112,8 @@ class Attempts:
         if attempt.outcome.is_red:
             self._red.add(handle.name)
             attempt = self._diagnostics.add(history.case, handle, attempt)
+        if attempt.evidence.fixtures:
+            self._journal.add_finding("teardown", "; ".join(attempt.evidence.fixtures), handle.cases)
         if attempt.evidence.zygote_lost:
             self._slot.drop_zygote()
         elif not attempt.usable:

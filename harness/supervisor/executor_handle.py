@@ -195,6 +195,8 @@ class ExecutorHandle:
         #: An exception of the harness's own code in the executor, which ends the executor.
         self.harness_error: RemoteFailure | None = None
         self.teardown_error = ""
+        #: The number of the tests that a cold executor has collected, and the hash of their sorted ids.
+        self.collected: tuple[int, str] | None = None
         self.grown: dict[str, int] = {}
         #: By case and meter, the growth of the meters that have grown suspiciously.
         self.grown_by_case: dict[str, dict[str, int]] = {}
@@ -278,7 +280,8 @@ class ExecutorHandle:
         Raises ZygoteError, StoppedError.
         """
         answer = self.receive(clock.monotonic() + START_LIMIT)
-        if answer == {"op": "ready"}:
+        if isinstance(answer, dict) and answer["op"] == "ready":
+            self.collected = (int(answer["collected"]), str(answer["hash"]))
             return
         if answer is NoMessage.DEADLINE:
             self.kill()

@@ -45,6 +45,8 @@ class SlotHooks:
     after_unclean_exit: Callable[[], None]
     #: Waits until the driver has released these devices of the executor with this name and these last cases.
     await_release: Callable[[Sequence[str], str, Sequence[str]], None]
+    #: Compares what the cold executor with this name has collected: the number of tests, and the hash of their ids.
+    compare_collection: Callable[[str, int, str], None] = lambda *_: None
 
 
 class ExecutorSlot:
@@ -146,6 +148,8 @@ class ExecutorSlot:
         self.current = handle
         self._leases.bind(handle.pid)
         self._lease = Lease(binding.devices, claim.share, claim.memory)
+        if handle.collected is not None:
+            self._hooks.compare_collection(handle.name, *handle.collected)
         self._journal(handle, "started", startup=round(clock.monotonic() - begun, 6), reason=self._link.cold)
         return handle
 

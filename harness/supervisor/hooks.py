@@ -63,6 +63,7 @@ class WorkerHooks:
         self._signals = signals
         self._narrowing = narrowing
         self._seen: list[pytest.Item] = []
+        self._ids: set[str] = set()
         self._selected: list[str] = []
         #: The reasons of the files that skipped themselves.
         self._skipped: dict[str, str] = {}
@@ -94,6 +95,16 @@ class WorkerHooks:
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen.append(item)
+        self._ids.add(item.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_collection_modifyitems")
+    def pytest_refuse_options(self, items: list[pytest.Item]) -> Generator[None, object, object]:
+        """Run no case after a usage error. pytest reports the items to xdist even then, and xdist would wait."""
+        try:
+            return (yield)
+        except pytest.UsageError:
+            items.clear()
+            raise
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -117,6 +128,11 @@ class WorkerHooks:
                 pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
             return
         self._worker.note_facts(kept)
+        if self._worker.isolated and not session.testsfailed:
+            described = session.config.pluginmanager.get_plugin("harness-described")
+            by_itself = described is None or bool(described.collects_itself)
+            self._worker.seen(self._ids.union(ids), by_itself=by_itself)
+        self._ids.clear()
         try:
             deselected = [case for case in seen if case not in wanted]
             self._worker.collected(ids, self._selected, deselected, self._narrowing.unread, self._skipped)

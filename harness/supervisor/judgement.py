@@ -44,12 +44,14 @@ class Evidence:
     - `harness_error`: an exception of the harness's own code in the executor.
     - `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     - `stopped`: why the run was stopped; the supervisor then stopped waiting.
+    - `fixtures`: problems of fixtures that ended with the case, and that the case does not use.
     - `session`: the changes by the case to its session.
     """
 
     phases: Sequence[Phase] = ()
     done: bool = False
     problems: Sequence[StateProblem] = ()
+    fixtures: Sequence[str] = ()
     poison: str = ""
     interruption: str = ""
     exit_status: int | None = None

@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import pytest
 
 from harness import marks
 from harness.collection.cases import CASE_ID, is_apart, is_case
-from harness.collection.description import CollectionDescription
+from harness.collection.description import CollectionDescription, DescriptionError, collection_difference
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_time_limit
 from harness.core import linux
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
+from harness.core.text import format_count
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.visibility import masks_for
@@ -34,12 +35,13 @@ from harness.gating import types
 from harness.gating.policy import Policy
 from harness.journal import lines
 from harness.journal.journal import Journal, JournalWriteError
+from harness.protocol.wire import escape_surrogates
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.order import Selection, read_ids
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
-from harness.scheduling.stop_request import StopListener
+from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.scheduling.workers import HandedOutList
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
@@ -63,6 +65,9 @@ _STARVED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 #: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"
+
+#: The worker of a run that speaks for all.
+FIRST = ("main", "gw0")
 
 #: The name of the plugin that measures cases in this process.
 _PHASE_CLOCK = "harness-phase-clock"
@@ -128,6 +133,9 @@ class Worker:
         #: Whether the run has cases that take several devices; None until this is known.
         self._has_wide: bool | None = None
         self._order = RunOrder(is_case, self._handed_out)
+        #: The ids of all tests that this process has collected; None before that.
+        self._seen: set[str] | None = None
+        self._has_differed = False
         self._zygotes: ZygoteLinks | None = None
         self._slot: ExecutorSlot | None = None
         self._supervisor: Supervisor | None = None
@@ -158,6 +166,7 @@ class Worker:
             connect=self._zygotes.connect,
             after_unclean_exit=partial(compiler_caches.release_locks, Path(context.run_dir)),
             await_release=self._pool.await_release,
+            compare_collection=self._compare_collection,
         )
         self._slot = ExecutorSlot(naming, hooks, record=self._record, stop=self._stop, leases=self._device_leases())
         self._supervisor = Supervisor(
@@ -176,6 +185,11 @@ class Worker:
         """Set the environment of this process, for cases that run in it. Raises pytest.UsageError."""
         device = self._pool.device
         os.environ.update(masks_for([device]))
+        for name, value in device.backend.modules_variable.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         if device.backend.injectable:
             os.environ[device.backend.faults_variable] = faults.join_injections(self.context.inject)
         if self.context.variables:
@@ -197,6 +211,37 @@ class Worker:
         """
         assert self._zygotes is not None
         return self._zygotes.description()
+
+    def seen(self, ids: Collection[str], *, by_itself: bool) -> None:
+        """Note the ids of all tests that this process has collected, before any was deselected.
+
+        If this process has collected them `by_itself`, compare them with those of the zygote.
+        """
+        self._seen = {str(escape_surrogates(name)) for name in ids}
+        if self.context.start == "cold" or not by_itself:
+            return
+        try:
+            theirs = {str(escape_surrogates(name)) for name in self.description().order}
+        except (DescriptionError, StoppedError):
+            return  # the run ends with this error
+        text = collection_difference("the zygote", theirs, f"worker {self.name}", self._seen)
+        if text and self.name in FIRST:
+            self._add_collection_finding(text)
+
+    def _compare_collection(self, executor: str, count: int, digest: str) -> None:
+        """Compare what a cold executor has collected with what this process has. Only the first difference counts."""
+        if self._seen is not None and digest != digest_of_ids(sorted(self._seen)) and not self._has_differed:
+            self._has_differed = True
+            numbers = f"{format_count(count, 'test')}, and worker {self.name} {format_count(len(self._seen), 'test')}"
+            self._add_collection_finding(f"executor {executor} collected {numbers}")
+
+    def _add_collection_finding(self, text: str) -> None:
+        advice = (
+            "look for a file or conftest whose tests depend on the process that collects them or on its devices, such "
+            "as torch.cuda.device_count() or an environment variable"
+        )
+        with self._recording():
+            self._record(lines.finding("collections_differ", f"{text}; {advice}", ()))
 
     def collected(
         self,
@@ -428,7 +473,7 @@ class Worker:
 
     def print_once(self, text: str) -> None:
         """Print a text that holds for all workers of the run. Only the first worker prints it."""
-        if self.name in ("main", "gw0"):
+        if self.name in FIRST:
             self._print(text)
 
     def _print(self, text: str) -> None:
@@ -439,7 +484,7 @@ class Worker:
         visible: dict[str, str | None] = {**masks_for(devices)}
         # Use the values of this process: a conftest may have changed them in the zygote after the devices were counted.
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
-        visible |= self.context.variables
+        visible |= self.context.variables | devices[0].backend.modules_variable
         if devices[0].backend.injectable:
             visible[devices[0].backend.faults_variable] = faults.join_injections(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import pytest
 
+from harness.checks.meters.process import running_children
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration.rootdir import RootError
 from harness.configuration.under import WrapperError
@@ -89,6 +90,9 @@ def _unfit() -> str:
         reasons.append(touched)
     if threads := guard.threads_lost_in_fork():
         reasons.append(f"it has other threads than the main thread: {', '.join(threads)}")
+    if children := running_children():
+        started = ", ".join(f"{pid} {command[:200]!r}" for pid, command in children)
+        reasons.append(f"it has started processes, which would be no children of a fork: {started}")
     return "; ".join(reasons)
 
 
@@ -109,7 +113,7 @@ def _restart_cold(spec: ZygoteSpec, listener: socket.socket, reason: str, enviro
     The process id stays the same. The exec drops all imports, with their threads and their use of a device.
     """
     specification = os.memfd_create("specification")
-    os.write(specification, replace(spec, start="cold").to_json().encode() + b"\n")
+    os.write(specification, replace(spec, start="cold", masked=bool(guard.cuda_in_use())).to_json().encode() + b"\n")
     os.lseek(specification, 0, os.SEEK_SET)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,20 +14,27 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import pytest
 
+from harness.backends import cuda
+from harness.backends.table import BACKENDS
 from harness.configuration.rootdir import RootError
+from harness.devices import guard
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
 from harness.zygote.collecting import collect_cases, freeze_baseline, import_preload
-from harness.zygote.spec import ZygoteSpec
+from harness.zygote.spec import COLLECTION_ENVIRONMENT, ZygoteSpec
 
 
 def exec_cold_executor(spec: ZygoteSpec, order: Message, descriptors: Sequence[int]) -> NoReturn:
-    """Make this forked process the cold executor that `order` describes. Raise OSError."""
+    """Make this process the cold executor that `order` describes. Raise OSError.
+
+    It collects with all devices in sight, as every other process of the run does, unless `spec` is `masked`.
+    """
     order_file = os.memfd_create("order")
     os.write(order_file, f"{spec.to_json()}\n{json.dumps(order)}\n".encode())
     os.lseek(order_file, 0, os.SEEK_SET)
@@ -36,12 +43,22 @@ def exec_cold_executor(spec: ZygoteSpec, order: Message, descriptors: Sequence[i
         os.set_inheritable(descriptor, True)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # otherwise imported code could read from the zygote's life line
-    environment = {**os.environ, **order["env"], "TMPDIR": order["temp"]}
+    later = () if spec.masked else _masks_for_later(order)
+    own = {name: value for name, value in order["env"].items() if name not in later}
+    environment = {**os.environ, **own, "TMPDIR": order["temp"]}
+    if later:
+        environment |= COLLECTION_ENVIRONMENT
     os.execve(
         sys.executable,
         [sys.executable, "-m", "harness.zygote.cold", *map(str, kept)],
         {name: value for name, value in environment.items() if value is not None},
     )
+
+
+def _masks_for_later(order: Message) -> tuple[str, ...]:
+    """Return the variables that select devices and have an effect until a device is first used: those of CUDA."""
+    mask = BACKENDS[order["kind"]].mask
+    return (mask,) if mask == cuda.MASK else ()
 
 
 def main() -> None:
@@ -53,6 +70,9 @@ def main() -> None:
         spec, order = ZygoteSpec.from_json(file.readline()), json.loads(file.readline())
 
     def serve(collected: CollectedSession) -> NoReturn:
+        if not spec.masked and _masks_for_later(order) and guard.cuda_in_use():
+            # The import of a test file has used devices that may not be those of the lease.
+            exec_cold_executor(replace(spec, masked=True), order, descriptors)
         freeze_baseline(collected)
         become_executor(collected, order, descriptors, cold=True)
 

@@ -15,14 +15,17 @@ import pytest
 
 from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
-from harness.checks.state.guard import FixtureWatch, StateGuard
+from harness.checks.live_fixtures import FixtureWatch
+from harness.checks.state.guard import StateGuard
 from harness.collection.narrowing import NarrowCollection
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration import options
 from harness.configuration.rootdir import RootError, RootFolder
 from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
+from harness.executor import before_fork
 from harness.executor import trace_log as tracelog
+from harness.executor.before_fork import EXIT_HANDLERS
 from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import escape_surrogates
@@ -60,10 +63,14 @@ class CollectorPlugin:
         self._around = around
         self._recorder = recorder
         self._items: dict[str, pytest.Item] = {}
+        self._pid_mark = contextlib.ExitStack()
+        if recorder is not None:
+            self._pid_mark.enter_context(before_fork.marked_pid())
         self._last_finalizer = next(reversed(_compat.finalizers()), None)
         self._relay = ReportRelay()
         self._clock = PhaseClock()
         self._guard = StateGuard()
+        self._watch = FixtureWatch(self._guard)
 
     @pytest.hookimpl(tryfirst=True)  # before pytest's plugin for temporary folders reads the option
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -77,7 +84,7 @@ class CollectorPlugin:
             raise pytest.UsageError(misplaced)
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(self._clock)
-        config.pluginmanager.register(FixtureWatch(self._guard))
+        config.pluginmanager.register(self._watch)
         config.pluginmanager.register(tracelog.TraceLogMuted())
         config.pluginmanager.register(NarrowCollection(self._spec.reach))
         if self._around is not None:
@@ -107,6 +114,7 @@ class CollectorPlugin:
             except PreloadError as error:
                 self.error = error
                 return True
+        self._pid_mark.close()
         if not (config.getoption("setupshow", False) or config.getoption("setuponly", False)):
             config.pluginmanager.unregister(name="terminalreporter")
         case_modules = {
@@ -124,6 +132,8 @@ class CollectorPlugin:
                 relay=self._relay,
                 clock=self._clock,
                 guard=self._guard,
+                watch=self._watch,
+                pids=before_fork.variables_with_pid(list(sys.modules.values())),
             )
         )
         raise AssertionError("serve returned, but must not")
@@ -168,6 +178,7 @@ def import_preload(spec: ZygoteSpec) -> CallWrapperPlugin | None:
     """
     sys.path[:] = spec.sys_path
     DUMP_LATER.install()
+    EXIT_HANDLERS.install()
     with _imports(spec):
         around = (
             CallWrapperPlugin(spec.under) if spec.under is not None else None

@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from harness.core.clock import monotonic
 from harness.executor.become import detach_from_zygote
+from harness.executor.before_fork import EXIT_HANDLERS
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.loop import EventLoop
@@ -110,6 +111,9 @@ class ForkServer:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not self.over:
             self.turn()
+        EXIT_HANDLERS.run()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(0)
 
     def turn(self) -> None:

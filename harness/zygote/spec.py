@@ -33,7 +33,8 @@ class ZygoteSpec:
     which refuses if it must not be forked. With ``cold``, each executor collects the cases itself, and the zygote
     collects nothing. ``auto`` is ``fork`` if possible, else ``cold``. `under` is the name of the wrapper around each
     test's call. `variables` are set in its environment. `description`: the file for the description of the collection.
-    `reach`: the files and folders that the run may select.
+    `reach`: the files and folders that the run may select. `masked`: a cold executor sees only its own devices while it
+    collects, since a test file uses a device when it is imported.
     """
 
     args: tuple[str, ...]
@@ -50,6 +51,7 @@ class ZygoteSpec:
     variables: dict[str, str] = field(default_factory=dict)
     description: str = ""
     reach: Reach = field(default_factory=Reach)
+    masked: bool = False
 
     @classmethod
     def of(cls, context: RunContext, *, skip_early_exit_handlers: bool) -> ZygoteSpec:

@@ -358,3 +358,34 @@ def test_what_capturing_sets_before_test_files_are_imported_is_set(make_project:
     project.write("suites/first/test_first.py", text)
     result = project.run("-n0", f"--start={start}")
     assert result.verdicts == {"suites/first/test_first.py::test_a": "passed"}, result.tail()
+
+
+#: Collects one test more in processes whose main module has this name.
+ONE_MORE = """
+import sys, pytest
+
+NAME = getattr(sys.modules["__main__"].__spec__, "name", "")
+
+@pytest.mark.parametrize("number", range(2 + (NAME {sign} "{main}")))
+def test_it(number): pass
+"""
+HOOK = "def pytest_collection_modifyitems(items): pass\n"
+
+
+@pytest.mark.parametrize("sign", ["==", "!="])
+@pytest.mark.parametrize(("start", "workers"), [("fork", "-n0"), ("fork", "-n2"), ("cold", "-n0"), ("cold", "-n2")])
+def test_processes_that_collect_different_tests_are_a_finding(
+    make_project: MakeProject, start: str, workers: str, sign: str
+) -> None:
+    """Otherwise a worker that collects less than the executors would be green."""
+    project = make_project()
+    main = {"fork": "harness.zygote.__main__", "cold": "harness.zygote.cold"}[start]
+    project.write("suites/conftest.py", HOOK)
+    project.write("suites/test_more.py", ONE_MORE.format(main=main, sign=sign))
+    result = project.run(workers, f"--start={start}")
+    assert result.status == 1, result.tail()
+    finding = next(finding for finding in result.ledger.findings if finding.kind == "collections_differ")
+    assert {"2", "3"} <= {word.rstrip(":") for word in finding.message.split()}
+    if start == "fork":
+        assert "1 test only in " in finding.message
+        assert "suites/test_more.py::test_it[2]" in finding.message

@@ -212,7 +212,7 @@ import pytest
 
 EXPECTED = {
     "test_first": "passed",
-    "test_moves": "contaminated: left the working folder",
+    "test_moves": "contaminated: did not restore the working folder",
     "test_last": "error: RuntimeError: cannot clean up",
 }
 FINDINGS = ["teardown"]

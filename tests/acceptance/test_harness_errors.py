@@ -218,7 +218,7 @@ import os, resource, subprocess
 import pytest
 
 EXPECTED = {
-    "test_limits_files": "contaminated: left RLIMIT_FSIZE at",
+    "test_limits_files": "contaminated: did not restore RLIMIT_FSIZE (now [",
     "test_limits_files_for_a_while": "passed",
     "test_breaks_what_is_asked": "contaminated: did not restore os.getcwd",
     "test_uses_up_descriptors": "contaminated: ",

@@ -370,3 +370,15 @@ def test_flaky():
 """,
     )
     return project, path
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_an_unknown_operator_is_a_usage_error(make_project: MakeProject, spread: str) -> None:
+    project = make_project()
+    text = "import pytest\n\n@pytest.mark.operator('nn.functional.conv2d')\ndef test_it(): pass\n"
+    project.write("suites/test_it.py", text)
+    result = project.run("--operators=nn.functional.conv", spread)
+    assert result.status == 4, result.tail()
+    wanted = "expected an operator that a case of this run tests: did you mean nn.functional.conv2d?"
+    assert result.terminal.count(f"ERROR: --operators='nn.functional.conv': {wanted}") == 1
+    assert "INTERNALERROR" not in result.terminal

@@ -413,3 +413,32 @@ def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
     assert "check that its id is the same in every collection" in verdict.message
     assert "it collected 1 case, for example 'suites/test_ids.py::test_it[" in verdict.message
     assert f"in the root folder {project.folder};" in verdict.message
+
+
+def test_files_outside_of_the_root_folder_have_ids_of_their_own(make_project: MakeProject) -> None:
+    """pytest itself calls the tests of each file ``::test_it``."""
+    project = make_project()
+    for name in ("first", "second", "sub/second"):
+        project.write(f"lib/package/{name}.py", "import os\ndef test_it(): assert os.environ.get('RED') != __name__\n")
+    for folder in ("package", "package/sub"):
+        project.write(f"lib/{folder}/__init__.py", "")
+    project.write("root/pytest.ini", (project.folder / "pytest.ini").read_text())
+    modules = [f"package.{name}" for name in ("first", "second", "sub.second")]
+    result = project.run(
+        *("--pyargs", *modules, "-p", "harness.plugin", "--device=cpu", "-n2"),
+        suites=None,
+        folder="root",
+        env={"PYTHONPATH": str(project.folder / "lib"), "RED": "package.sub.second"},
+    )
+    outcomes = {"first.py": "passed", "second.py": "passed", "sub/second.py": "failed"}
+    assert result.verdicts == {f"{name}::test_it": outcome for name, outcome in outcomes.items()}, result.tail()
+    assert not result.ledger.findings
+    red = next(verdict for verdict in result.ledger.verdicts if verdict.outcome.is_red)
+    assert red.reproduce is not None
+    again = project.run(
+        *shlex.split(red.reproduce)[1:],
+        suites=None,
+        folder="root",
+        env={"PYTHONPATH": str(project.folder / "lib"), "RED": "package.sub.second"},
+    )
+    assert again.verdicts == {"sub/second.py::test_it": "failed"}, again.tail()

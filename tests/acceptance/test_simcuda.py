@@ -306,3 +306,39 @@ def test_a_library_is_built_by_hand_without_torch(libraries: build.SimcudaLibrar
         "libcupti",
     ]
     assert build.describe_build()["key"] == Path(libraries.folder).name
+
+
+#: A test for each device that the process sees which imports the file.
+_EACH = """
+import pytest, torch
+
+@pytest.mark.parametrize("index", range(torch.cuda.device_count()))
+def test_each(index):
+    assert torch.cuda.device_count() == 1, "the device of the lease"
+"""
+#: Uses a device when it is imported, so that its executors start cold, and see their own devices from the start.
+_USES = "import torch\nONES = torch.ones(2, device='cuda')\ndef test_it(): assert ONES.sum() == 2\n"
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("start", ["fork", "cold"])
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_every_process_that_collects_sees_the_same_devices(make_project: MakeProject, start: str, workers: str) -> None:
+    """With the hook, each worker collects for itself; a cold executor does so in any case."""
+    project = make_project()
+    project.write("suites/conftest.py", "def pytest_collection_modifyitems(items): pass\n")
+    project.write("suites/test_each.py", _EACH)
+    result = run(project, workers, f"--start={start}")
+    wanted = {f"suites/test_each.py::test_each[{index}]": "passed" for index in range(2)}
+    assert (result.status, result.verdicts) == (0, wanted), result.tail()
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("start", ["auto", "cold"])
+def test_a_file_that_uses_a_device_when_it_is_imported_gets_the_leased_one(
+    make_project: MakeProject, start: str
+) -> None:
+    project = make_project()
+    project.write("suites/test_uses.py", _USES)
+    result = run(project, "-p", "harness.plugin", "-n0", f"--start={start}")
+    assert (result.status, [*result.verdicts.values()]) == (0, ["passed"]), result.tail()

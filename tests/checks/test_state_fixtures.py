@@ -12,10 +12,10 @@ pytest_plugins = ["pytester"]
 
 #: Does what an executor does around each case, and at its end.
 CONFTEST = """
-import json, pathlib
+import json, pathlib, tempfile
 import pytest
 from harness.checks.state.guard import StateGuard
-from harness.checks.state.guard import FixtureWatch
+from harness.checks.live_fixtures import FixtureWatch
 
 guard = StateGuard()
 found = {}
@@ -25,13 +25,15 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop():
+    tempfile.tempdir = None
     guard.capture()
     return (yield)
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
     result = yield
-    found[item.name] = [problem.text for problem in guard.compare()]
+    ended = [entry.problem for entry in guard.take_fixture_problems()]
+    found[item.name] = [problem.text for problem in ended + guard.compare()]
     if found[item.name]:
         guard.restore()
     return result
@@ -222,6 +224,41 @@ def test_fixtures_may_change_state_of_torch_and_names(pytester: pytest.Pytester)
         def test_b(shared): assert torch.ones(1).dtype is torch.float64
     """
     assert found(pytester, source, "-p", "colorsys", passed=2) == {}
+
+
+def test_a_value_is_restored_although_its_change_was_ignored(pytester: pytest.Pytester) -> None:
+    """A new value of a variable without one, and the folder that `tempfile` chooses, are no changes; nor is the end."""
+    source = """
+        import tempfile, threading, pytest
+        @pytest.fixture(scope="module")
+        def shared():
+            threading.settrace(lambda *a: None)
+            tempfile.tempdir = "/tmp"
+            yield
+            threading.settrace(None)
+            tempfile.tempdir = None
+        def test_a(shared): pass
+        def test_b(): pass
+        def test_tempfile(): tempfile.tempdir = None
+    """
+    assert found(pytester, source, passed=3) == {}
+
+
+def test_a_case_must_not_end_what_a_fixture_holds(pytester: pytest.Pytester) -> None:
+    source = """
+        import tempfile, pytest
+        @pytest.fixture(scope="module", autouse=True)
+        def shared():
+            old, tempfile.tempdir = tempfile.tempdir, "/other"
+            yield
+            tempfile.tempdir = old
+        def test_a(): pass
+        def test_b(): tempfile.tempdir = None
+        def test_c(): pass
+    """
+    assert found(pytester, source, passed=3) == {
+        "test_b": ["did not restore tempfile.tempdir (now None, was '/other')"]
+    }
 
 
 def test_pytest_restores_warnings_filters_of_fixtures(pytester: pytest.Pytester) -> None:

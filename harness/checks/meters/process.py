@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from pathlib import Path
 from typing import Any
 
+from harness.checks.process import describe_leftover
 from harness.core import linux
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -73,6 +74,7 @@ if _mallinfo is not None:
 def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
     """Return readings of memory, threads and descriptors. Add each failed reading to `blind`, with the reason."""
     values = {
+        "children": len(running_children()),
         "threads": _count_threads(),
         "descriptors": _count_descriptors(),
     }
@@ -85,6 +87,18 @@ def read_process_meters(blind: MutableMapping[str, str]) -> dict[str, int]:
         in_malloc = info.arena + info.hblkhd
     values["mapped_bytes"] = address_space() - in_malloc
     return values
+
+
+def running_children() -> list[tuple[int, str]]:
+    """Return process id and command line of each child that runs, without the helpers that libraries keep."""
+    if not linux.has_children():
+        return []
+    described = [(pid, linux.describe_process(pid)) for pid in linux.child_pids()]
+    return [
+        (pid, description[1])
+        for pid, description in described
+        if description is not None and describe_leftover(description, pid, "") is not None
+    ]
 
 
 def _count_threads() -> int:

@@ -67,7 +67,7 @@ class TrendRule:
 class Meter:
     """One measured quantity of a process.
 
-    - `noun`: what it measures, for messages; ``{s}`` stands for the plural s (see `inflect_noun`).
+    - `noun`: what it measures, for messages; ``{s}`` and ``{es}`` stand for the plural (see `inflect_noun`).
     - `tier`: the `full` tier has all meters, the `fast` tier those marked `fast`.
     - `suspect`: growth above this over one case (in bytes or objects) is a reason for a repetition. None: never by
       itself.
@@ -247,6 +247,7 @@ METERS: tuple[Meter, ...] = (
         covered_by=("pinned_bytes",),
         keeps="pinned",
     ),
+    Meter("children", "count", "running child process{es}", "fast", 0, 0, _EXACT),
     Meter("threads", "count", "thread{s} (Python or native)", "fast", 0, 0, _EXACT, trend=TrendRule(0, 5)),
     Meter("shm_files", "count", "file{s} of this process under /dev/shm", "fast", 0, 0, _EXACT),
     Meter("shm_bytes", "bytes", "shared memory of this process under /dev/shm", "fast", 0, 0, _EXACT),
@@ -330,7 +331,7 @@ def noun_of(name: str) -> str:
 
 def inflect_noun(noun: str, amount: int) -> str:
     """Return the noun in the singular for an amount of 1, else in the plural: ``torch tensors``."""
-    return noun.replace("{s}", "" if amount == 1 else "s")
+    return noun.replace("{s}", "" if amount == 1 else "s").replace("{es}", "" if amount == 1 else "es")
 
 
 def format_quantity(amount: int, unit: Unit) -> str:
@@ -357,6 +358,11 @@ class MeterReading:
     """Bytes or count by meter name, plain values for JSON. A meter that could not be read is missing."""
 
     values: Mapping[str, int]
+
+    def plus(self, amounts: Mapping[str, int], sign: int = 1) -> MeterReading:
+        """Return the reading with these amounts added or, with `sign` -1, subtracted."""
+        changed = {name: self.values.get(name, 0) + sign * amount for name, amount in amounts.items()}
+        return MeterReading({**self.values, **changed})
 
 
 def meter_growths(before: MeterReading, after: MeterReading) -> dict[str, int]:
@@ -447,6 +453,11 @@ class MeterReader:
                     break
         self._last = reading
         return reading
+
+    def expect(self, amounts: Mapping[str, int], sign: int) -> None:
+        """Count with these amounts in the next comparison: more (`sign` 1) or less (-1) is no reason for a search."""
+        if self._last is not None:
+            self._last = self._last.plus(amounts, sign)
 
     def release_caches(self) -> None:
         """Free memory that torch caches per stream and per graph, unless a graph is alive, which may refer to it.

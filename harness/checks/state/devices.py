@@ -65,10 +65,37 @@ def cuda_settings() -> Sequence[StateRow] | None:
                     functools.partial(plan_cache_setter, index),
                 )
             )
+        rows.append(
+            StateRow(
+                f"the memory pool of new blocks on cuda:{index}",
+                functools.partial(_pool, torch, index),
+                None,
+                "default",
+            )
+        )
     if (runtime := cudart.loaded_cudart(torch)) is not None:
         read, take = cudart.last_error_reader(runtime), runtime.cudaGetLastError
         rows.append(StateRow("the last error of the CUDA runtime", read, lambda _: take(), cudart.NO_ERROR))
     return rows
+
+
+def _pool(torch: Any, index: int) -> str:
+    """Return the pool from which the allocator of a device takes new blocks: ``default``, or the id of a private one.
+
+    torch has no function for this, so allocate a block, and find its segment.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return "default"  # the capture has its own row
+    try:
+        block = torch.empty(1, dtype=torch.uint8, device=f"cuda:{index}")
+    except torch.OutOfMemoryError:
+        return "default"
+    place = block.data_ptr()
+    for segment in torch.cuda.memory_snapshot():
+        if segment["device"] == index and 0 <= place - segment["address"] < segment["total_size"]:
+            pool = tuple(segment.get("segment_pool_id", ()))
+            return "default" if not any(pool) else f"private pool {pool}"
+    return "default"
 
 
 def _seen_devices(torch: Any) -> list[StateRow]:

@@ -11,12 +11,10 @@ fixture. The cases are compared with that state. When the fixture is torn down, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-import pytest
-
+from harness.checks.live_fixtures import FixtureProblem, LiveFixture
 from harness.checks.process import StateProblem
 from harness.checks.state.attributes import KernelStatus, attribute_settings
 from harness.checks.state.config import TorchConfigModules
@@ -85,18 +83,26 @@ class StateGuard:
         #: By position, why a section cannot be read on this machine.
         self.unreadable: dict[int, str] = {}
         self._before: list[SectionValues] = []
+        #: The state before the first case.
+        self._first: list[SectionValues] = []
         self._state_changes: list[tuple[int, StateChange]] = []
-        self._fixture_texts: list[str] = []
-        self._held: dict[Hashable, FixtureChanges] = {}
+        self._fixture_problems: list[FixtureProblem] = []
+        self._held: dict[LiveFixture, FixtureChanges] = {}
         #: Fixtures whose set-up is running, outermost first.
         self._in_setup: list[FixtureChanges] = []
         #: The state when such a set-up last began or ended.
         self._boundary: list[SectionValues] = []
         self._serial = 0
 
+    def extend(self, section: StateSection, *, alone: bool = False) -> None:
+        """Compare another section as well, or, with `alone`, only this one. Call `capture` afterwards."""
+        self._sections = (section,) if alone else (*self._sections, section)
+        if alone:
+            self.unreadable = {}
+
     def capture(self) -> None:
         """Take the present state as the state that the next case must not change."""
-        self._before = self._read()
+        self._before = self._first = self._read()
         self._state_changes = []
 
     def compare(self) -> list[StateProblem]:
@@ -116,9 +122,12 @@ class StateGuard:
                 )
             ]
         self._before = after
-        texts = self._fixture_texts + [describe_change(change) for _, change in self._state_changes]
-        self._fixture_texts = []
-        return [StateProblem(Outcome.CONTAMINATED, text) for text in texts]
+        return [StateProblem(Outcome.CONTAMINATED, describe_change(change)) for _, change in self._state_changes]
+
+    def take_fixture_problems(self) -> list[FixtureProblem]:
+        """Return, once, the state that fixtures have left changed when they ended."""
+        problems, self._fixture_problems = self._fixture_problems, []
+        return problems
 
     def restore(self) -> list[str]:
         """Restore the changes that the last `compare` found, where that is safe.
@@ -140,16 +149,13 @@ class StateGuard:
         return left
 
     @contextmanager
-    def setting_up(self, owner: Hashable, label: str) -> Iterator[None]:
-        """Wrap the set-up of a fixture of a wider scope than a case: changes inside belong to the fixture.
-
-        `label` names it in messages. May be nested. Before the first `capture` nothing is recorded.
-        """
+    def setting_up(self, fixture: LiveFixture) -> Iterator[None]:
+        """Wrap the set-up of a fixture: changes inside belong to it. Before the first `capture` nothing is recorded."""
         if not self._before:
             yield
             return
         self._assign_changes()
-        held = self._held[owner] = FixtureChanges(label)
+        held = self._held[fixture] = FixtureChanges()
         self._in_setup.append(held)
         try:
             yield
@@ -157,16 +163,16 @@ class StateGuard:
             self._assign_changes()
             self._in_setup.pop()
 
-    def finished(self, owner: Hashable) -> None:
-        """Check after the tear-down of a fixture that the changes of its set-up are restored. Otherwise report them.
+    def finished(self, fixture: LiveFixture) -> None:
+        """Check after the tear-down of a fixture that the changes of its set-up are restored.
 
-        This is free for a fixture that changed nothing. The next `compare` returns the problems.
+        This is free for a fixture that changed nothing. `take_fixture_problems` returns the result.
         """
-        held = self._held.pop(owner, None)
+        held = self._held.pop(fixture, None)
         if held is None or not held.changes:
             return
         now = self._read()
-        imported = self._modules.imported(self._before[0], now[0])
+        imported = self._imported(self._before, now)
         for key, (serial, change) in held.changes.items():
             position, name = key
             section = self._sections[position]
@@ -184,7 +190,8 @@ class StateGuard:
             expected, actual = section.expecting({}, name, change.old), section.expecting({}, name, value)
             if section.changes(expected, actual, imported):
                 left = StateChange(name, change.old, value)
-                self._fixture_texts.append(f"{held.label} {describe_change(left)}")
+                text = f"{fixture.label} {describe_change(left)}"
+                self._fixture_problems.append(FixtureProblem(fixture, StateProblem(Outcome.CONTAMINATED, text)))
                 self._undo(position, left)
             self._before[position] = section.expecting(self._before[position], name, change.old)
 
@@ -234,36 +241,29 @@ class StateGuard:
         ]
         if not changed:
             return []
-        imported = self._modules.imported(before[0], after[0])
+        imported = self._imported(before, after)
         return [
             (position, change)
             for position in changed
             for change in self._sections[position].changes(before[position], after[position], imported)
+            if not self._is_back(position, change)
         ]
+
+    def _is_back(self, position: int, change: StateChange) -> bool:
+        """Return whether the new value is the one before the first case, and no fixture holds another one.
+
+        The change away from it was ignored, for example since a library has chosen a default at its first use.
+        """
+        key = position, change.name
+        if any(key in held.changes for held in self._held.values()):
+            return False
+        return are_values_equal(self._sections[position].value(self._first[position], change.name), change.new)
+
+    def _imported(self, before: Sequence[SectionValues], after: Sequence[SectionValues]) -> frozenset[str]:
+        return self._modules.imported(before[0], after[0]) if self._sections[0] is self._modules else frozenset()
 
     def _undo(self, position: int, change: StateChange) -> None:
         try:
             self._sections[position].restore(change)
         except (RuntimeError, AttributeError, TypeError, ValueError, KeyError, OSError):
             return  # the next reading shows that the state is not restored
-
-
-class FixtureWatch:
-    """A pytest plugin that notifies a `StateGuard` when fixtures of a wider scope than a case are set up and torn down.
-
-    The plugin is registered before the fork, since registering costs 1 ms. pytest also runs the set-up functions and
-    methods of modules, classes and `unittest` as such fixtures.
-    """
-
-    def __init__(self, guard: StateGuard) -> None:
-        self._guard = guard
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-        if fixturedef.scope == "function":
-            return (yield)
-        with self._guard.setting_up(fixturedef, f"the {fixturedef.scope} fixture {fixturedef.argname!r}"):
-            return (yield)
-
-    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
-        self._guard.finished(fixturedef)

@@ -264,6 +264,5 @@ _SHORT = frozenset({"torch.dtype", "torch.device", "torch.DispatchKeySet", "torc
 class FixtureChanges:
     """Changes that a fixture of a wider scope made, and must undo when it is torn down."""
 
-    label: str
     #: By position of the section and name: an increasing serial number, and the change.
     changes: dict[tuple[int, str], tuple[int, StateChange]] = field(default_factory=dict)

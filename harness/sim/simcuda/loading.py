@@ -31,8 +31,10 @@ def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> 
     """Return the variables that a process on simulated devices must have at its start, in addition to `environ`."""
     own = ":".join(str(library) for library in built.runtime)
     outer = environ.get(PRELOAD, "")
+    if own not in outer:  # otherwise a parent on simulated devices has set it
+        outer = f"{own}:{outer}" if outer else own
     return {
-        PRELOAD: f"{own}:{outer}" if outer else own,
+        PRELOAD: outer,
         autoload.VARIABLE: str(built.operators),
         _TORCH_AUTOLOAD: "1",
         _TORCH_WITHOUT_JIT: "1",

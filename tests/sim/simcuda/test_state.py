@@ -153,3 +153,30 @@ def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
     done = run_python(_STREAMS, loading.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [False, 0, None, None, 1]
+
+
+_POOL = """
+import json
+import torch
+from harness.checks.state.guard import StateGuard
+
+torch.zeros(1, device="cuda")
+guard = StateGuard()
+guard.capture()
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    kept = torch.zeros(1, device="cuda")
+restored = [problem.text for problem in guard.compare()]
+torch.cuda.use_mem_pool(pool).__enter__()
+print(json.dumps([restored, [problem.text for problem in guard.compare()]]))
+"""
+
+
+@needs_cuda_build
+def test_a_memory_pool_that_is_left_current_is_reported() -> None:
+    done = run_python(_POOL, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    assert done.returncode == 0, done.stderr
+    restored, left = json.loads(done.stdout.splitlines()[-1])
+    assert restored == []
+    (text,) = left
+    assert text.startswith("did not restore the memory pool of new blocks on cuda:0 (now 'private pool (")

@@ -42,7 +42,7 @@ EXPECTED = {
     "test_trace_function": "contaminated: did not restore the profile function (now ",
     "test_decimal_precision": "contaminated: did not restore the precision of the decimal context (now 5, was 28)",
     "test_numpy_errors": "contaminated: did not restore numpy.geterr() (now {'divide': 'raise'",
-    "test_working_folder": "contaminated: left the working folder at '/' (was ",
+    "test_working_folder": "contaminated: did not restore the working folder (now '/', was ",
     "test_several": "contaminated: did not restore the umask (now '0o77', was ",
     "test_last": "passed",
 }

@@ -16,15 +16,15 @@ import pytest
 
 LIBC = ctypes.CDLL(None)
 EXPECTED = {
-    "test_dump_later": "contaminated: left faulthandler.dump_traceback_later() running",
-    "test_exit_later": "contaminated: left faulthandler.dump_traceback_later() running",
+    "test_dump_later": "contaminated: did not restore the dump of faulthandler.dump_traceback_later() (now 'pending'",
+    "test_exit_later": "contaminated: did not restore the dump of faulthandler.dump_traceback_later() (now 'pending'",
     "test_dump_later_cancelled": "passed",
     "test_affinity": "contaminated: did not restore the CPUs that it may run on",
     "test_blocked_signals": "contaminated: did not restore the blocked signals (now ['SIGUSR1'], was [])",
-    "test_number_of_processes": "contaminated: left RLIMIT_NPROC at",
-    "test_closed_stdin": "contaminated: closed sys.stdin",
-    "test_other_stdin": "contaminated: left another object as sys.stdin",
-    "test_no_temporary_folder": "contaminated: removed the folder for temporary files",
+    "test_number_of_processes": "contaminated: did not restore RLIMIT_NPROC (now [",
+    "test_closed_stdin": "contaminated: did not restore whether sys.stdin is closed (now True",
+    "test_other_stdin": "contaminated: did not restore sys.stdin (now ",
+    "test_no_temporary_folder": "contaminated: did not restore the folder for temporary files (now 'removed'",
     "test_nice": "contaminated: did not restore the nice value (now",
     "test_timer": "contaminated: did not restore the timer of the process's and the kernel's time (now True",
     "test_wakeup": "contaminated: did not restore the wakeup descriptor of signals",

@@ -1,0 +1,191 @@
+"""What a fixture of a wider scope holds while its cases run belongs to the fixture, and is judged once, at its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import MakeProject
+
+HELD = """
+import faulthandler, multiprocessing, os, resource, signal, socketserver, subprocess, sys, tempfile, threading
+import pytest
+
+def hold(folder):
+    process = subprocess.Popen(["sleep", "1000"])
+    pool = multiprocessing.get_context("fork").Pool(2)
+    server = socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    before, limit = os.getcwd(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.chdir(folder)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[0] - 1, limit[1]))
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    faulthandler.dump_traceback_later(1000)
+    tracer = threading.gettrace()
+    threading.settrace(lambda *_: None)
+    stream, sys.stdin = sys.stdin, open(os.devnull)
+    with tempfile.NamedTemporaryFile():
+        yield
+    sys.stdin.close()
+    sys.stdin = stream
+    threading.settrace(tracer)
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    os.chdir(before)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    pool.terminate()
+    pool.join()
+    process.kill()
+    process.wait()
+
+@pytest.fixture(scope=SCOPE)
+def held(tmp_path_factory):
+    yield from hold(tmp_path_factory.mktemp("held"))
+
+class TestIt:
+    def test_before(self): pass
+    def test_first(self, held): print(os.getpid())
+    def test_second(self, held): print(os.getpid())
+    def test_unrelated(self): pass
+"""
+#: A pool that starts its processes and threads when they are needed, in the call of a test.
+POOLS = """
+import concurrent.futures, multiprocessing, os, unittest
+
+def setUpModule():
+    global THREADS
+    THREADS = concurrent.futures.ThreadPoolExecutor(8)
+
+def tearDownModule():
+    THREADS.shutdown()
+
+class TestPools(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.pool = concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.pool.shutdown()
+
+    def test_a(self): assert self.pool.submit(abs, -1).result() == 1
+    def test_b(self): assert self.pool.submit(abs, -1).result() == 1
+    def test_c(self): assert THREADS.submit(abs, -1).result() == 1
+
+def test_unrelated(): pass
+"""
+
+
+@pytest.mark.parametrize("arguments", [("-n0",), ("-n0", "--leak-check=off"), ("-n2", "--leak-check=full")])
+def test_a_fixture_that_ends_what_it_holds_is_no_case_s_matter(
+    make_project: MakeProject, arguments: tuple[str, ...]
+) -> None:
+    project = make_project()
+    for scope in ("class", "module", "package", "session"):
+        project.write(f"suites/{scope}/__init__.py", "")
+        project.write(f"suites/{scope}/test_held.py", HELD.replace("SCOPE", repr(scope)))
+    project.write("suites/test_pools.py", POOLS)
+    result = project.run(*arguments, "--dist=loadfile" if "-n2" in arguments else "-q")
+    assert (result.status, set(result.verdicts.values())) == (0, {"passed"}), result.tail()
+    assert len(result.verdicts) == 20
+    executors = [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
+    assert len(executors) == (2 if "-n2" in arguments else 1), "no process was replaced"
+
+
+LEFT = """
+import os, subprocess, pytest
+
+@pytest.fixture(scope="module")
+def forgets_a_process():
+    return subprocess.Popen(["sleep", "1000"])
+
+@pytest.fixture(scope="module")
+def forgets_its_folder():
+    os.chdir("/")
+
+def test_first(forgets_a_process, forgets_its_folder): pass
+def test_second(USED): pass
+"""
+OTHER = "def test_other(): pass\n"
+FORGOTTEN = (
+    "the module fixture 'forgets_a_process' left a child process running: ",
+    "the module fixture 'forgets_its_folder' did not restore the working folder (now '/', was ",
+)
+
+
+@pytest.mark.parametrize("leak_check", ["fast", "off"])
+def test_the_last_case_of_the_scope_is_blamed_if_it_uses_the_fixture(
+    make_project: MakeProject, leak_check: str
+) -> None:
+    project = make_project()
+    project.write("suites/test_left.py", LEFT.replace("USED", "forgets_a_process, forgets_its_folder"))
+    project.write("suites/test_other.py", OTHER)
+    result = project.run("-n0", f"--leak-check={leak_check}")
+    assert list(result.verdicts.values()) == ["passed", "leaked", "passed"], result.tail()
+    for text in FORGOTTEN:
+        assert text in result.terminal
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_otherwise_the_fixture_is_a_finding(make_project: MakeProject, *, alone: bool) -> None:
+    """A fixture ends with the last case of its scope, or with its process. Neither is to blame."""
+    project = make_project()
+    project.write("suites/test_left.py", LEFT.replace("USED", ""))
+    if not alone:
+        project.write("suites/test_other.py", OTHER)
+    result = project.run("-n0")
+    assert set(result.verdicts.values()) == {"passed"}, result.tail()
+    assert result.status == 1
+    (finding,) = result.ledger.findings
+    assert finding.kind == "teardown"
+    for text in FORGOTTEN:
+        assert text in finding.message
+
+
+LEAKS = """
+import subprocess, threading, time, pytest
+
+@pytest.fixture(scope="module")
+def server(): yield
+
+def test_before(server): pass
+def test_leaves_a_process(server): subprocess.Popen(["sleep", "1000"])
+def test_between(server): pass
+def test_leaves_a_thread(server): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+def test_after(server): pass
+"""
+
+
+def test_a_case_that_leaks_beside_a_fixture_is_blamed(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/test_leaks.py", LEAKS)
+    result = project.run("-n0")
+    assert list(result.verdicts.values()) == ["passed", "leaked", "passed", "leaked", "passed"], result.tail()
+    assert "1 more running child process after each of 4 repetitions" in result.terminal
+    assert "children: " in result.terminal
+    assert "sleep 1000" in result.terminal
+
+
+THREADS = """
+import threading, time, pytest
+
+@pytest.fixture(scope="module")
+def forgets_a_thread():
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+
+def test_first(forgets_a_thread): pass
+def test_second(): pass
+"""
+
+
+def test_growth_that_a_fixture_leaves_is_searched_where_it_was_set_up(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/test_threads.py", THREADS)
+    project.write("suites/test_other.py", OTHER)
+    result = project.run("-n0")
+    case = "suites/test_threads.py::test_first"
+    assert {name for name, outcome in result.verdicts.items() if outcome != "passed"} == {case}, result.tail()
+    assert result.verdicts[case] == "leaked"
