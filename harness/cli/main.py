@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -463,21 +464,21 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description"):
         table.add_column(name, overflow="fold")  # ids are not broken, so that they can be copied
+    console = make_console()
+    fits = console.is_terminal or bool(os.environ.get("COLUMNS"))
     for entry in entries:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
         timeout = "" if entry.timeout is None else str(entry.timeout)
-        table.add_row(
-            entry.id,
-            escape_invalid_xml(requires),
-            escape_invalid_xml(covers),
-            escape_invalid_xml(timeout),
-            entry.description,
-        )
-    console = make_console()
-    console.print(table)
+        row = (entry.id, *map(escape_invalid_xml, (requires, covers, timeout)), entry.description)
+        if fits:
+            table.add_row(*row)
+        else:  # for other programs, such as cut and grep
+            print("\t".join(" ".join(text.split()) for text in row))
+    if fits:
+        console.print(table)
     console.print(
         f"{format_count(len(entries), 'case')} in {format_count(len({entry.suite for entry in entries}), 'suite')}"
     )
-    for row, cases in covered_in_part(entries).items():
-        console.print(f"covered in part only, by {format_count(cases, 'case')}: {row}", soft_wrap=True)
+    for suite, cases in covered_in_part(entries).items():
+        console.print(f"covered in part only, by {format_count(cases, 'case')}: {suite}", soft_wrap=True)

@@ -210,6 +210,9 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
     assert "test_undocumented" in done.stdout
     assert "test_sum[1]" not in done.stdout
     assert "1 case in 1 suite" in done.stdout
+    row = "suites/streams/test_sums.py::TestGroup::test_undocumented\tdevice=cuda\trows 1 to 3\t\t"
+    piped = harness("catalog", "suites/streams/test_sums.py::TestGroup", cwd=project, environ={"COLUMNS": ""})
+    assert row in piped.stdout.splitlines()
     whole = harness("catalog", cwd=project, environ={"COLUMNS": "60"})
     assert "…" not in whole.stdout
     assert "4 cases in 1 suite\ncovered in part only, by 2 cases: test_suite::TestAll::*\n" in whole.stdout
@@ -274,7 +277,7 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
     assert lines[9].startswith("line 8 of the journal is unreadable and was ignored: Invalid JSON")
     assert lines[10:13] == [
         "line 7 of the journal has the unknown kind 'weather' and was ignored: use a newer harness to read it",
-        f"the run did not finish, so it is red: to run the rest, repeat the command with --resume {run_dir}",
+        f"the run did not finish, so it counts as red: to run the rest, repeat the command with --resume {run_dir}",
         "exit status 1",
     ]
     assert lines[13].startswith(f"wrote {run_dir / 'junit.xml'} (")
