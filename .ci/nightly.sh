@@ -9,6 +9,8 @@
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
 #             own process, with the same verdicts
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
+#   options   every case once per option and per surrounding that must not change a verdict: leak checks, isolation,
+#             workers, locale, user, home, no network and others. No case may be red
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
 #   breaks    breaks of torch, each of which a case must detect (`python -m tests.breaks run`)
 #   mutants   a tenth of the changes of torch that `python -m tests.breaks mutants` makes, chosen by the seed
@@ -26,7 +28,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-steps=(suites soft simcuda seeds chaos breaks mutants tests)
+steps=(suites soft simcuda seeds options chaos breaks mutants tests)
 seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
 results=${NIGHTLY_RESULTS:-nightly-results}
 cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
@@ -90,6 +92,12 @@ seeds() {
     made=$(environment plain "torch==$pinned")
     "$made/bin/python" -m tests.ci.new_seeds suites/ --seeds "${NIGHTLY_SEEDS:-10}" --seed "$seed" \
         --workers "$workers" --results "$results/seeds"
+}
+
+options() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    "$made/bin/python" -m tests.ci.option_matrix suites/ --seed "$seed" --workers "$workers" --results "$results/options"
 }
 
 chaos() {

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 CI = Path(__file__).parents[2] / ".ci"
-STEPS = ["suites", "soft", "simcuda", "seeds", "chaos", "breaks", "mutants", "tests"]
+STEPS = ["suites", "soft", "simcuda", "seeds", "options", "chaos", "breaks", "mutants", "tests"]
 #: The start of the command for the software device, with half as many workers again as there are cores.
 _CORES = len(os.sched_getaffinity(0))
 SOFT = f"pytest suites/ -n {_CORES + (_CORES + 1) // 2} --profile soft"
@@ -230,8 +230,9 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
     stated, compared = night.calls("harness")
     assert stated.rstrip() == "harness conformance out/soft-autograd --level autograd"
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
-    seeds, breaks, mutants = night.calls("python")
+    seeds, options, breaks, mutants = night.calls("python")
     assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
+    assert options == "python -m tests.ci.option_matrix suites/ --seed 7 --workers 3 --results out/options"
     assert breaks.startswith(
         "python -m tests.breaks run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks"
     )
