@@ -43,7 +43,7 @@ class Backend:
       imports by their entry point of the group ``torch.backends``. The import uses no device.
     - `inventory`: the function that lists the devices of this kind, as ``module:function``. It takes the environment,
       returns an `Inventory`, and raises HarnessError if a run with ``--device=kind`` cannot have such a device. Without
-      one, a disposable process asks torch (`harness.devices.registered`).
+      one, a disposable process asks torch (`harness.devices.census`).
     - `noun`: the devices' name in a sentence. `device_name`: the name of each device of this kind, if they share one.
     - `label`: the device's name in reports, so that its results are not mistaken for results on a GPU. Empty for a GPU.
     - `no_gpu`: why the devices lack the features of a CUDA GPU. Empty for a GPU.

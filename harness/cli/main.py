@@ -212,7 +212,7 @@ def devices(
     import json
 
     from harness.controller.machine import inventory as chosen
-    from harness.devices import present
+    from harness.devices import render
     from harness.devices.capabilities import detect_capabilities
     from harness.devices.device import DeviceError
 
@@ -227,12 +227,12 @@ def devices(
         return
     detected = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
     if as_json:
-        print(json.dumps(present.inventory_json(inventory, detected), indent=2))
+        print(json.dumps(render.inventory_json(inventory, detected), indent=2))
         return
     if capabilities:
-        tables = present.capability_tables(inventory, detected)
+        tables = render.capability_tables(inventory, detected)
     else:
-        tables = present.inventory_tables(inventory, detected[inventory.usable[0].uuid])
+        tables = render.inventory_tables(inventory, detected[inventory.usable[0].uuid])
     console = make_console()
     for table in tables:
         console.print(table)

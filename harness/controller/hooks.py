@@ -23,8 +23,8 @@ from harness.core.outcome import EXIT_INTERNAL
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
-from harness.scheduling.handed_out import HandedOut
 from harness.scheduling.remote_queue import RemoteQueue
+from harness.scheduling.workers import HandedOut
 
 if TYPE_CHECKING:
     from execnet import XSpec
@@ -197,7 +197,7 @@ class ControllerHooks:
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
             return None
-        from harness.scheduling.xdist_scheduler import LongestFirstScheduling  # it imports xdist
+        from harness.scheduling.xdist_scheduling import LongestFirstScheduling  # it imports xdist
 
         handed_out = HandedOut(Path(self._run.context.temp_dir))
         return LongestFirstScheduling(
@@ -211,7 +211,7 @@ class ControllerHooks:
 
     def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
         """Return the scheduler for a session of a cluster run, in which the head hands out the cases."""
-        from harness.scheduling.pull_scheduler import PullScheduling  # it imports xdist
+        from harness.scheduling.xdist_scheduling import PullScheduling  # it imports xdist
 
         return PullScheduling(
             config,

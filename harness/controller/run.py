@@ -48,16 +48,16 @@ from harness.reporting.page import report as page
 from harness.scheduling import resumption, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
-from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.interrupted_run import (
+from harness.scheduling.leases import LeaseBook
+from harness.scheduling.remote_queue import RemoteQueue
+from harness.scheduling.resume import (
+    EarlierRun,
     InterruptedRun,
+    RunLock,
     changed_conditions_message,
     nothing_to_continue,
     set_aside,
 )
-from harness.scheduling.leases import LeaseBook
-from harness.scheduling.remote_queue import RemoteQueue
-from harness.scheduling.run_lock import RunLock
 from harness.sim.native.provider import ProvidedDevice
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess

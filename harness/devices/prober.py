@@ -16,8 +16,7 @@ from harness.backends.cuda import MASK
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import software
-from harness.devices.detected import Detected
-from harness.devices.device import Device
+from harness.devices.device import Detected, Device
 from harness.devices.probe import Question
 from harness.devices.visibility import mask_for
 

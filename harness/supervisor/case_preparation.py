@@ -23,7 +23,7 @@ from harness.gating.policy import Policy
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
 from harness.marks import all_marks, marks_of, nearest_mark
-from harness.scheduling import claims
+from harness.scheduling import leases
 from harness.scheduling.resumption import Resumption
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
@@ -122,7 +122,7 @@ class CasePreparation:
             return count
         memory, alone = requirements.memory_wanted(wanted), nearest_mark(item, "serial") is not None
         share = self._share(self._pool.device, memory, alone=alone)
-        return 1 if self._slots > 1 and share == claims.ALONE else 0
+        return 1 if self._slots > 1 and share == leases.ALONE else 0
 
     def _share(self, device: Device, memory: int, *, alone: bool) -> Fraction:
         """Return the share of a device for a case that declares `memory`, or that has the mark ``serial``.
@@ -131,7 +131,7 @@ class CasePreparation:
         end an executor needlessly.
         """
         hardware = device.backend.hardware
-        return claims.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)
+        return leases.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)
 
     def _offered(self, device: Device) -> Capabilities:
         """Return the capabilities of a device."""

@@ -12,7 +12,7 @@ from harness.collection.cases import CASE_ID, is_case, select_cases
 from harness.collection.narrowing import NarrowCollection
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import worker_messages
-from harness.scheduling.reach import Reach
+from harness.scheduling.order import Reach
 from harness.scheduling.resumption import ResumeError
 from harness.supervisor import allure_results
 from harness.supervisor.worker import Worker

@@ -39,10 +39,10 @@ from harness.protocol.wire import escape_surrogates
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
-from harness.scheduling.handed_out import HandedOutList
+from harness.scheduling.order import Selection, read_ids
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
-from harness.scheduling.selection import Selection, read_ids
 from harness.scheduling.stop_request import StopListener, StoppedError
+from harness.scheduling.workers import HandedOutList
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
 from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay

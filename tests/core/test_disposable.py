@@ -14,7 +14,7 @@ import pytest
 
 from harness.backends.table import BACKENDS
 from harness.core.disposable import DisposableRun, run_disposable
-from harness.devices import health, registered
+from harness.devices import census, health
 from harness.devices.device import CPU
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
@@ -97,7 +97,7 @@ def _the_probe() -> None:
 
 
 def _the_census() -> None:
-    assert registered._ask(BACKENDS["cpu"], os.environ, limit=60.0)["devices"] == []
+    assert census._ask(BACKENDS["cpu"], os.environ, limit=60.0)["devices"] == []
 
 
 def _the_examination() -> None:

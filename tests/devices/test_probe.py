@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from harness.core.disposable import DisposableRun
-from harness.devices.detected import Detected, Version
-from harness.devices.device import CPU, Device
+from harness.devices.device import CPU, Detected, Device, Version
 from harness.devices.probe import Question, cudnn_release
 from harness.devices.prober import Prober, parse_answer, parse_probe_run
 from tests.devices.compiled import compile_library

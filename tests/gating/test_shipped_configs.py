@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from harness.catalog import suites_page
 from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
-from harness.devices.detected import Detected, Value
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, Detected, Device, Inventory, Value
 from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication

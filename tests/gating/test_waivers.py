@@ -13,7 +13,7 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import VOCABULARY, Capabilities
-from harness.devices.detected import Detected, Value
+from harness.devices.device import Detected, Value
 from harness.gating.waivers import (
     EXPECTABLE,
     Waiver,

@@ -21,10 +21,16 @@ from harness.journal.ledger import Ledger
 from harness.reporting import junit, plot, terminal
 from harness.reporting.page import report as page
 from harness.scheduling import remote_queue
-from harness.scheduling.interrupted_run import nothing_to_continue, set_aside
+from harness.scheduling.resume import (
+    RunLock,
+    RunLockedError,
+    lost_lines,
+    nothing_to_continue,
+    reopened_lines,
+    resumption_of,
+    set_aside,
+)
 from harness.scheduling.resumption import ResumeError
-from harness.scheduling.run_lock import RunLock, RunLockedError
-from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption_of
 from harness.tools.cluster import record as records
 from harness.tools.cluster.engine import Engine
 from harness.tools.cluster.head import Head

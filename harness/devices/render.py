@@ -1,6 +1,6 @@
 """Shows the results of `discover` and `detect` as JSON values and terminal tables, and the vocabulary as a page.
 
-``python -m harness.devices.present`` prints the page docs/capabilities.md.
+``python -m harness.devices.render`` prints the page docs/capabilities.md.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def capabilities_page() -> str:
         "# Capabilities",
         "",
         "What a case can require of device, driver and software. Do not edit this page. It is generated from the table",
-        "that the harness itself uses, `harness/devices/vocabulary.py`: change the table, then run",
-        "`python -m harness.devices.present > docs/capabilities.md`.",
+        "that the harness itself uses, `harness/devices/capabilities.py`: change the table, then run",
+        "`python -m harness.devices.render > docs/capabilities.md`.",
         "",
         "`harness devices --capabilities` prints the values on this machine. [writing-cases.md](writing-cases.md)",
         "describes how to write conditions.",

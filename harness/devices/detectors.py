@@ -1,15 +1,16 @@
-"""Detects each capability of one device. The table in `harness.devices.vocabulary` names one function for each."""
+"""Detects each capability of one device. The table in `harness.devices.capabilities` names one function for each."""
 
 from __future__ import annotations
 
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-from harness.devices import host, software
+from harness.core.text import single_line
 from harness.devices import nvml as nvml_queries
-from harness.devices.detected import Detected, Version
-from harness.devices.device import Device, Inventory
+from harness.devices import software
+from harness.devices.device import Detected, Device, Inventory, Version
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
 from harness.devices.visibility import combinable_devices
@@ -60,7 +61,7 @@ def detect_kind(subject: DetectionSubject) -> Detected:
 def detect_model(subject: DetectionSubject) -> Detected:
     if not subject.is_cpu:
         return Detected(subject.device.name)
-    name = host.processor_name()
+    name = processor_name()
     return Detected(name, "" if name else "not in /proc/cpuinfo")
 
 
@@ -145,7 +146,7 @@ def detect_compute_capability(subject: DetectionSubject) -> Detected:
 
 def detect_memory(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
-        return Detected(host.host_memory(), "of the host")
+        return Detected(host_memory(), "of the host")
     unknown = _NOT_REPORTED if subject.device.backend.nvml else "torch does not report it"
     return Detected(subject.device.memory, "" if subject.device.memory is not None else unknown)
 
@@ -157,7 +158,7 @@ def detect_free_memory(subject: DetectionSubject) -> Detected:
         return Detected(None, "only nvml reports it")
     if not subject.is_cpu:
         return subject.prober.first_reading("free_memory", lambda: nvml_queries.query_free_memory(subject.device))
-    free = host.host_free_memory()
+    free = host_free_memory()
     return Detected(free, "of the host" if free is not None else "not in /proc/meminfo")
 
 
@@ -353,3 +354,98 @@ def detect_numpy(_: DetectionSubject) -> Detected:
 
 def detect_platform(_: DetectionSubject) -> Detected:
     return Detected(f"{sys.platform}-{os.uname().machine}")
+
+
+# The processor and memory of the host that this process may use
+
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A control group: the files with its limit, usage and statistics. `reclaimable` is a field of `statistics`."""
+
+    limit: Path
+    usage: Path
+    statistics: Path
+    reclaimable: str
+
+
+def host_memory(cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
+    """Return bytes of memory: of the host, or of this process's control group if its limit is lower."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits += [limit for group in _groups(cgroups, own) if (limit := _number(group.limit)) is not None]
+    return min(limits)
+
+
+def host_free_memory(
+    cgroups: Path = _GROUPS, own: Path = _OWN_GROUPS, meminfo: Path = Path("/proc/meminfo")
+) -> int | None:
+    """Return bytes of memory available now: the lowest of the host and each control group of this process.
+
+    Reclaimable file pages count as free. None if the kernel does not report it.
+    """
+    available = _field(meminfo, "MemAvailable:")
+    if available is None:
+        return None
+    rooms = [available * 1024]
+    for group in _groups(cgroups, own):
+        limit, used = _number(group.limit), _number(group.usage)
+        if limit is not None and used is not None:
+            rooms.append(max(0, limit - used + (_field(group.statistics, group.reclaimable) or 0)))
+    return min(rooms)
+
+
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the processor's product name; None on architectures whose kernel does not report it."""
+    for line in _lines(cpuinfo):
+        name, separator, value = line.partition(":")
+        if separator and name.strip() == "model name" and value.strip():
+            return single_line(value, 200)
+    return None
+
+
+def _groups(cgroups: Path, own: Path) -> list[_Group]:
+    """Return the group of this process and all its parents, in both layouts (cgroup v1 and v2).
+
+    A machine has one or none.
+    """
+    names = {"/", *(line.split(":", 2)[2] for line in _lines(own) if line.count(":") >= 2)}
+    groups = []
+    for name in names:
+        for level in (Path(name), *Path(name).parents):
+            below = str(level).lstrip("/")
+            new, old = cgroups / below, cgroups / "memory" / below
+            groups += [
+                _Group(new / "memory.max", new / "memory.current", new / "memory.stat", "inactive_file"),
+                _Group(
+                    old / "memory.limit_in_bytes",
+                    old / "memory.usage_in_bytes",
+                    old / "memory.stat",
+                    "total_inactive_file",
+                ),
+            ]
+    return groups
+
+
+def _number(file: Path) -> int | None:
+    """Return the number in the file. None if the file has no number: "max" means no limit."""
+    text = "".join(_lines(file)).strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _field(file: Path, name: str) -> int | None:
+    """Return the number after `name` at the start of a line."""
+    for line in _lines(file):
+        words = line.split()
+        if len(words) >= 2 and words[0] == name and words[1].isascii() and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []  # containers and other layouts lack some of these files

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices import host
+from harness.devices import detectors
 
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -34,11 +34,11 @@ def test_memory(tmp_path: Path, own: str | None, limits: dict[str, str], memory:
     for path, text in limits.items():
         (tmp_path / "fs" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "fs" / path).write_text(text)
-    assert host.host_memory(tmp_path / "fs", file) == memory
+    assert detectors.host_memory(tmp_path / "fs", file) == memory
 
 
 def test_memory_of_this_machine() -> None:
-    assert 0 < host.host_memory() <= PHYSICAL
+    assert 0 < detectors.host_memory() <= PHYSICAL
 
 
 AVAILABLE = 64 * 2**20
@@ -75,7 +75,7 @@ def test_free_memory(tmp_path: Path, groups: dict[str, str], free: int) -> None:
     for path, text in groups.items():
         (tmp_path / "fs" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "fs" / path).write_text(text)
-    assert host.host_free_memory(tmp_path / "fs", own, meminfo) == free
+    assert detectors.host_free_memory(tmp_path / "fs", own, meminfo) == free
 
 
 @pytest.mark.parametrize("text", [None, "", "MemFree: 1 kB\n", "MemAvailable:\n", "MemAvailable: many kB\n"])
@@ -83,13 +83,13 @@ def test_a_kernel_that_does_not_report_the_free_memory(tmp_path: Path, text: str
     meminfo = tmp_path / "meminfo"
     if text is not None:
         meminfo.write_text(text)
-    assert host.host_free_memory(tmp_path, tmp_path / "cgroup", meminfo) is None
+    assert detectors.host_free_memory(tmp_path, tmp_path / "cgroup", meminfo) is None
 
 
 def test_free_memory_of_this_machine() -> None:
-    free = host.host_free_memory()
+    free = detectors.host_free_memory()
     assert free is not None
-    assert 0 < free <= host.host_memory()
+    assert 0 < free <= detectors.host_memory()
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_processor(tmp_path: Path, text: str | None, name: str | None) -> None:
     file = tmp_path / "cpuinfo"
     if text is not None:
         file.write_text(text)
-    assert host.processor_name(file) == name
+    assert detectors.processor_name(file) == name

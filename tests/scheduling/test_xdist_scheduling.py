@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from harness.scheduling.handed_out import HandedOut, HandedOutList
-from harness.scheduling.xdist_scheduler import LongestFirstScheduling
+from harness.scheduling.workers import HandedOut, HandedOutList
+from harness.scheduling.xdist_scheduling import LongestFirstScheduling
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController

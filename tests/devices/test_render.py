@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.present import capabilities_page, capability_tables, inventory_json, inventory_tables
+from harness.devices.render import capabilities_page, capability_tables, inventory_json, inventory_tables
 
 pytestmark = pytest.mark.acceptance
 
@@ -168,7 +168,7 @@ def test_every_capability_of_every_usable_device_is_shown(width: int) -> None:
 
 def test_the_page_of_capabilities_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "capabilities.md"
-    assert page.read_text() == capabilities_page(), "run python -m harness.devices.present > docs/capabilities.md"
+    assert page.read_text() == capabilities_page(), "run python -m harness.devices.render > docs/capabilities.md"
 
 
 def test_the_page_has_a_row_of_five_cells_for_each_capability() -> None:

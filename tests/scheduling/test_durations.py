@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from harness.core.outcome import Outcome
 from harness.devices.device import CPU, Inventory
 from harness.journal.ledger import Ledger
-from harness.scheduling.durations import Durations
-from harness.scheduling.history import FILE_NAME, DurationHistory, DurationHistoryError
-from harness.scheduling.slow_files import SlowFiles
+from harness.scheduling.durations import FILE_NAME, DurationHistory, DurationHistoryError, Durations, SlowFiles
 from tests.journal import journals
 from tests.reporting import build
 
