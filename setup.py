@@ -1,8 +1,10 @@
-"""Puts the suites and configurations into the wheel, so that an installed wheel can run them. See pyproject.toml."""
+"""Puts the suites, configurations and the commit into the wheel, so that it can run them. See pyproject.toml."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import setup
@@ -29,6 +31,20 @@ class BuildWithBundle(build_py):
                 shutil.copytree(source, bundle / name, ignore=shutil.ignore_patterns("__pycache__"))
             elif source.exists():
                 shutil.copy(source, bundle / name)
+        if (state := _git_state()) is not None:
+            (bundle / "commit.json").write_text(json.dumps(state), encoding="ascii")
+
+
+def _git_state() -> dict[str, object] | None:
+    """Return the commit of these sources and whether tracked files have changed; None without git."""
+    try:
+        commit, changes = (
+            subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "--verify", "HEAD^{commit}"], ["status", "--porcelain", "-uno"])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit, "dirty": bool(changes)}
 
 
 setup(cmdclass={"build_py": BuildWithBundle})

@@ -5,16 +5,18 @@
 #
 # Steps, in this order; without an argument, all of them:
 #   suites    every case on this machine, in the order of the night
-#   soft      the profile `soft`, on the software device, in the order of the night
+#   soft      the profile `soft` and the level `autograd`, on the software device, in the order of the night
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
 #             own process, with the same verdicts
+#   seeds     each case that draws random numbers, on this machine with ten new seeds
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
-#   breaks    breaks of torch, each of which a case must detect (`harness mutate`)
-#   mutants   a tenth of the changes of torch that `harness mutate generate` makes, chosen by the seed
+#   breaks    breaks of torch, each of which a case must detect (`python -m tests.breaks run`)
+#   mutants   a tenth of the changes of torch that `python -m tests.breaks mutants` makes, chosen by the seed
 #   tests     all tests, including long ones, with cold processes, as a user starts them, and five random orders
 #
 # Variables:
 #   NIGHTLY_SEED      seed of the night, a number. Default: the date, such as 20261122
+#   NIGHTLY_SEEDS     number of seeds of the step `seeds`. Default: 10
 #   NIGHTLY_RESULTS   where the run directories are created. Default: nightly-results
 #   NIGHTLY_CACHE     where environments are kept. Default: ~/.cache/gpu-conformance-harness/environments
 #   NIGHTLY_WORKERS   number of workers, or auto. Default: auto
@@ -24,7 +26,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-steps=(suites soft simcuda chaos breaks mutants tests)
+steps=(suites soft simcuda seeds chaos breaks mutants tests)
 seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
 results=${NIGHTLY_RESULTS:-nightly-results}
 cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
@@ -58,9 +60,15 @@ suites() {
 }
 
 soft() {
-    local made
+    local made status=0
     made=$(environment plain "torch==$pinned")
-    "$made/bin/pytest" suites/ -n "$workers" --profile soft --shuffle --seed "$seed" --results-dir "$results/soft"
+    "$made/bin/pytest" suites/ -n "$workers" --profile soft --shuffle --seed "$seed" --results-dir "$results/soft" ||
+        status=1
+    # The level `autograd` has a suite that is not in the profile.
+    "$made/bin/pytest" suites/autograd -n "$workers" --device soft --shuffle --seed "$seed" \
+        --results-dir "$results/soft-autograd" || status=1
+    "$made/bin/harness" conformance "$results/soft-autograd" --level autograd || status=1
+    return "$status"
 }
 
 simcuda() {
@@ -77,6 +85,13 @@ simcuda() {
     return "$status"
 }
 
+seeds() {
+    local made
+    made=$(environment plain "torch==$pinned")
+    "$made/bin/python" -m tests.ci.new_seeds suites/ --seeds "${NIGHTLY_SEEDS:-10}" --seed "$seed" \
+        --workers "$workers" --results "$results/seeds"
+}
+
 chaos() {
     local made
     made=$(environment plain "torch==$pinned")
@@ -88,17 +103,17 @@ breaks() {
     made=$(environment plain "torch==$pinned")
     if [[ $jobs == auto ]]; then jobs=$(nproc); fi
     # The data differ each night, so a break that only shows with some data is missed occasionally.
-    "$made/bin/harness" mutate run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
-        --results-dir "$results/breaks" --json "$results/breaks.json"
+    "$made/bin/python" -m tests.breaks run --device cpu --device soft --jobs "$jobs" --seed "$seed" \
+        --results-dir "$results/breaks"
 }
 
 mutants() {
     local made
     made=$(environment plain "torch==$pinned")
     # The suites with cases for torch's Python code. The others reach little of it, and take long to record.
-    "$made/bin/harness" mutate generate suites/{amp,autograd,memory_profiler,numerics,optimizers,profiler} \
+    "$made/bin/python" -m tests.breaks mutants suites/{amp,autograd,memory_profiler,numerics,optimizers,profiler} \
         suites/{rng,serialization} --share 0.1 --seed "$seed" --time 7200 \
-        --pytest=-n"$workers" --results-dir "$results/mutants" --json "$results/mutants.json"
+        --pytest=-n"$workers" --results-dir "$results/mutants"
 }
 
 tests() {

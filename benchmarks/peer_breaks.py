@@ -1,6 +1,6 @@
 """The breaks of operators that this project's suite finds, and those that TorchCTS finds: for `peers.py --breaks`.
 
-A break of `harness/tools/mutation/catalogue/operators.py` names the cases that should detect it, and so an operator. On
+A break of `tests/breaks/catalogue/operators.py` names the cases that should detect it, and so an operator. On
 our side these are the cases of values, gradients, sizes and variants of this operator, as ``--operators=NAME`` selects
 them. On TorchCTS's side they are all nodes of its files that use torch's catalogue, for that operator: forward, with
 NaN and infinities, and backward. A break is found if a test that is green without it becomes red, unless the cause is
@@ -39,7 +39,7 @@ class Found:
 def choose(number: int, seed: int) -> list[tuple[str, str]]:
     """Return breaks, each with its operator."""
     sys.path.insert(0, str(ROOT))
-    from harness.tools.mutation.catalogue.operators import broken
+    from tests.breaks.catalogue.operators import broken
 
     every = []
     for each in broken.breaks:

@@ -10,9 +10,9 @@
   indices that point to values. In TorchCTS: a call of its `compare_tensors`.
 - ``red NAME``: a test failed, in a process that reports it.
 
-`BREAK` names breaks of the catalogue (`harness mutate list`). With `THREADS` they apply only in threads other than the
-main one: these are the threads of the software device and of its gradients, and the CPU stays intact. TorchCTS compares
-a device with the CPU, so it can detect only such breaks.
+`BREAK` names breaks of the catalogue (`python -m tests.breaks list`). With `THREADS` they apply only in threads other
+than the main one: these are the threads of the software device and of its gradients, and the CPU stays intact. TorchCTS
+compares a device with the CPU, so it can detect only such breaks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from harness.tools.mutation import breaks
+from tests.breaks import breaks
 
 COUNTS, BREAK, THREADS = "PEERS_COUNTS", "PEERS_BREAK", "PEERS_THREADS"
 
@@ -104,8 +104,8 @@ def _message(report: pytest.TestReport) -> str:
 
 
 def _break(name: str) -> None:
-    from harness.tools.mutation.catalogue import operators
-    from harness.tools.mutation.source import chosen
+    from tests.breaks.catalogue import operators
+    from tests.breaks.source import chosen
 
     if THREADS in os.environ:
         main, plain = threading.get_ident(), breaks.replace_kernel

@@ -23,9 +23,8 @@ from measuring import machine_facts, median, run
 
 from harness.journal import journal, reader
 from harness.journal.events import Finish, Start
-from harness.scheduling import slow_files
-from harness.scheduling.history import DurationHistory
-from harness.scheduling.slow_files import SlowFiles
+from harness.scheduling import durations
+from harness.scheduling.durations import DurationHistory, SlowFiles
 
 #: The target ratios to the minimum time, with history and without.
 AIM_WITH, AIM_WITHOUT = 1.05, 1.15
@@ -96,7 +95,7 @@ def recorded(run_dir: Path, shipped: Sequence[Path], total: float, cases: int) -
     names = {case: f"{case.partition('::')[0].removesuffix('.py').replace('/', '_')}" for case in kept}
     slow = None
     if shipped:
-        measured = slow_files.measured_slow_files([DurationHistory.of_runs([each]).seconds for each in shipped])
+        measured = durations.measured_slow_files([DurationHistory.of_runs([each]).seconds for each in shipped])
         of_case = {f"{_SUITE}/test_{names[case]}.py": case.partition("::")[0] for case in kept}
         files = {name: measured.files[file] * scale for name, file in of_case.items() if file in measured.files}
         slow = SlowFiles(other=measured.other * scale, files=files)
@@ -133,7 +132,7 @@ def project(folder: Path, cases: Cases, marks: Sequence[tuple[int, bool]]) -> No
     (folder / "seconds.json").write_text(json.dumps(list(cases.seconds)))
     (folder / "marks.json").write_text(json.dumps(list(marks)))
     if cases.slow is not None:
-        (folder / "configs" / slow_files.FILE_NAME).write_text(slow_files.slow_files_text(cases.slow))
+        (folder / "configs" / durations.SLOW_FILES).write_text(durations.slow_files_text(cases.slow))
     numbers: dict[str, list[int]] = {}
     for number, file in enumerate(cases.files):
         numbers.setdefault(file, []).append(number)

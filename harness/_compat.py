@@ -107,6 +107,11 @@ def add_to_last_line(reporter: pytest.TerminalReporter, word: str, things: Seque
     reporter._add_stats(word, things)
 
 
+def leave_out_of_short_summary(reporter: pytest.TerminalReporter, letters: str) -> None:
+    """Leave out these kinds of results (the letters of ``-r``) of pytest's short summary, which is not printed yet."""
+    reporter.reportchars = "".join(letter for letter in reporter.reportchars if letter not in letters)
+
+
 def xdist_sender(config: pytest.Config) -> object | None:
     """Return the plugin of an xdist worker that sends pytest's reports to the controller. None if there is none."""
     # Look through all plugins: execnet sends and runs the module's source, so the module has no name to look up.

@@ -190,11 +190,13 @@ def _unsafe_to_fork() -> str:
 
 
 def _loading_code(backend: Backend) -> str:
-    """Return the code with which an interpreter can use the devices. A third-party device has its own module."""
+    """Return the code with which an interpreter can use the devices."""
     if backend.torch_type in ("cpu", "cuda"):
         return ""
-    code: str = getattr(_torch(), backend.torch_type).loading_code()
-    return code
+    of_module = getattr(getattr(_torch(), backend.torch_type), "loading_code", None)
+    if of_module is not None:  # a software device, which each process must load
+        return str(of_module())
+    return "".join(f"import {name}\n" for name in ("torch", *backend.modules))
 
 
 def _leftover(pid: int) -> str | None:

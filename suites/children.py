@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import importlib
 import os
 import resource
 import select
@@ -29,6 +30,18 @@ LIMIT = 120.0
 
 #: The environment variables with settings of the allocator; the last one is for ROCm.
 SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+#: The harness lists the modules here that register the device with torch, separated by commas.
+MODULES = "HARNESS_DEVICE_MODULES"
+
+#: The environment of a process without an accelerator. A package that registers devices is not imported.
+HIDDEN = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "ROCR_VISIBLE_DEVICES": "",
+    "ZE_AFFINITY_MASK": "none",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+}
 
 NO_CORE_FILE = "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
 
@@ -201,19 +214,27 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
+def import_device_modules() -> None:
+    """Import the modules that register the case's device with torch, in a new interpreter.
+
+    Without a list, torch itself has the device, or imports its package.
+    """
+    for name in filter(None, os.environ.get(MODULES, "").split(",")):
+        importlib.import_module(name)
+
+
 def _loading(device: torch.device) -> str:
-    """Return the code that registers a device with torch: its module's own, or the import of the module's package."""
+    """Return the code with which an interpreter can use a device."""
     if device.type in ("cpu", "cuda"):
         return ""
     module = torch.get_device_module(device)
-    if hasattr(module, "loading_code"):
+    if hasattr(module, "loading_code"):  # the software device, which each process must load
         return str(module.loading_code())
-    name = getattr(module, "__name__", type(module).__module__)
-    return f"import torch\nimport {name.partition('.')[0]}\n"
+    return "".join(f"import {name}\n" for name in ("torch", *filter(None, os.environ.get(MODULES, "").split(","))))
 
 
 def bring(device: torch.device | None) -> str:
-    """Return the start of a script that provides the device. A third-party device is loaded by its own module."""
+    """Return the start of a script that provides the device."""
     if device is None:
         return ""
     return f"{_loading(device)}\nDEVICE = {str(device)!r}\n"

@@ -1,6 +1,6 @@
 """How well fingerprints separate faults: precision and recall of pairs of failures, on runs with known faults.
 
-    harness faults run --device soft --results-dir campaign -- suites/ -n 2
+    python -m tests.breaks run --faults soft --suites suites --results-dir campaign -- -n 2
     python -m benchmarks.history.fingerprints campaign
 
 Each folder of the campaign is a run with one fault. Of all pairs of failures in one group, precision is the share with

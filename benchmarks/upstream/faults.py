@@ -3,11 +3,11 @@
     python -m benchmarks.upstream.faults [--faults NAME,...] [--theirs FILE ...] [--ours PATH ...] [--results FOLDER]
     python -m benchmarks.upstream.faults --tabulate --results FOLDER [FOLDER ...]
 
-Both run on the same simulated CUDA, as `harness faults run` does: once without a fault, then once with each. A test
-detects a fault if it passed without the fault and is red with it. With faults that stop every test, a run ends at its
-first red test. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls, each with its
-own faults, make one table; for a fault in several folders, the last folder counts. Each of PyTorch's files is a
-separate campaign, with the options that it needs; the table adds them up.
+Both run on the same simulated CUDA, with `python -m tests.breaks run --faults simcuda`: once without a fault, then once
+with each. A test detects a fault if it passed without the fault and is red with it. With faults that stop every test, a
+run ends at its first red test. Needs a CUDA build of torch. With `--tabulate`, nothing runs; folders of several calls,
+each with its own faults, make one table; for a fault in several folders, the last folder counts. Each of PyTorch's
+files is a separate campaign, with the options that it needs; the table adds them up.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.upstream import sources
-from benchmarks.upstream.__main__ import File, chosen, default_cache
+from benchmarks.upstream.__main__ import chosen, default_cache
 from harness.core.errors import HarnessError
 from harness.sim.native import faults
-from harness.tools.diagnosis.campaign import RECORD
+from tests.breaks.table import RECORD
 
 _ROOT = Path(__file__).parents[2]
 SIDES = ("theirs", "ours")
@@ -63,8 +63,8 @@ def read(folder: Path, *, first: bool) -> dict[str, Noticed]:
     """Return, by fault, the number of one side's tests that detect it. Raise RecordError without a record."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
-        passed = record["passed_without_fault"]
-        return {row["fault"]: Noticed(len(row["caught_by"]), passed, first) for row in record["faults"]}
+        passed = record["passed_without_a_break"]
+        return {row["name"]: Noticed(len(row["noticed_by"]), passed, first) for row in record["breaks"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{folder} has no record of a campaign: {error!r}") from None
 
@@ -122,22 +122,23 @@ def _conduct(options: argparse.Namespace) -> None:
         if not those:
             continue
         for file in chosen(options.theirs):
-            _campaign(f"theirs-{file.folder}{part}", those, [*_tests(file), workers], source, options)
-        _campaign(f"ours{part}", those, [*options.ours, workers], _ROOT, options)
-
-
-def _tests(file: File) -> list[str]:
-    """Return pytest's arguments for one of PyTorch's files."""
-    return [f"test/{file.name}", *file.options, "-pharness.plugin", "--noconftest", "--leak-check=off"]
+            theirs = [*file.options, "-pharness.plugin", "--noconftest", "--leak-check=off", workers]
+            _campaign(f"theirs-{file.folder}{part}", those, [f"test/{file.name}"], theirs, source, options)
+        _campaign(f"ours{part}", those, options.ours, [workers], _ROOT, options)
 
 
 def _campaign(
-    name: str, those: Sequence[str], arguments: Sequence[str], folder: Path, options: argparse.Namespace
+    name: str,
+    those: Sequence[str],
+    cases: Sequence[str],
+    arguments: Sequence[str],
+    folder: Path,
+    options: argparse.Namespace,
 ) -> None:
     results = options.results[0].resolve() / name
-    command = [sys.executable, "-m", "harness.cli", "faults", "run", "--device=simcuda"]
-    command += [f"--faults={','.join(those)}", f"--case-timeout={options.case_timeout}", f"--results-dir={results}"]
-    command += [*(["--first"] if name.endswith("-first") else []), "--", *arguments]
+    command = [sys.executable, "-m", "tests.breaks", "run", "--faults=simcuda", *(f"--only={each}" for each in those)]
+    command += [*(f"--suites={each}" for each in cases), f"--case-timeout={options.case_timeout}"]
+    command += [f"--results-dir={results}", *(["--first"] if name.endswith("-first") else []), "--", *arguments]
     environment = {"SIMCUDA_DEVICE_MEMORY": "4GiB", **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     print(f"{name}: {results}", file=sys.stderr, flush=True)

@@ -19,6 +19,12 @@ from harness.backends.accelerator import DeviceCounters
 #: The name of a kind of device: in ``--device``, in ``requires(device=…)``, in inventories.
 DeviceKind = str
 
+#: In a process that runs cases: the modules that register its devices with torch, separated by commas. Not set if there
+#: are none. Interpreters that the cases start import them.
+MODULES_VARIABLE = "HARNESS_DEVICE_MODULES"
+#: In a process that runs cases: "1" if its devices compute with the CPU's kernels.
+HOST_KERNELS_VARIABLE = "HARNESS_HOST_KERNELS"
+
 #: Marks a function whose default calls torch.
 _OF_TORCH: Any = None
 #: The values of texts that a registration has not set.
@@ -37,7 +43,7 @@ class Backend:
       imports by their entry point of the group ``torch.backends``. The import uses no device.
     - `inventory`: the function that lists the devices of this kind, as ``module:function``. It takes the environment,
       returns an `Inventory`, and raises HarnessError if a run with ``--device=kind`` cannot have such a device. Without
-      one, a disposable process asks torch (`harness.devices.registered`).
+      one, a disposable process asks torch (`harness.devices.census`).
     - `noun`: the devices' name in a sentence. `device_name`: the name of each device of this kind, if they share one.
     - `label`: the device's name in reports, so that its results are not mistaken for results on a GPU. Empty for a GPU.
     - `no_gpu`: why the devices lack the features of a CUDA GPU. Empty for a GPU.
@@ -55,6 +61,8 @@ class Backend:
     - `faults`: the lists of the faults that can be injected, relative to the folder of the package; empty if there are
       none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
       injects them, a library that is loaded at the start of a process.
+    - `host_kernels`: the devices compute with the CPU's kernels, as a fallback or a simulation does. Cases then expect
+      the known errors of those kernels.
     - `implied`: the conditions that hold on a machine of this kind, in addition to those that it declares.
     - `capabilities`: values that override what the harness would detect, by name (docs/capabilities.md): ``bf16``,
       ``cuda_graphs``.
@@ -104,6 +112,7 @@ class Backend:
     faults_variable: str = ""
     interposed: bool = False
     device_name: str = ""
+    host_kernels: bool = False
     implied: Mapping[str, Any] = field(default_factory=lambda: {"accelerator": True})
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     in_use: Callable[[], bool] = lambda: False
@@ -149,6 +158,17 @@ class Backend:
         for name in self.modules:
             importlib.import_module(name)
         return torch
+
+    @property
+    def stated(self) -> dict[str, str | None]:
+        """The variables that state facts about the devices to cases and the interpreters that they start.
+
+        None unsets one.
+        """
+        return {
+            MODULES_VARIABLE: ",".join(self.modules) or None,
+            HOST_KERNELS_VARIABLE: "1" if self.host_kernels else None,
+        }
 
     @property
     def injectable(self) -> bool:

@@ -33,6 +33,7 @@ BACKEND = Backend(
     torch_type=cuda.BACKEND.torch_type,
     inventory="harness.sim.simcuda.machine:buildable_inventory",
     noun="the simulated CUDA",
+    host_kernels=True,
     device_name=NAME,
     label="simulated CUDA (no GPU)",
     no_gpu="",

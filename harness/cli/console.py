@@ -1,14 +1,17 @@
-"""The console that commands print to."""
+"""The console that commands print to, and their help texts."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _UNLIMITED = 100_000  # columns
+#: What rich takes for markup, as in `rich.markup.escape`, whose import would take longer than most commands.
+_MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 
 
 def make_console() -> Console:
@@ -22,3 +25,17 @@ def make_console() -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED
     return console
+
+
+def with_verbatim_help(command: Any) -> Any:
+    """Escape the help texts of a command and of those below it, since rich leaves out words in brackets as markup.
+
+    Return the command, as `typer.main.get_command` makes it.
+    """
+    for each in (command, *command.params):
+        for name in ("help", "short_help", "epilog"):
+            if text := getattr(each, name, None):
+                setattr(each, name, _MARKUP.sub(r"\1\1\\\2", text))
+    for below in getattr(command, "commands", {}).values():
+        with_verbatim_help(below)
+    return command

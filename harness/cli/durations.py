@@ -29,14 +29,14 @@ def durations(
     """
     from harness.core.atomic import write_atomically
     from harness.core.errors import HarnessError
-    from harness.scheduling import slow_files
-    from harness.scheduling.history import DurationHistory
+    from harness.scheduling import durations
+    from harness.scheduling.durations import DurationHistory
 
     runs = [DurationHistory.of_runs([path]).seconds for path in run_dirs]
     if not any(runs):
         raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
-    slow = slow_files.measured_slow_files(runs)
-    text = slow_files.slow_files_text(slow)
+    slow = durations.measured_slow_files(runs)
+    text = durations.slow_files_text(slow)
     if out is None:
         sys.stdout.write(text)
         return

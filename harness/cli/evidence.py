@@ -65,13 +65,22 @@ def package(
         print(f"signed: {escape_invalid_xml(str(signature.sign_archive(out, sign)))}")
 
 
+def _must_pass_list(name: str) -> Path:
+    from harness.gating import configfile
+
+    return configfile.find_config(name, Path("configs/must-pass"), "must-pass list", Path.cwd(), ".txt")
+
+
 def verify(
     evidence: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that harness package made.")],
     require_green: Annotated[bool, typer.Option("--require-green", help="Refuse a run that is not green.")] = False,
     require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Refuse a run that was not on GPUs.")] = False,
     must_pass: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="LIST", help="Refuse a run that did not satisfy this must-pass list. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar="LIST",
+            help="Refuse a run that did not satisfy this must-pass list (configs/must-pass; name or path). Repeatable.",
+        ),
     ] = None,
     signers: Annotated[
         Path | None,
@@ -106,7 +115,7 @@ def verify(
     if (identity or signature_file) and signers is None:
         raise typer.BadParameter("--identity and --signature need --signers: the file of allowed signers")
     demands = verification.Demands(
-        require_green, require_gpu, [mustpass.read_must_pass(path) for path in must_pass or ()]
+        require_green, require_gpu, [mustpass.read_must_pass(_must_pass_list(name)) for name in must_pass or ()]
     )
     if extract is not None and extract.exists():
         raise ArchiveError(f"--extract={str(extract)!r} exists already: name a new folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,16 +18,14 @@ from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.conformance import conformance
-from harness.cli.console import make_console
+from harness.cli.console import make_console, with_verbatim_help
 from harness.cli.diff import diff
 from harness.cli.durations import durations
 from harness.cli.evidence import package, verify
 from harness.cli.faults import app as faults
 from harness.cli.history import app as history_app
 from harness.cli.import_ import import_
-from harness.cli.kit import kit
 from harness.cli.matrix import app as matrix
-from harness.cli.mutate import app as mutate
 from harness.cli.notify import notify
 from harness.cli.report import app as report
 from harness.cli.run import run
@@ -38,21 +36,30 @@ from harness.core.outcome import EXIT_RED, EXIT_USAGE
 from harness.core.text import format_count, single_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from harness.catalog.api import PublicName
     from harness.catalog.catalog import CatalogEntry
-    from harness.catalog.overloads import Overload
     from harness.devices.device import Inventory
 #: The exit status of typer for a usage error.
 _TYPERS_USAGE = 2
 
 
-class _UsageIsFour(TyperGroup):
-    """A group whose usage errors exit with the status that the README documents.
+#: The commands as `harness --help` groups them, in order.
+_PANELS: dict[str, tuple[str, ...]] = {
+    "Run": ("run", "cluster", "bisect"),
+    "Look": ("devices", "backend", "faults", "catalog", "report"),
+    "Compare": ("diff", "matrix", "history", "conformance"),
+    "Operate": ("waivers", "notify", "import", "package", "verify"),
+    "Maintain": ("durations", "sim"),
+}
+
+
+class _Harness(TyperGroup):
+    """The command `harness`: in the order of the panels, and with the exit status of pytest for usage errors.
 
     Typer's status 2 would mean an interrupted run.
     """
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return [name for names in _PANELS.values() for name in names]
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         with _usage_errors():
@@ -75,7 +82,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 app = typer.Typer(
-    cls=_UsageIsFour,
+    cls=_Harness,
     help="Conformance cases for GPUs, drivers and PyTorch: list devices and cases, check waivers, report on runs.",
     no_args_is_help=True,
     add_completion=False,
@@ -98,24 +105,35 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-app.add_typer(backend, name="backend")
-app.add_typer(waivers, name="waivers")
-app.add_typer(faults, name="faults")
-app.add_typer(cluster, name="cluster")
-app.add_typer(history_app, name="history")
-app.command()(notify)
-app.add_typer(matrix, name="matrix")
-app.add_typer(mutate, name="mutate")
-app.add_typer(sim, name="sim")
-app.command()(conformance)
-app.command()(diff)
-app.command()(durations)
-app.command("import")(import_)
-app.command()(kit)
-app.command()(package)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(run)
-app.command()(verify)
-app.add_typer(report, name="report")
+def _panel(name: str) -> str:
+    """Return the panel of a command."""
+    return next(panel for panel, names in _PANELS.items() if name in names)
+
+
+_RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+for _name, _group in {
+    "backend": backend,
+    "cluster": cluster,
+    "faults": faults,
+    "history": history_app,
+    "matrix": matrix,
+    "report": report,
+    "sim": sim,
+    "waivers": waivers,
+}.items():
+    app.add_typer(_group, name=_name, rich_help_panel=_panel(_name))
+_COMMANDS: dict[str, Callable[..., object]] = {
+    "conformance": conformance,
+    "diff": diff,
+    "durations": durations,
+    "import": import_,
+    "notify": notify,
+    "package": package,
+    "verify": verify,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, rich_help_panel=_panel(_name))(_command)
+app.command("run", context_settings=_RAW, rich_help_panel=_panel("run"))(run)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -145,13 +163,13 @@ def own_options(
 def main() -> None:
     """Run the command line. Print a HarnessError as one line on stderr, with exit status 4."""
     try:
-        app()
+        with_verbatim_help(typer.main.get_command(app))()
     except HarnessError as error:
         print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 
 
-@app.command()
+@app.command(rich_help_panel=_panel("devices"))
 def devices(
     capabilities: Annotated[
         bool, typer.Option("--capabilities", help="Print all capabilities of each usable device, with their sources.")
@@ -161,7 +179,12 @@ def devices(
         typer.Option("--json", help="Print JSON, with sizes in bytes and the capabilities of every usable device."),
     ] = False,
     examine: Annotated[
-        bool, typer.Option("--health", help="Test every usable device: compute, copy, compare. Exit status 1 if sick.")
+        bool,
+        typer.Option(
+            "--health",
+            help="Test every usable device: compute, copy, compare. Exit status 1 if one is sick, or if there is no "
+            "GPU and --device names no other kind.",
+        ),
     ] = False,
     device: Annotated[
         str,
@@ -189,7 +212,7 @@ def devices(
     import json
 
     from harness.controller.machine import inventory as chosen
-    from harness.devices import present
+    from harness.devices import render
     from harness.devices.capabilities import detect_capabilities
     from harness.devices.device import DeviceError
 
@@ -200,16 +223,16 @@ def devices(
     if examine and device in BACKENDS and BACKENDS[device].software:
         raise DeviceError("--health works on GPUs and the CPU, not on software devices: leave --health out")
     if examine:
-        _examine(inventory)
+        _examine(inventory, anything=device == "auto")
         return
     detected = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
     if as_json:
-        print(json.dumps(present.inventory_json(inventory, detected), indent=2))
+        print(json.dumps(render.inventory_json(inventory, detected), indent=2))
         return
     if capabilities:
-        tables = present.capability_tables(inventory, detected)
+        tables = render.capability_tables(inventory, detected)
     else:
-        tables = present.inventory_tables(inventory, detected[inventory.usable[0].uuid])
+        tables = render.inventory_tables(inventory, detected[inventory.usable[0].uuid])
     console = make_console()
     for table in tables:
         console.print(table)
@@ -262,13 +285,18 @@ def _kinds(findings: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {single_line(kind)}" for kind, number in sorted(findings.items()))
 
 
-def _examine(inventory: Inventory) -> None:
-    """Examine the devices one at a time. A device with a known fault is sick without an examination."""
+def _examine(inventory: Inventory, *, anything: bool) -> None:
+    """Examine the devices one at a time. A device with a known fault is sick without an examination.
+
+    `anything`: no kind of device was named. The CPU is then no substitute for GPUs, whose driver may be gone.
+    """
     from harness.devices import health
     from harness.devices.health_events import HealthWatch, standing_problems
+    from harness.devices.inventory import why_no_gpu
 
     console, sick = make_console(), 0
-    looked = [device for device in inventory.devices if device.backend.hardware] or list(inventory.usable)
+    hardware = [device for device in inventory.devices if device.backend.hardware]
+    looked = hardware or list(inventory.usable)
     with HealthWatch([device for device in looked if device.backend.nvml]) as watch:
         for device in looked:
             result = health.check_device(device)
@@ -281,7 +309,11 @@ def _examine(inventory: Inventory) -> None:
                 console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
         for note in watch.notes:
             console.print(note, style="yellow", soft_wrap=True)
-    if sick:
+    unseen = anything and not hardware
+    if unseen:
+        line = f"no GPU was examined ({why_no_gpu(inventory)}): repair the driver, or name the device with --device"
+        console.print(line, style="bold red", soft_wrap=True)
+    if sick or unseen:
         raise typer.Exit(EXIT_RED)
 
 
@@ -300,18 +332,9 @@ _MustPass = Annotated[
 ]
 _Update = Annotated[bool, typer.Option("--update", help="Replace the must-pass list.")]
 _Description = Annotated[str, typer.Option(help="A description for the header of the must-pass list.")]
-_Operators = Annotated[
-    bool,
-    typer.Option(
-        "--operators", help="List the overloads of aten that have kernels of their own, and which case calls each."
-    ),
-]
-_Api = Annotated[
-    bool, typer.Option("--api", help="List the public names of torch's Python modules, and which case calls each.")
-]
 
 
-@app.command()
+@app.command(rich_help_panel=_panel("catalog"))
 def catalog(
     paths: _CatalogPaths = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print the list.")] = Format.TABLE,
@@ -321,20 +344,11 @@ def catalog(
     must_pass: _MustPass = None,
     update: _Update = False,
     description: _Description = "",
-    operators: _Operators = False,
-    api: _Api = False,
 ) -> None:
     """List every case: what it checks, requires and covers. No case runs.
 
-    With --must-pass, exit status 1 means that the list names cases that do not exist. With --operators or
-    --api, it means that the installed torch has an overload or a name that no case calls, without a reason.
+    With --must-pass, exit status 1 means that the list names cases that do not exist.
     """
-    if operators:
-        _list_operators(format_)
-        return
-    if api:
-        _list_api(format_)
-        return
     entries, configs = _collected(paths or ["suites"])
     if hardware:
         entries = _promised(entries, hardware, configs)
@@ -416,7 +430,7 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
         raise typer.Exit(EXIT_RED)
 
 
-@app.command()
+@app.command(rich_help_panel=_panel("bisect"))
 def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
@@ -427,7 +441,7 @@ def bisect(
     again.
     """
     from harness.journal import journal, reader
-    from harness.tools.diagnosis import order
+    from harness.tools import order
 
     history = order.process_history_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
     console = make_console()
@@ -438,77 +452,6 @@ def bisect(
         console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
     print(f"goes wrong:     {history.command(dependence.culprits)}")
     print(f"does not alone: {history.command([])}")
-
-
-def _list_operators(format_: Format) -> None:
-    """Print the table of overloads, with the additions of the installed torch."""
-    from harness.catalog import overloads
-    from harness.cli.installed import Home
-
-    folder = Path("suites") if Path("suites").exists() else Home.find().folder / "suites"
-    listed = overloads.read_overloads(folder / "operators" / "overloads.txt")
-    table = overloads.with_installed(listed, overloads.registered_overloads())
-    if format_ is Format.JSON:
-        print(overloads.overloads_json(table))
-    elif format_ is Format.MARKDOWN:
-        print(overloads.overloads_page(table), end="")
-    else:
-        _print_overloads(table)
-    if any(row.missing for row in table):
-        raise typer.Exit(EXIT_RED)
-
-
-def _list_api(format_: Format) -> None:
-    """Print the table of public names, with the additions of the installed torch."""
-    from harness.catalog import api
-    from harness.cli.installed import Home
-
-    folder = Path("suites") if Path("suites").exists() else Home.find().folder / "suites"
-    names = api.with_installed_names(api.read_api(folder / "api.txt"), api.public_names())
-    if format_ is Format.JSON:
-        print(api.api_json(names))
-    elif format_ is Format.MARKDOWN:
-        print(api.api_page(names), end="")
-    else:
-        _print_api(names)
-    if any(name.missing for name in names):
-        raise typer.Exit(EXIT_RED)
-
-
-def _print_api(names: list[PublicName]) -> None:
-    from harness.catalog.api import api_summary, shares
-
-    console = make_console()
-    rows = [((name.name, str(name.cases), name.text, name.arguments), name.missing) for name in names]
-    console.print(_table_of_cases(("name", "cases", _ONE_OF_THEM, "arguments"), rows))
-    for module, (whole, reached, excused) in shares(names).items():
-        console.print(f"{module}: {reached} of {whole - excused}", soft_wrap=True)
-    console.print(api_summary(names), soft_wrap=True)
-
-
-def _print_overloads(table: list[Overload]) -> None:
-    from harness.catalog.overloads import overloads_summary
-
-    console = make_console()
-    rows = [((row.name, ", ".join(row.keys), str(row.cases), row.text), row.missing) for row in table]
-    console.print(_table_of_cases(("overload", "kernels", "cases", _ONE_OF_THEM), rows))
-    console.print(overloads_summary(table), soft_wrap=True)
-
-
-_ONE_OF_THEM = "one of them, or why there is none"
-
-
-def _table_of_cases(columns: Sequence[str], rows: Sequence[tuple[Sequence[str], bool]]) -> Table:
-    """Return a table of the calls by cases. Each row has its cells, and whether it has neither a case nor a reason."""
-    from rich.table import Table
-
-    table = Table()
-    for name in columns:
-        table.add_column(name, overflow="fold", justify="right" if name == "cases" else "left")
-    for cells, missing in rows:
-        shown = [cell or "NO CASE" if name == _ONE_OF_THEM else cell for name, cell in zip(columns, cells, strict=True)]
-        table.add_row(*shown, style="bold red" if missing else None)
-    return table
 
 
 def _print_catalog(entries: list[CatalogEntry]) -> None:

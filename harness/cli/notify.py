@@ -68,7 +68,7 @@ def notify(
             except channels.ChannelError as error:
                 print(f"harness: {name}: {error}", file=sys.stderr)
             else:
-                sent += channel.kind != "stdout"
+                sent += 1
         if not dry_run:
             print(f"{texts.title(whole)}: {format_count(sent, 'message')} sent", file=sys.stderr)
 

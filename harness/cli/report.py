@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -307,6 +308,9 @@ def _print_report(
         )
         line(f"{where}: use a newer harness to read it", "yellow")
     if ledger.end is None:
-        line("the run did not finish, so it counts as red: run it again", "yellow")
+        resume = f"--resume {shlex.quote(str(run_dir))}"
+        line(
+            f"the run did not finish, so it counts as red: to run the rest, repeat the command with {resume}", "yellow"
+        )
     line(f"exit status {ledger.run_exit_status()}")
     line(written.text)

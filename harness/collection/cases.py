@@ -11,7 +11,7 @@ import pytest
 from harness import marks
 from harness.gating.clauses import RANKS
 from harness.gating.policy import Policy, selects_marked
-from harness.scheduling.selection import Selection
+from harness.scheduling.order import Selection
 
 #: The id with which a case was collected. xdist's ``loadgroup`` changes the node id later, and only in workers.
 CASE_ID = pytest.StashKey[str]()

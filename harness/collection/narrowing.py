@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.collection.scope import CaseScope
-from harness.scheduling.reach import Reach
+from harness.scheduling.order import Reach
 
 
 class NarrowCollection:

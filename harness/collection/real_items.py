@@ -37,9 +37,14 @@ def plugins_that_need_items(manager: pytest.PytestPluginManager, root: Path) -> 
     for hook in ITEM_HOOKS:
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin
-            if module_of_plugin(plugin).partition(".")[0] not in _KNOWN:
+            if not is_known(plugin):
                 hooks_by_plugin.setdefault(plugin_text(plugin, root), []).append(hook)
     return [needs_items_reason(name, hooks) for name, hooks in sorted(hooks_by_plugin.items())]
+
+
+def is_known(plugin: object) -> bool:
+    """Return whether a plugin belongs to a package whose plugins work with stand-ins."""
+    return module_of_plugin(plugin).partition(".")[0] in _KNOWN
 
 
 def needs_items_reason(plugin: str, hooks: Sequence[str]) -> str:

@@ -81,7 +81,9 @@ class CollectionRecorder:
         self._seen[item.nodeid] = item
 
     def pytest_plugin_registered(self, plugin: object) -> None:
-        if self._importing:  # by `pytest_plugins` in a test file, which supervisors do not import
+        # By `pytest_plugins` in a test file, which supervisors do not import. Plugins of pytest itself, such as that of
+        # --lf, also register others while a file is collected.
+        if self._importing and not real_items.is_known(plugin):
             name = getattr(plugin, "__name__", type(plugin).__name__)
             self._local.append(f"{self._importing} loads the plugin {name}")
 

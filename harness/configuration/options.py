@@ -347,8 +347,8 @@ OPTIONS = {
             "--resume",
             _path,
             None,
-            "continue the interrupted run in this run directory: keep its verdicts and run the rest; refused if "
-            "driver, torch, suites or options have changed",
+            "continue the interrupted run in this run directory, or start it if no case of it has started: keep its "
+            "verdicts and run the rest; refused if driver, torch, suites or options have changed",
             "DIR",
         ),
         Option(

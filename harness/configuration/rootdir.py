@@ -64,7 +64,7 @@ class RootFolder:
     def root_of_id(self, file: Path, path: str) -> RootFolder:
         """Return the root to which `path`, the start of an id, of `file` is relative; this root if there is none."""
         folder = str(file).removesuffix(f"/{path}")
-        return self if folder == str(file) or not path else RootFolder(folder, self.inifile)
+        return self if folder == str(file) or not path else RootFolder(folder or "/", self.inifile)
 
     def found_from(self, file: Path, folder: Path) -> bool:
         """Return whether pytest, started in `folder` with `file` as its only argument, certainly finds this root."""

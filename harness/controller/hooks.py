@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import _compat, marks
-from harness.collection import kept_results, real_items
+from harness.collection import collection_errors, kept_results, real_items
 from harness.configuration import command_line
 from harness.controller.header import header
 from harness.controller.run import Run
@@ -23,8 +23,8 @@ from harness.core.outcome import EXIT_INTERNAL
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
-from harness.scheduling.handed_out import HandedOut
 from harness.scheduling.remote_queue import RemoteQueue
+from harness.scheduling.workers import HandedOut
 
 if TYPE_CHECKING:
     from execnet import XSpec
@@ -101,7 +101,9 @@ class ControllerHooks:
         self._run.worker_down(node.gateway.id, error)
         if problem := worker_messages.write_failure_of(node):
             self._run.fail(problem)
-        self._usage_error = self._usage_error or worker_messages.usage_error_of(node)
+        if not self._usage_error and (texts := worker_messages.usage_error_of(node)):
+            self._note_usage_error(texts)
+            self._usage_error = texts
         if self._session is not None:
             self._session.testsfailed += worker_messages.failed_of(node)
         for report in worker_messages.late_reports_of(node):
@@ -138,9 +140,17 @@ class ControllerHooks:
         with self._run.signals.held():
             return (yield)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
         self._run.signals.begin()
+        try:
+            return (yield)
+        except pytest.UsageError as error:
+            self._note_usage_error(error.args)
+            raise
+
+    def _note_usage_error(self, texts: Sequence[object]) -> None:
+        self._run.note_problem("collection_error", "\n".join(map(str, texts)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -155,6 +165,16 @@ class ControllerHooks:
         if not self._has_failed():
             self._run.accept()
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record what could not be collected. xdist gives each failure of its workers once, and no other report."""
+        if report.failed:
+            self._run.note_problem("collection_error", collection_errors.collection_error(report))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        self._run.note_problem("session", collection_errors.internal_error(str(excrepr)))
+
     def _has_failed(self) -> bool:
         failed = self._session is not None and self._session.testsfailed
         return bool(failed) and not self._config.option.continue_on_collection_errors
@@ -162,10 +182,11 @@ class ControllerHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         """If the workers could not collect the arguments, end as pytest does without workers."""
-        result = yield
-        if self._usage_error:
-            raise pytest.UsageError(*self._usage_error)
-        return result
+        try:
+            return (yield)
+        finally:
+            if self._usage_error:  # without workers, xdist may raise an error of its own
+                raise pytest.UsageError(*self._usage_error)
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
@@ -176,7 +197,7 @@ class ControllerHooks:
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
             return None
-        from harness.scheduling.xdist_scheduler import LongestFirstScheduling  # it imports xdist
+        from harness.scheduling.xdist_scheduling import LongestFirstScheduling  # it imports xdist
 
         handed_out = HandedOut(Path(self._run.context.temp_dir))
         return LongestFirstScheduling(
@@ -190,7 +211,7 @@ class ControllerHooks:
 
     def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
         """Return the scheduler for a session of a cluster run, in which the head hands out the cases."""
-        from harness.scheduling.pull_scheduler import PullScheduling  # it imports xdist
+        from harness.scheduling.xdist_scheduling import PullScheduling  # it imports xdist
 
         return PullScheduling(
             config,
@@ -247,13 +268,20 @@ class ControllerHooks:
         if status == int(exitstatus):  # a plugin or a conftest may have changed the status
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
-        if message is not None:  # pytest then shows no summary, and takes the exit status from the exception
+        if message is not None or int(exitstatus) == EXIT_INTERNAL:  # pytest shows no summary then
             self._show_summary()
+        if message is not None:  # pytest takes the exit status from the exception
             raise pytest.exit.Exception(message, int(session.exitstatus)) from None
         if self._run.context.isolation != "none":
             # pytest collects garbage twice more before it ends. Reports and nodes live until then, so exclude them.
             gc.collect()
             gc.freeze()
+
+    @property
+    def _asked_for_short_summary(self) -> bool:
+        """Whether the user named what pytest's short summary shows. By default it repeats the red cases above it."""
+        words = map(str, self._config.invocation_params.args)
+        return any(word.startswith("-r") for word in words) or self._config.getoption("reportchars") != "fE"
 
     def _show_summary(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -269,8 +297,11 @@ class ControllerHooks:
             for remark in (*self._run.durations.remarks, *self._run.remarks):
                 terminalreporter.line(remark)
             blocks = plot.can_encode_blocks(sys.stdout.encoding)
-            for line in terminal.terminal_summary(self._run.ledger, self._run.run_dir, blocks=blocks):
+            ledger, run_dir = self._run.ledger, self._run.run_dir
+            for line in terminal.terminal_summary(ledger, run_dir, blocks=blocks, after_pytest=True):
                 terminalreporter.line(line)
+            if len(ledger.red) <= terminal.SHOWN and not self._asked_for_short_summary:
+                _compat.leave_out_of_short_summary(terminalreporter, "fE")
 
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")
     def pytest_count_findings(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,9 +9,8 @@ import pytest
 from harness.collection.cases import select_cases
 from harness.collection.narrowing import NarrowCollection
 from harness.controller import plan
-from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.reach import Reach
-from harness.scheduling.selection import Selection
+from harness.scheduling.order import Reach, Selection
+from harness.scheduling.resume import EarlierRun
 
 
 class ListingHooks:

@@ -9,8 +9,8 @@ from typing import cast
 
 from harness.backends import table
 from harness.backends.table import BACKENDS
+from harness.devices import census
 from harness.devices import inventory as detected
-from harness.devices import registered
 from harness.devices.device import DeviceError, Inventory
 
 
@@ -32,7 +32,7 @@ def inventory(wanted: str, environ: Mapping[str, str] | None = None) -> Inventor
     if backend is None:
         return detected.discover_devices(environ)
     if not backend.inventory:
-        return registered.inventory(backend, environ)
+        return census.inventory(backend, environ)
     module, _, function = backend.inventory.partition(":")
     listed = cast(Callable[[Mapping[str, str]], Inventory], getattr(importlib.import_module(module), function))
     return listed(environ)

@@ -94,16 +94,33 @@ class Plan:
         return problems
 
     def problems_after_collection(
-        self, cases: Sequence[tuple[str, str]], arguments: Sequence[str], unread: Collection[str] = ()
+        self,
+        cases: Sequence[tuple[str, str]],
+        arguments: Sequence[str],
+        unread: Collection[str] = (),
+        skipped: Mapping[str, str] | None = None,
     ) -> list[ConfigProblem]:
         """Return the problems known after collection. `cases` are pairs of id and suite, `arguments` those of pytest.
 
-        `unread`: the beginnings of ids that were not collected, because the run selects none of them.
+        `unread`: the beginnings of ids that were not collected, because the run selects none of them. `skipped`: the
+        reasons of files that skipped themselves, by the beginnings of the ids of their cases.
         """
+        skipped = skipped or {}
+        unread = [*unread, *skipped]
         ids = [case_id for case_id, _ in cases]
         problems = [
             ConfigProblem(*fault) for fault in waivers.idle_waivers(self.policy.waivers, ids, arguments, unread)
         ]
+        for start, reason in skipped.items():
+            wrong = [f"profile {self.policy.profile} forbids skips"] if not self.policy.skips else []
+            wrong += [
+                f"must-pass list {listed.name} has {format_count(missing, 'case')} of it"
+                for listed in self.lists
+                if (missing := sum(case.startswith(start) for case in listed.ids))
+            ]
+            if wrong:
+                text = f"{start.removesuffix('::')} skipped itself, but {' and '.join(wrong)}: {reason}"
+                problems.append(ConfigProblem("collection_error", text))
         if self.profile is not None:
             idle = policy.idle_rules(self.policy, cases, arguments, unread)
             problems += [

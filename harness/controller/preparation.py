@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +29,32 @@ def expect_proc() -> None:
     """Raise pytest.UsageError without /proc. It is needed to identify processes, and to check them after their case."""
     if not linux.is_proc_mounted():
         raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
+
+
+def expect_arguments(config: pytest.Config) -> None:
+    """Raise pytest.UsageError if a file or folder to collect does not exist, before the run directory is made."""
+    if config.getoption("pyargs"):
+        return
+    here = config.invocation_params.dir
+    for argument in config.args:
+        path = here / argument.partition("[")[0].partition("::")[0]
+        if not os.path.exists(path):
+            names = os.listdir(path.parent) if path.parent.is_dir() else []
+            near = difflib.get_close_matches(path.name, names, n=1)
+            hint = f"; did you mean {os.path.relpath(path.with_name(near[0]), here)}?" if near else ""
+            raise pytest.UsageError(f"file or directory not found: {argument}{hint}")
+
+
+def expect_modules(names: Sequence[str]) -> None:
+    """Raise pytest.UsageError if a module of ``harness_preload`` is not installed in this environment."""
+    for name in names:
+        package = name.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            cpu = " --index-url https://download.pytorch.org/whl/cpu on a machine without a GPU"
+            raise pytest.UsageError(
+                f"harness_preload needs {name}, and {package} is not installed for {sys.executable}: activate the "
+                f"environment that has it, or: pip install {package}{cpu if package == 'torch' else ''}"
+            )
 
 
 def prepare_leases() -> None:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,16 @@ from harness.reporting.page import report as page
 from harness.scheduling import resumption, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
-from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.interrupted_run import InterruptedRun, changed_conditions_message
 from harness.scheduling.leases import LeaseBook
 from harness.scheduling.remote_queue import RemoteQueue
-from harness.scheduling.run_lock import RunLock, RunLockedError
+from harness.scheduling.resume import (
+    EarlierRun,
+    InterruptedRun,
+    RunLock,
+    changed_conditions_message,
+    nothing_to_continue,
+    set_aside,
+)
 from harness.sim.native.provider import ProvidedDevice
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
@@ -86,6 +91,8 @@ class Run:
         sentence. In both cases nothing is left behind.
         """
         preparation.expect_proc()
+        preparation.expect_arguments(config)
+        preparation.expect_modules(config.getini("harness_preload"))
         self.begun = clock.monotonic()
         self.queue = queue
         self.inventory = inventory
@@ -158,7 +165,7 @@ class Run:
         seed = settings["seed"]
         return RunContext(
             run_id=run_id,
-            run_dir=str(self._make_run_dir(invocation.dir, settings["results_dir"], run_id)),
+            run_dir=str(self._make_run_dir(invocation.dir, run_id)),
             only="" if self.earlier_run is None else str(self.earlier_run.write(temp)),
             resumption="" if self.interrupted is None else str(self.interrupted.resumption.write(temp)),
             temp_dir=str(temp),
@@ -443,7 +450,7 @@ class Run:
         if self.signals.by:
             self._append(lines.stopped(self.signals.by, self.signals.grace))
         try:
-            contents, ledger = self._account()
+            contents, ledger = self._account(status)
         except JournalError as error:
             self.fail(str(error))
             return EXIT_INTERNAL
@@ -478,8 +485,12 @@ class Run:
             where = f"{last.filename}:{last.lineno}"
             self.remarks.append(f"{page.FILE_NAME} was not written, an error of the harness: {error!r} in {where}")
 
-    def _account(self) -> tuple[JournalContents, Ledger]:
-        """Return the journal so far, with events that follow from it, and its ledger. Raises JournalError."""
+    def _account(self, status: int) -> tuple[JournalContents, Ledger]:
+        """Return the journal so far, with events that follow from it, and its ledger. Raises JournalError.
+
+        `status`: pytest's own exit status. If it is bad for a reason that the journal lacks, that is a finding, since
+        reports have nothing else.
+        """
         # Otherwise the garbage collector walks xdist's reports repeatedly while the ledger is built, which doubles the
         # time for 10,000 cases.
         with _uncollected():
@@ -487,15 +498,26 @@ class Run:
             lines = [event for event in contents.events if isinstance(event, Collected)]
             cases = dict.fromkeys(case for line in lines for case in (*line.ids, *line.selected, *line.deselected))
             unread = dict.fromkeys(start for line in lines for start in line.unread)
-            if cases or unread:
+            skipped = {start: reason for line in lines for start, reason in line.skipped.items()}
+            if cases or unread or skipped:
                 named = [(case, suite_of(case)) for case in cases]
-                problems = self.plan.problems_after_collection(named, self._arguments, unread)
+                problems = self.plan.problems_after_collection(named, self._arguments, unread, skipped)
                 if self.earlier_run is not None and (gone := self.earlier_run.gone(cases, self._arguments)):
                     problems.append(ConfigProblem("from_missing", gone))
-                added = [self.add_finding(kind, message) for kind, message in problems]
-                findings = tuple(finding for finding in added if finding is not None)
-                contents = dataclasses.replace(contents, events=contents.events + findings)
-            return contents, Ledger.from_journal(contents)
+                contents = self._with_findings(contents, problems)
+            ledger = Ledger.from_journal(contents)
+            explained = bool(ledger.red or ledger.findings or self.failure or self.signals.by)
+            if not explained and status not in (EXIT_OK, EXIT_NOTHING_RAN) and self.queue is None:
+                why = f"pytest ended with exit status {status}, which no case and no other finding explains"
+                contents = self._with_findings(contents, [ConfigProblem("session", f"{why}: see its output")])
+                ledger = Ledger.from_journal(contents)
+            return contents, ledger
+
+    def _with_findings(self, contents: JournalContents, problems: Iterable[ConfigProblem]) -> JournalContents:
+        """Record findings, and return the contents of the journal with those that are new."""
+        added = [self.add_finding(kind, message) for kind, message in problems]
+        findings = tuple(finding for finding in added if finding is not None)
+        return dataclasses.replace(contents, events=contents.events + findings)
 
     def _ended(self, ledger: Ledger, status: int) -> Ledger:
         """Record the end of the run. Return the ledger with it."""
@@ -543,6 +565,18 @@ class Run:
         self._append(finding.model_dump())
         return finding
 
+    def note_problem(self, kind: str, message: str) -> None:
+        """Record a finding, or keep it until a resumed run is accepted and its next part begins.
+
+        Each is recorded once, although several workers may report it.
+        """
+        problem = ConfigProblem(kind, message)
+        if problem in self._problems:
+            return
+        self._problems.append(problem)
+        if self._recorded:
+            self.add_finding(*problem)
+
     def close(self) -> None:
         """End the zygote; remove the compiler caches and the temporary folder."""
         if self._tail is not None:
@@ -560,22 +594,29 @@ class Run:
                 lock.release()
         self.signals.restore()
 
-    def _make_run_dir(self, base: Path, wanted: Path | None, run_id: str) -> Path:
+    def _make_run_dir(self, base: Path, run_id: str) -> Path:
         if self.interrupted is not None:
             return self.interrupted.run_dir
-        run_dir = (base / wanted if wanted is not None else base / "results" / run_id).resolve()
-        if (run_dir / journals.FILE_NAME).exists():
+        resume, wanted = self.plan.settings["resume"], self.plan.settings["results_dir"]
+        run_dir = (base / (resume or wanted or Path("results") / run_id)).resolve()
+        option = f"{'--resume' if resume else '--results-dir'}={str(resume or wanted or run_dir)!r}"
+        if resume is None and (run_dir / journals.FILE_NAME).exists():
             raise pytest.UsageError(
-                f"--results-dir={str(wanted)!r} already contains a run: name another folder, or continue that run with "
-                f"--resume={wanted}"
+                f"{option} already contains a run: name another folder, or continue that run with --resume={wanted}"
             )
         try:
+            why = nothing_to_continue(run_dir) if resume is not None else ""
             run_dir.mkdir(parents=True, exist_ok=True)
             self._lock = RunLock(run_dir)
-        except RunLockedError as error:
-            raise pytest.UsageError(f"--results-dir={str(run_dir)!r}: {error}") from None
+            if resume is not None:
+                if not nothing_to_continue(run_dir):
+                    raise pytest.UsageError(f"{option}: another run has begun there: type the command again")
+                self.notes.append(f"{option}: {why}, so this run starts from the beginning")
+                set_aside(run_dir)
+        except HarnessError as error:
+            raise pytest.UsageError(f"{option}: {error}") from None
         except OSError as error:
-            raise pytest.UsageError(f"--results-dir={str(run_dir)!r} cannot be made: {error.strerror}") from None
+            raise pytest.UsageError(f"{option} cannot be made: {error.strerror}") from None
         return run_dir
 
 

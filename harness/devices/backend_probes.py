@@ -175,6 +175,47 @@ def _seeds(backend: Backend, torch: Any) -> tuple[str, str]:
     return WORKS, "a seed decides what torch.rand gives"
 
 
+def _pinned(backend: Backend, torch: Any) -> tuple[str, str]:
+    host = torch.arange(_ELEMENTS, dtype=torch.int32).pin_memory()
+    if not host.is_pinned():
+        return MISSING, "pin_memory() returns memory that is not pinned"
+    there = host.to(backend.first_device(torch), non_blocking=True)
+    backend.synchronize(torch, 0)
+    if not torch.equal(there.cpu(), host):
+        return WRONG, "a copy of pinned memory has other numbers"
+    return WORKS, "pinned memory is allocated, and copied without blocking"
+
+
+def _conjugate(backend: Backend, torch: Any) -> tuple[str, str]:
+    """Copy a tensor that is only marked as conjugated. A device without a fallthrough calls itself until it crashes."""
+    given = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
+    found = given.to(backend.first_device(torch)).conj().cpu()
+    if not torch.equal(found, given.conj().resolve_conj()):
+        return WRONG, f"the copy of a conjugated tensor is {found.tolist()}"
+    return WORKS, "a conjugated tensor is copied as such"
+
+
+def _autocast(backend: Backend, torch: Any) -> tuple[str, str]:
+    x = torch.ones(4, 4, device=backend.first_device(torch))
+    try:
+        region = torch.autocast(backend.torch_type)
+    except AssertionError as error:  # the module lacks a function
+        return MISSING, accelerator.brief(error)
+    with region:
+        found = (x @ x).dtype
+    if found.itemsize != 2:
+        return MISSING, f"a product of float32 is {found} in an autocast region"
+    return WORKS, f"a product of float32 is {found} in an autocast region"
+
+
+def _convolution(backend: Backend, torch: Any) -> tuple[str, str]:
+    device = backend.first_device(torch)
+    found = torch.nn.functional.conv1d(torch.ones(1, 1, 4, device=device), torch.ones(1, 1, 2, device=device))
+    if found.cpu().tolist() != [[[2.0, 2.0, 2.0]]]:
+        return WRONG, f"a convolution of ones is {found.cpu().tolist()}"
+    return WORKS, "a convolution has the right values"
+
+
 def _sticky(backend: Backend, torch: Any) -> tuple[str, str]:
     """Find out whether a process that has used the device ends by itself, and how the device is synchronized."""
     torch.zeros(1, device=backend.first_device(torch))
@@ -191,6 +232,10 @@ _PROBES: dict[str, Callable[[Backend, Any], tuple[str, str]]] = {
     "event": _event,
     "statistics": _statistics,
     "seeds": _seeds,
+    "pinned": _pinned,
+    "conjugate": _conjugate,
+    "autocast": _autocast,
+    "convolution": _convolution,
 }
 
 

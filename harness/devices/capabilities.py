@@ -1,16 +1,343 @@
-"""The capabilities of one device of this machine."""
+"""The table of capabilities: their meanings, their detection, and the side effects that the detection avoids."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from harness.devices.detected import Detected, Value
-from harness.devices.device import Device, Inventory
-from harness.devices.facts import DetectionSubject
+from harness.backends import table
+from harness.devices import detectors
+from harness.devices.detectors import DetectionSubject
+from harness.devices.device import Detected, Device, Inventory, Value
 from harness.devices.prober import Prober
-from harness.devices.vocabulary import VOCABULARY, Capability, ValueKind
+
+
+class ValueKind(StrEnum):
+    """The type of a capability's values. It decides which conditions are valid."""
+
+    TEXT = "text"
+    BOOL = "bool"
+    COUNT = "count"
+    BYTES = "bytes"
+    VERSION = "version"
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """An entry of the vocabulary.
+
+    `text` is the meaning, `source` the way of detection, `without` the side effect that this avoids. `unit` is empty
+    for a capability without a unit. `choices` returns the only possible values, if they are few; `allows` then tells
+    whether a value is one of them, and is cheaper.
+    """
+
+    kind: ValueKind
+    text: str
+    source: str
+    without: str
+    find: Callable[[DetectionSubject], Detected]
+    unit: str = ""
+    choices: Callable[[], tuple[str, ...]] = tuple
+    allows: Callable[[str], bool] | None = None
+
+
+_NO_CONTEXT = "a CUDA context"
+_NO_IMPORT = "an import, which would load the library and its dependencies"
+_NO_LOADING = "importing torch or loading the library in this process"
+_NO_DRIVER = "initialising the driver in this process, where it could crash or hang"
+_NOTHING_RUN = "running a command"
+
+_TENSOR_CORES = "the compute capability, as NVIDIA documents it for each architecture"
+_LIBRARY = "metadata of {name}; without metadata, the probe queries the library that torch loads"
+_PROBE = "the probe queries the driver, in a separate process with a time limit that sees only this device"
+
+# Unmet requirements are reported in this order: the most informative capability comes first.
+VOCABULARY: Mapping[str, Capability] = {
+    "device": Capability(
+        ValueKind.TEXT,
+        "what the case runs on: a GPU, a simulated GPU, a software device, the cpu, or a registered device by its "
+        "kind (docs/backends.md). Every machine has a cpu; a simulated GPU meets `cuda` too, since torch does not "
+        "distinguish them",
+        "the device leased to the worker",
+        _NO_CONTEXT,
+        detectors.detect_kind,
+        choices=table.known_kinds,
+        allows=table.is_known,
+    ),
+    "accelerator": Capability(
+        ValueKind.BOOL,
+        "whether `torch.accelerator` serves the device: a GPU that torch is built for, or a software device",
+        "the kind of the device, and torch/version.py, read as text",
+        _NO_CONTEXT,
+        detectors.detect_accelerator,
+    ),
+    "accelerator_graphs": Capability(
+        ValueKind.BOOL,
+        "whether torch has an implementation of `torch.accelerator.Graph` for the device",
+        "the symbols of torch's library for CUDA; a software device has one from torch 2.13 on",
+        _NO_CONTEXT,
+        detectors.detect_accelerator_graphs,
+    ),
+    "asynchronous": Capability(
+        ValueKind.BOOL,
+        "whether the device works behind the host: a launch returns before its work is done. A synchronous device is "
+        "valid, but cases that need pending work cannot test it",
+        "the kind of the device; for a registered device, whether work takes longer after its launches than they "
+        "do, in one of three trials in a separate process; for a software device, SOFT_SYNCHRONOUS",
+        _NO_CONTEXT,
+        detectors.detect_asynchronous,
+    ),
+    "sparse": Capability(
+        ValueKind.BOOL,
+        "whether torch has sparse tensors (COO) on the device",
+        "the kind of the device; for a registered device, whether a tensor can be made sparse and dense again, tested "
+        "in a separate process",
+        _NO_CONTEXT,
+        detectors.detect_sparse,
+    ),
+    "process_groups": Capability(
+        ValueKind.BOOL,
+        "whether torch.distributed has a backend for the device: gloo for the CPU, NCCL for CUDA",
+        "the kind of the device, and for CUDA whether there is NCCL; for a registered device, the backend that is "
+        "registered for its type, queried in a separate process",
+        _NO_CONTEXT,
+        detectors.detect_process_groups,
+    ),
+    "silicon": Capability(
+        ValueKind.BOOL,
+        "whether a real GPU computes: for cases about its arithmetic, its speed or NVIDIA's libraries; false on a "
+        "simulated GPU",
+        "the kind of the device",
+        _NO_CONTEXT,
+        detectors.detect_silicon,
+    ),
+    "devices": Capability(
+        ValueKind.COUNT,
+        "how many devices of its kind one case can get together",
+        "the inventory; a process can use several GPUs, but only one MIG instance",
+        _NO_CONTEXT,
+        detectors.detect_devices,
+        unit="devices",
+    ),
+    "ranks": Capability(
+        ValueKind.COUNT,
+        "how many processes one case can run at once, each with a device of its own",
+        "the number of devices that one case can get together; on the cpu, always 8",
+        _NO_CONTEXT,
+        detectors.detect_ranks,
+        unit="ranks",
+    ),
+    "device_count": Capability(
+        ValueKind.COUNT,
+        "how many usable devices of its kind the machine has",
+        "the inventory",
+        _NO_CONTEXT,
+        detectors.detect_device_count,
+        unit="devices",
+    ),
+    "model": Capability(
+        ValueKind.TEXT,
+        "product name of the device, such as NVIDIA H100 80GB HBM3; for the cpu, of the processor",
+        "NVML; for the cpu, /proc/cpuinfo; for a software device or a simulated GPU, a fixed name",
+        _NO_CONTEXT,
+        detectors.detect_model,
+    ),
+    "compute_capability": Capability(
+        ValueKind.VERSION,
+        "compute capability of the device, such as 9.0",
+        "NVML",
+        _NO_CONTEXT,
+        detectors.detect_compute_capability,
+    ),
+    "memory": Capability(
+        ValueKind.BYTES,
+        "memory of the device, used or not",
+        "NVML; for the cpu, the memory of the host or the limit of its control group; for a software device, "
+        "SOFT_DEVICE_MEMORY; for a simulated GPU, SIMCUDA_DEVICE_MEMORY",
+        _NO_CONTEXT,
+        detectors.detect_memory,
+        unit="bytes",
+    ),
+    "free_memory": Capability(
+        ValueKind.BYTES,
+        "memory of the device that was free at the first detection; it changes all the time and is not reserved",
+        "NVML; for the cpu, /proc/meminfo and the free memory of its control group",
+        f"{_NO_CONTEXT}, which takes memory itself",
+        detectors.detect_free_memory,
+        unit="bytes",
+    ),
+    "peer_access": Capability(
+        ValueKind.BOOL,
+        "whether the devices that one case can get together can all read and write each other's memory",
+        "NVML's P2P status of each pair, in both directions",
+        f"{_NO_CONTEXT} on any of them",
+        detectors.detect_peer_access,
+    ),
+    "peer_links": Capability(
+        ValueKind.TEXT,
+        "by which links the pairs of devices that one case can get together reach each other: the kinds among nvlink, "
+        "pcie and refused, in this order, such as nvlink, or nvlink, refused; none on the simulated CUDA",
+        "NVML's P2P status of each pair",
+        f"{_NO_CONTEXT} on any of them",
+        detectors.detect_peer_links,
+    ),
+    "nvlink": Capability(
+        ValueKind.BOOL,
+        "whether the device has an active NVLink",
+        "NVML's state of each link",
+        _NO_CONTEXT,
+        detectors.detect_nvlink,
+    ),
+    "fabric": Capability(
+        ValueKind.BOOL,
+        "whether the device has joined the fabric of its NVLink switches, without which collectives of all GPUs fail",
+        "NVML's state of the fabric",
+        _NO_CONTEXT,
+        detectors.detect_fabric,
+    ),
+    "mig": Capability(
+        ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, detectors.detect_mig
+    ),
+    "ecc": Capability(
+        ValueKind.BOOL, "whether ECC is enabled for the device's memory", "NVML", _NO_CONTEXT, detectors.detect_ecc
+    ),
+    "bf16": Capability(
+        ValueKind.BOOL,
+        "whether the GPU's tensor cores multiply BF16 (compute capability 8.0 and up); emulation does not count",
+        _TENSOR_CORES,
+        _NO_CONTEXT,
+        detectors.detect_bf16,
+    ),
+    "tf32": Capability(
+        ValueKind.BOOL,
+        "whether the GPU's tensor cores multiply TF32 (compute capability 8.0 and up)",
+        _TENSOR_CORES,
+        _NO_CONTEXT,
+        detectors.detect_tf32,
+    ),
+    "fp8": Capability(
+        ValueKind.BOOL,
+        "whether the GPU's tensor cores multiply FP8, E4M3 and E5M2 (compute capability 8.9 and up)",
+        _TENSOR_CORES,
+        _NO_CONTEXT,
+        detectors.detect_fp8,
+    ),
+    "cuda_graphs": Capability(
+        ValueKind.BOOL,
+        "whether CUDA graphs can be captured and replayed",
+        "the kind of the device",
+        _NO_CONTEXT,
+        detectors.detect_cuda_graphs,
+    ),
+    "cuda_malloc_async": Capability(
+        ValueKind.BOOL,
+        "whether torch's allocator can use its cudaMallocAsync backend (the device has memory pools)",
+        _PROBE,
+        _NO_DRIVER,
+        detectors.detect_cuda_malloc_async,
+    ),
+    "expandable_segments": Capability(
+        ValueKind.BOOL,
+        "whether torch's allocator can use expandable segments (the device has virtual memory management)",
+        _PROBE,
+        _NO_DRIVER,
+        detectors.detect_expandable_segments,
+    ),
+    "nvml": Capability(ValueKind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, detectors.detect_nvml),
+    "driver": Capability(ValueKind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, detectors.detect_driver),
+    "cuda_driver": Capability(
+        ValueKind.VERSION, "the newest CUDA that the driver supports", "NVML", _NO_CONTEXT, detectors.detect_cuda_driver
+    ),
+    "cuda": Capability(
+        ValueKind.VERSION,
+        "the CUDA runtime that torch is built for",
+        "torch/version.py, read as text",
+        _NO_IMPORT,
+        detectors.detect_cuda,
+    ),
+    "rocm": Capability(
+        ValueKind.VERSION,
+        "the HIP that torch is built for",
+        "torch/version.py, read as text",
+        _NO_IMPORT,
+        detectors.detect_rocm,
+    ),
+    "cudnn": Capability(
+        ValueKind.VERSION,
+        "the cuDNN installed for torch",
+        _LIBRARY.format(name="nvidia-cudnn-cu<major>"),
+        _NO_LOADING,
+        detectors.detect_cudnn,
+    ),
+    "cublas": Capability(
+        ValueKind.VERSION,
+        "the cuBLAS installed for torch",
+        _LIBRARY.format(name="nvidia-cublas-cu<major> or nvidia-cublas"),
+        _NO_LOADING,
+        detectors.detect_cublas,
+    ),
+    "nccl": Capability(
+        ValueKind.VERSION,
+        "the NCCL installed for torch",
+        _LIBRARY.format(name="nvidia-nccl-cu<major>"),
+        _NO_LOADING,
+        detectors.detect_nccl,
+    ),
+    "torch": Capability(
+        ValueKind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, detectors.detect_torch
+    ),
+    "torchvision": Capability(
+        ValueKind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, detectors.detect_torchvision
+    ),
+    "triton": Capability(
+        ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, detectors.detect_triton
+    ),
+    "cuda_toolkit": Capability(
+        ValueKind.BOOL,
+        "whether torch finds a CUDA toolkit, which compiling a kernel from its text needs",
+        "$CUDA_HOME, $CUDA_PATH, nvcc in $PATH, /usr/local/cuda",
+        _NO_IMPORT,
+        detectors.detect_cuda_toolkit,
+    ),
+    "cpp_compiler": Capability(
+        ValueKind.VERSION,
+        "the C++ compiler that torch would run",
+        "--version of $CXX, or of c++, g++ or clang++ in $PATH",
+        "compiling anything",
+        detectors.detect_cpp_compiler,
+    ),
+    "cpp_extensions": Capability(
+        ValueKind.BOOL,
+        "whether torch can build extensions in C++",
+        "the C++ compiler, ninja in $PATH, and Python.h",
+        "compiling anything",
+        detectors.detect_cpp_extensions,
+    ),
+    "cpu_bf16": Capability(
+        ValueKind.BOOL,
+        "whether torch can multiply and convolve BF16 on the host's processor without a crash; results are not checked",
+        "the probe does both, in a separate process with a time limit",
+        "an illegal instruction in this process",
+        detectors.detect_cpu_bf16,
+    ),
+    "python": Capability(
+        ValueKind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, detectors.detect_python
+    ),
+    "numpy": Capability(ValueKind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, detectors.detect_numpy),
+    "platform": Capability(
+        ValueKind.TEXT,
+        "operating system and processor, such as linux-x86_64",
+        "sys.platform and uname",
+        _NOTHING_RUN,
+        detectors.detect_platform,
+    ),
+}
+
+
+# The capabilities of one device of this machine
 
 __all__ = [
     "VOCABULARY",

@@ -95,3 +95,22 @@ class Inventory:
     def usable(self) -> tuple[Device, ...]:
         """The devices for cases: the usable GPUs or software devices, or the CPU if there are none."""
         return self.accelerators or (CPU,)
+
+
+# The result of detecting one capability
+
+Version = tuple[int, ...]
+Value = str | bool | int | Version
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """A value, or None for absent. `detail` says why the value is absent or False, or gives further information."""
+
+    value: Value | None
+    detail: str = ""
+
+    @property
+    def present(self) -> bool:
+        """Whether the value is neither absent nor False."""
+        return self.value is not None and self.value is not False

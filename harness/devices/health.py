@@ -15,19 +15,17 @@ import operator
 import os
 import random
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.core import linux
+from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.errors import HarnessError
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_exit_code, single_line
@@ -46,8 +44,6 @@ _LARGEST = 8  # largest element; 512 * 8 * 8 is far below 2**24, and float32 hol
 _ELEMENTS = bytes((byte % (2 * _LARGEST + 1) - _LARGEST) % 256 for byte in range(256))
 _SAMPLES = 4096
 _WORD = 1 << 64
-_PAUSE = 0.02  # seconds between two polls of a process; the import of torch alone takes a hundred times as long
-_ANSWER_KEPT, _ERRORS_KEPT = 1 << 16, 1 << 13  # bytes read of a child's output
 
 
 class HealthError(HarnessError):
@@ -79,45 +75,25 @@ def check_device(
     limit = timeout + sum(grace for _, grace in LADDER)
     command = [sys.executable, "-m", "harness.devices.health"]
     command += ["--kind", device.kind, "--seed", str(seed), "--limit", str(limit)]
-    began = time.monotonic()
-    with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
-        try:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=answers,  # files, because a pipe can fill up, and another process can hold it open
-                stderr=errors,
-                env=variables,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return DeviceHealth(False, f"the examination process does not start: {error.strerror}", 0.0)
-        in_time = _ended(child, timeout)
-        status = _end(child, LADDER)
-        seconds = time.monotonic() - began
-        lines = _tail(answers, _ANSWER_KEPT).splitlines()
-        return judge_examination(in_time, status, lines, _tail(errors, _ERRORS_KEPT), seconds)
+    try:
+        return judge_examination(run_disposable(command, timeout, environ=variables, ladder=LADDER))
+    except OSError as error:
+        return DeviceHealth(False, f"the examination process does not start: {error.strerror}", 0.0)
 
 
-def judge_examination(
-    in_time: bool, status: int | None, lines: Sequence[bytes], errors: bytes, seconds: float
-) -> DeviceHealth:
-    """Judge the health of a device from the end of the child process and its output.
-
-    `status` is that of ``os.waitstatus_to_exitcode``, None if the child could not be killed. `lines` are the lines of
-    its standard output; `errors` is the tail of its standard error.
-    """
+def judge_examination(run: DisposableRun) -> DeviceHealth:
+    """Judge the health of a device from the end of the child process and its output."""
     step, answer = "process start", None
-    for message in _messages(lines):
+    for message in _messages(run.output.splitlines()):
         step = str(message.get("step", step))
         if "healthy" in message:
             answer, step = message, "process exit"
     where = f"during {single_line(step)}"
-    last = next((line for line in reversed(errors.decode(errors="backslashreplace").splitlines()) if line.strip()), "")
-    output = f"; last output: {single_line(last)}" if last else ""
+    status, seconds = run.status, run.seconds
+    output = f"; last output: {single_line(run.last_error)}" if run.last_error else ""
     if status is None:
         return DeviceHealth(False, f"hangs {where} and could not be killed{output}", seconds)
-    if not in_time:
+    if not run.in_time:
         return DeviceHealth(False, f"hangs {where}: did not end within {seconds:.0f} s{output}", seconds)
     if answer is None:
         return DeviceHealth(False, f"ended with {format_exit_code(status)} {where}, without a result{output}", seconds)
@@ -276,35 +252,6 @@ def _times(matrix: array[int], vector: Sequence[int]) -> list[int]:
     """Return the product of a matrix, row by row, and a vector."""
     edge = len(vector)
     return [sum(map(operator.mul, matrix[first : first + edge], vector)) for first in range(0, len(matrix), edge)]
-
-
-def _ended(child: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
-    """Return whether the child ends within `seconds`."""
-    return linux.has_ended_before(child.pid, time.monotonic() + seconds, _PAUSE)
-
-
-def _end(child: subprocess.Popen[bytes], ladder: Sequence[tuple[int, float]]) -> int | None:
-    """Kill the child's group by the ladder, and then the rest of the group. Return the child's status, or None."""
-    for number, grace in ladder:
-        if _ended(child):
-            break
-        _signal_group(child, number)
-        _ended(child, grace)
-    if not _ended(child):
-        child.returncode = 0  # the child cannot be killed; without this, subprocess warns about a running process
-        return None
-    _signal_group(child, signal.SIGKILL)
-    return child.wait()
-
-
-def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # if SIGCHLD is ignored, the kernel has reaped the child
-        os.killpg(child.pid, number)
-
-
-def _tail(file: IO[bytes], limit: int) -> bytes:
-    size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), limit, max(0, size - limit))
 
 
 def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:

@@ -53,7 +53,7 @@ def gpu_inventory(environ: Mapping[str, str]) -> Inventory:
     inventory = discover_devices(environ)
     if not inventory.gpus:
         raise DeviceError(
-            f"--device=cuda: there is no usable GPU ({_why_none(inventory)}); leave --device out to use the CPU"
+            f"--device=cuda: there is no usable GPU ({why_no_gpu(inventory)}); repair it, or use --device=cpu"
         )
     return inventory
 
@@ -63,7 +63,8 @@ def cpu_inventory(environ: Mapping[str, str]) -> Inventory:
     return discover_devices({**environ, cuda.MASK: ""})
 
 
-def _why_none(inventory: Inventory) -> str:
+def why_no_gpu(inventory: Inventory) -> str:
+    """Return why an inventory has no usable GPU."""
     sick = [f"{device.uuid}: {device.fault}" for device in inventory.devices if device.fault is not None]
     hidden = [f"{len(inventory.hidden)} hidden by {cuda.MASK}"] if inventory.hidden else []
     return "; ".join([*([inventory.nvml_error] if inventory.nvml_error else []), *sick, *hidden]) or "nvml finds none"

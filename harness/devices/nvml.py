@@ -15,8 +15,7 @@ import pynvml
 
 from harness.core.text import single_line
 from harness.devices.call_thread import StuckError, call_nvml
-from harness.devices.detected import Detected
-from harness.devices.device import Device
+from harness.devices.device import Detected, Device
 
 # From nvml.h: pynvml makes a tuple of the first and spells the states in more than one way.
 _P2P_WAYS = {"read": 0, "write": 1}

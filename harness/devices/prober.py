@@ -6,22 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from harness.backends.cuda import MASK
-from harness.core import linux
+from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import software
-from harness.devices.detected import Detected
-from harness.devices.device import Device
+from harness.devices.device import Detected, Device
 from harness.devices.probe import Question
 from harness.devices.visibility import mask_for
 
@@ -31,12 +26,9 @@ _PROGRAM = (sys.executable, "-m", "harness.devices.probe")
 #: Without persistence mode the driver takes several seconds to initialise a GPU, one after another for up to eight.
 #: An import of torch may come from a network file system.
 _LIMITS = {Question.DRIVER: 60.0, Question.LIBRARIES: 180.0, Question.PROCESSOR: 180.0}
-_KILL_LIMIT = 5.0  # seconds that a killed process has to end; a process that waits inside the driver does not end
-_POLL_EVERY = 0.005  # seconds
+_KILL_LIMIT = 5.0  # seconds: a bit more than `disposable.KILL` needs
 _MOST_BYTES = 65536
 _FORMAT = 1
-
-_abandoned: list[subprocess.Popen[bytes]] = []  # subprocess warns if the object of a running process is deleted
 
 
 class Prober:
@@ -137,29 +129,20 @@ class Prober:
         except ValueError as error:
             return _none(question, str(error))
         command = (*self._program, question.value, str(os.getpid()))
-        return parse_probe_run(question, _run_probe(command, environ, self._limit_of(question)))
+        limit = self._limit_of(question)
+        try:
+            return parse_probe_run(question, run_disposable(command, limit, environ=environ), limit)
+        except OSError as error:
+            return _none(question, f"the probe does not start ({error.strerror})")
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeRun:
-    """How a probe ended: its `status` as of ``os.waitstatus_to_exitcode``, the head of stdout and the tail of stderr.
-
-    `failure` says why it has no status: it was not started, or it was killed.
-    """
-
-    status: int | None = None
-    output: bytes = b""
-    errors: bytes = b""
-    failure: str = ""
-
-
-def parse_probe_run(question: Question, run: ProbeRun) -> Answers:
+def parse_probe_run(question: Question, run: DisposableRun, limit: float) -> Answers:
     """Return the finding for each capability of `question`, from how the probe ended and what it wrote."""
-    if run.failure:
-        return _none(question, run.failure)
+    if not run.in_time:
+        alive = " and could not be killed" if run.status is None else ""
+        return _none(question, f"the probe did not end within {limit:g} s{alive}")
     if run.status != 0:
-        lines = run.errors.decode(errors="replace").strip().splitlines()
-        last = f": {single_line(lines[-1], 300)}" if lines else ""
+        last = f": {single_line(run.last_error, 300)}" if run.last_error else ""
         return _none(question, f"the probe ended with {format_exit_code(run.status or 0)}{last}")
     try:
         answer = json.loads(run.output)
@@ -197,45 +180,6 @@ def _as_json(findings: Answers) -> dict[str, Any]:
 
 def _none(question: Question, reason: str) -> Answers:
     return {name: Detected(None, reason) for name in question.capabilities}
-
-
-def _run_probe(command: Sequence[str], environ: Mapping[str, str], limit: float) -> ProbeRun:
-    """Run `command` as the leader of a new process group, and kill the whole group at the end."""
-    # Files, since a stray grandchild can hold a pipe open forever.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env=environ,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return ProbeRun(failure=f"the probe does not start ({error.strerror})")
-        ended = linux.has_ended_before(process.pid, time.monotonic() + limit, _POLL_EVERY)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            # The leader is not reaped yet, so the number of the group is not reused.
-            os.killpg(process.pid, signal.SIGKILL)
-        try:
-            status = process.wait(_KILL_LIMIT)
-        except subprocess.TimeoutExpired:
-            _abandoned.append(process)
-            return ProbeRun(failure=f"the probe did not end within {limit:g} s and could not be killed")
-        if not ended:
-            return ProbeRun(failure=f"the probe did not end within {limit:g} s")
-        return ProbeRun(status, _head(output), _tail(errors))
-
-
-def _head(file: BinaryIO) -> bytes:
-    file.seek(0)
-    return file.read(_MOST_BYTES)
-
-
-def _tail(file: BinaryIO) -> bytes:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
-    return file.read(_MOST_BYTES)
 
 
 def _name_of(key: Mapping[str, Any]) -> str:

@@ -10,14 +10,14 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.devices import shared_library
-from harness.devices.detected import Detected, Version
+from harness.devices.device import Detected, Version
 
 _CUDA_HOME = Path("/usr/local/cuda")
 _PROBE_TIMEOUT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
@@ -110,7 +110,7 @@ def cuda_accelerator_graphs() -> Detected:
     folder = torch_folder()
     library = Path() if folder is None else folder / "lib" / "libtorch_cuda.so"
     try:
-        registers = shared_library.has_symbol_with(library, b"GraphImplRegistry")
+        registers = has_symbol_with(library, b"GraphImplRegistry")
     except (OSError, ValueError) as error:
         return Detected(None, f"{library} cannot be read ({error})")
     return Detected(registers, "" if registers else "torch has no torch.accelerator.Graph for cuda")
@@ -273,3 +273,34 @@ def parse_constants(source: bytes) -> dict[str, str | None]:
             ):
                 constants[name] = value
     return constants
+
+
+# The symbols of a shared library, read from its file: nothing is loaded
+
+_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_DYNAMIC_SYMBOLS = 11  # SHT_DYNSYM of elf.h
+_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+
+
+def has_symbol_with(library: Path, part: bytes) -> bool:
+    """Return whether a dynamic symbol, defined or undefined, has `part` in its name.
+
+    Raise OSError, and ValueError if the file is no library of this kind.
+    """
+    with library.open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or not header.startswith(_MAGIC):
+            raise ValueError("not a 64-bit ELF file")
+        (start,) = struct.unpack_from("<Q", header, 0x28)
+        size, count = struct.unpack_from("<HH", header, 0x3A)
+        file.seek(start)
+        table = file.read(size * count)
+        if size < _SECTION.size or len(table) < size * count:
+            raise ValueError("it has no table of sections")
+        sections = [_SECTION.unpack_from(table, number * size) for number in range(count)]
+        for section in sections:
+            if section[1] == _DYNAMIC_SYMBOLS and section[6] < count:
+                _, _, _, _, offset, length, *_ = sections[section[6]]  # the section with the names of these symbols
+                file.seek(offset)
+                return part in file.read(length)
+    raise ValueError("it has no dynamic symbols")

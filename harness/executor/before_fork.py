@@ -110,7 +110,8 @@ def variables_with_pid(modules: Iterable[object]) -> list[tuple[object, str]]:
     for module in modules:
         if not isinstance(module, types.ModuleType):
             continue
-        owners = [module, *(value for value in vars(module).values() if isinstance(value, type))]
+        # By its real type: `isinstance` also asks a value for its class, and torch's deprecated names warn then.
+        owners = [module, *(value for value in vars(module).values() if issubclass(type(value), type))]
         for owner in owners:
             if owner is module or getattr(owner, "__module__", None) == module.__name__:
                 found += [(owner, name) for name, value in vars(owner).items() if type(value) is ZygotePid]

@@ -29,7 +29,7 @@ from typing import Any
 
 from harness.backends.table import names
 from harness.devices.capabilities import VOCABULARY, ValueKind
-from harness.devices.detected import Detected, Value
+from harness.devices.device import Detected, Value
 
 DEVICES = "devices"
 RANKS = "ranks"

@@ -97,7 +97,10 @@ def find_config(name: str, folder: Path, noun: str, base: Path, suffix: str = ".
     if os.path.isfile(path):
         return path
     if not folder.is_dir():
-        raise ConfigError(f"there is no {noun} {name!r}: the folder {shown_path(folder)} does not exist")
+        raise ConfigError(
+            f"there is no {noun} {name!r}: the folder {shown_path(folder)} does not exist; go to the folder of the "
+            "project, or give the path of a file"
+        )
     names = sorted(file.name.removesuffix(suffix) for file in folder.glob(f"*{suffix}"))
     raise ConfigError(
         f"there is no {noun} {name!r} in {shown_path(folder)}{'; ' if names else ''}{name_advice(name, names)}"

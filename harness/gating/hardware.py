@@ -15,8 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from harness.core import figures
 from harness.core.models import StrictModel
-from harness.devices.capabilities import Capabilities
-from harness.devices.vocabulary import VOCABULARY
+from harness.devices.capabilities import VOCABULARY, Capabilities
 from harness.gating import configfile, requirements, types
 from harness.gating.configfile import Conditions, Loaded
 from harness.gating.implication import implication

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.devices.capabilities import VOCABULARY, ValueKind
-from harness.devices.detected import Detected, Value
+from harness.devices.device import Detected, Value
 from harness.gating import clauses as language
 from harness.gating.clauses import Clause
 from harness.gating.requirements import AnyOf, Condition, Not, Requirement

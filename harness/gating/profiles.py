@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.backends.table import parse_device
 from harness.core.models import StrictModel
-from harness.devices.vocabulary import VOCABULARY
+from harness.devices.capabilities import VOCABULARY
 from harness.gating import configfile
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
 

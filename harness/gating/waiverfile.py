@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from harness.core.models import StrictModel
 from harness.core.outcome import Outcome
@@ -113,9 +113,20 @@ class _Entry(StrictModel):
     when: Annotated[Conditions, AfterValidator(_narrowing)] = Field(default={})
     expect: Annotated[str | tuple[str, ...], AfterValidator(_expectable)]
     reason: _NotEmpty
-    link: str | None = None
     owner: _NotEmpty
+    link: str | None = None
     expires: date
+
+    @field_validator("link")
+    @classmethod
+    def _with_owner(cls, link: str | None, info: ValidationInfo) -> str | None:
+        """Name an empty link together with an empty owner, so that both of a proposed waiver are asked for at once.
+
+        A missing link alone is left to the run, which has a finding for it, and to lint.
+        """
+        if "owner" not in info.data and not (link or "").strip():
+            raise ValueError("it is empty: give the URL of the issue that it waits for")
+        return link
 
 
 class _File(StrictModel):

@@ -138,7 +138,11 @@ def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def git_state(folder: Path) -> dict[str, Any]:
     """Return the `commit` checked out in `folder` and whether tracked files are `dirty`. If unknown: None and a
     `reason`.
+
+    For the suites of a wheel, this is the commit that the wheel was built from.
     """
+    if (built := _wheel_state(folder)) is not None:
+        return built
     try:
         commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}")
         changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -151,19 +155,19 @@ def git_state(folder: Path) -> dict[str, Any]:
         reason = f"git ended with status {error.returncode}: {words}"
     else:
         return {"commit": commit, "dirty": bool(changes), "reason": None}
-    return _kit_state(folder) or {"commit": None, "dirty": None, "reason": reason}
+    return {"commit": None, "dirty": None, "reason": reason}
 
 
-def _kit_state(folder: Path) -> dict[str, Any] | None:
-    """Return the commit that the kit in `folder` was made from, without git; None if the folder is not a kit."""
+def _wheel_state(folder: Path) -> dict[str, Any] | None:
+    """Return the commit that the wheel with this folder was built from; None if it has none (see setup.py)."""
     try:
-        kit = json.loads((folder / "kit.json").read_bytes())
-        commit, dirty = kit["commit"], kit["dirty"]
+        built = json.loads((folder / "commit.json").read_bytes())
+        commit, dirty = built["commit"], built["dirty"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not (isinstance(commit, str) and isinstance(dirty, bool)):
         return None
-    return {"commit": escape_invalid_xml(commit), "dirty": dirty, "reason": "from kit.json"}
+    return {"commit": escape_invalid_xml(commit), "dirty": dirty, "reason": "from commit.json"}
 
 
 def _git(folder: Path, *arguments: str) -> str:

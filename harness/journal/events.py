@@ -125,6 +125,8 @@ class Collected(_Line):
     """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
     unread: tuple[Name, ...] = ()
     """How ids begin that were not collected, since the profile or ``--only`` selects none of them: ``suites/amp/``."""
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """The reasons of the files that skipped themselves as a whole, by the beginning of the ids of their cases."""
     pid: int | None = None
     """Process id of the worker."""
     part: int = Field(default=1, ge=1)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 KINDS = {
     "batch_leak": "several cases leak together; no single one grows enough to be reported",
     "broken_promise": "the machine lacks what its hardware file promises",
+    "collection_error": "a file or folder could not be collected, or a file skipped itself where that is not allowed",
     "collection_missing": "the journal has no ids for a list that a worker collected",
     "collection_wrong": "a list of cases does not match its own count and hash",
     "collections_differ": "processes of the run collected different cases",

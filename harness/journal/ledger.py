@@ -499,7 +499,9 @@ class RunTally:
             if result.missed:
                 yield self._finding("must_pass", result.text, result.missed)
         run = self.runs[-1] if self.runs else None
-        if run is not None and not run.shard and self._ran < run.minimum_cases:
+        # A run that ended early is red for that, and names its cause.
+        early = self._counts[Outcome.NOT_RUN] > 0
+        if run is not None and not run.shard and not early and self._ran < run.minimum_cases:
             least = run.minimum_cases
             message = f"{format_count(self._ran, 'case')} ran, but profile {run.profile} requires at least {least}"
             yield self._finding("too_few_cases", message)

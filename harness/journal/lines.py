@@ -48,6 +48,7 @@ def collected(
     ids: Sequence[str],
     deselected: Sequence[str],
     unread: Sequence[str] = (),
+    skipped: Mapping[str, str] | None = None,
     pid: int | None = None,
     selection: str | None = None,
     selected: Sequence[str] | None = None,
@@ -56,7 +57,11 @@ def collected(
     line = {"event": "collected", "worker": worker, "count": count, "hash": digest, "part": part}
     line |= {"ids": list(ids), "deselected": list(deselected)}
     return line | _given(
-        unread=list(unread) or None, pid=pid, selection=selection, selected=None if selected is None else list(selected)
+        unread=list(unread) or None,
+        skipped=skipped or None,
+        pid=pid,
+        selection=selection,
+        selected=None if selected is None else list(selected),
     )
 
 

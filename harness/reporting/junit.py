@@ -18,6 +18,7 @@ from junitparser import xunit2
 from harness.backends.table import labels
 from harness.core.atomic import open_atomically
 from harness.core.errors import convert_to_write_error
+from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, format_count, truncate_middle
 from harness.devices.capabilities import format_bytes
 from harness.journal import environment
@@ -26,7 +27,7 @@ from harness.journal.events import RunStarted
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
 from harness.journal.stored_run import StoredRun
-from harness.reporting.junit_case import LIMITS, CaseWriter, finding_case, tag_of, xml
+from harness.reporting.junit_case import LIMITS, CaseWriter, finding_case, run_case, tag_of, xml
 from harness.reporting.junit_flavour import named
 from harness.reporting.junit_names import Names
 from harness.reporting.text_limits import MOST_TEXT
@@ -193,7 +194,7 @@ class JunitDocument:
         writer = CaseWriter(self._flavour, self._names, self.text_limit, costs, imported)
         size = waiting = 0
         for verdict, levels in self._results.cases():
-            tag = tag_of(verdict.outcome, fail_on_flaky=fail_on_flaky)
+            tag = tag_of(verdict.outcome, self._flavour, fail_on_flaky=fail_on_flaky)
             # Four decimals: below 0.0001 Python writes an exponent, which some readers reject.
             seconds = round(verdict.duration, 4)
             data = writer.case(verdict, levels, tag, seconds)
@@ -225,8 +226,12 @@ class JunitDocument:
 
     def _frame(self, summary: Summary) -> Iterator[tuple[bytes, Place | None]]:
         """Return all bytes of the document except the cases. The cases of a place come after its bytes."""
+        own = [finding_case(finding, at) for at, finding in enumerate(summary.findings, start=1)]
+        red = sum(totals.failures + totals.errors for totals in self._suites.values())
+        if not own and not red and (text := why_red(summary)):
+            own.append(run_case(text))
         findings = _Suite()
-        for _ in summary.findings:
+        for _ in own:
             findings.add("error", 0.0)
         every = [*self._suites.values(), findings]
         root = xunit2.JUnitXml("conformance")
@@ -245,13 +250,12 @@ class JunitDocument:
             suite_begin, suite_end = self._around(name, number - 1, suite, summary, facts, place.host)
             yield suite_begin, place
             yield suite_end, None
-        if summary.findings:
+        if own:
             run = self._results.runs[-1] if self._results.runs else None
             suite_begin, suite_end = self._around(
                 "harness", number, findings, summary, {}, "" if run is None else run.host
             )
-            cases = b"".join(finding_case(finding, at) for at, finding in enumerate(summary.findings, start=1))
-            yield suite_begin + cases + suite_end, None
+            yield suite_begin + b"".join(own) + suite_end, None
         yield end, None
 
     def _around(
@@ -294,6 +298,23 @@ class JunitDocument:
         """Write the document to `file`."""
         for chunk in self.chunks():
             file.write(chunk)
+
+
+def why_red(summary: Summary) -> str:
+    """Return why a run is red, for a report in which no case and no finding is; empty for a green run.
+
+    Readers judge a run by its cases, so without this text they would take an interrupted run for a green one.
+    """
+    status = summary.run_exit_status()
+    if number := summary.counts.get(Outcome.NOT_RUN):
+        total = format_count(sum(summary.counts.values()), "case")
+        return f"{number} of {total} did not run before the run ended"
+    if summary.end is None:
+        return "the run was cut off: its journal has no end"
+    if status == EXIT_NOTHING_RAN:
+        return "" if summary.run is not None and summary.run.shard else "no case ran"  # a shard may be empty
+    ended = "was interrupted" if status == EXIT_INTERRUPTED else f"ended with exit status {status}"
+    return "" if status == EXIT_OK else f"the run {ended}"
 
 
 def _run_facts(run: RunStarted, summary: Summary) -> dict[str, str]:

@@ -26,7 +26,7 @@ LIMITS = (*(MOST_TEXT >> step for step in range(16)), 0)
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
 _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LOST})
-_SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED, Outcome.NOT_RUN})
+_SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED})
 
 
 #: The elements of results, by tag.
@@ -39,8 +39,10 @@ _TAGS = {
 }
 
 
-def tag_of(outcome: Outcome, *, fail_on_flaky: bool) -> str:
+def tag_of(outcome: Outcome, flavour: Flavour, *, fail_on_flaky: bool) -> str:
     """Return the tag of a case with this outcome; empty for a case that readers must count as passed."""
+    if outcome is Outcome.NOT_RUN:
+        return flavour.not_run
     return "failure" if fail_on_flaky and outcome is Outcome.FLAKY else _TAGS.get(outcome, "")
 
 
@@ -159,9 +161,19 @@ class CaseWriter:
 
 def finding_case(finding: Finding, number: int) -> bytes:
     """Return a finding as a separate case."""
-    case = _Case(escape_invalid_xml(f"finding {number}: {single_line(finding.kind)}"), "harness.findings", 0.0)
-    error = Error(escape_invalid_xml(single_line(finding.message) or finding.kind), "finding")
-    case.append(_with_text(error, escape_invalid_xml(truncate_middle(finding_text(finding), MOST_TEXT))))
+    name, message = f"finding {number}: {single_line(finding.kind)}", single_line(finding.message) or finding.kind
+    return _harness_case(name, "findings", message, "finding", finding_text(finding))
+
+
+def run_case(text: str) -> bytes:
+    """Return why a run is red although no case and no finding is, as a separate case."""
+    return _harness_case("the run", "run", text, "run", text)
+
+
+def _harness_case(name: str, subject: str, message: str, kind: str, text: str) -> bytes:
+    case = _Case(escape_invalid_xml(name), f"harness.{subject}", 0.0)
+    error = Error(escape_invalid_xml(message), kind)
+    case.append(_with_text(error, escape_invalid_xml(truncate_middle(text, MOST_TEXT))))
     return xml(case) + b"\n"
 
 

@@ -24,16 +24,16 @@ PLOTTED = 10
 RED_WORDS = ("FINDING ", *(f"{outcome.upper()} " for outcome in Outcome if outcome.is_red))
 
 
-def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str]:
+def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool, after_pytest: bool = False) -> list[str]:
     """Return the summary lines: outcomes, red cases and how to reproduce them, growing cases, the cost of isolation.
 
-    `blocks`: see `harness.reporting.plot.plot`.
+    `blocks`: see `harness.reporting.plot.plot`. `after_pytest`: pytest's last line follows.
     """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
     findings = f"; {format_count(len(ledger.findings), 'finding')}" if ledger.findings else ""
     lines = [
         f"{format_count(len(ledger.verdicts), 'case')}: {counts or 'none'}{findings}",
-        *_other_words(ledger.counts),
+        *(_other_words(ledger.counts) if after_pytest else ()),
     ]
     shown = [v for v in ledger.verdicts if v.outcome.is_red or v.outcome is Outcome.FLAKY]
     not_run = [verdict for verdict in shown if verdict.outcome is Outcome.NOT_RUN]
@@ -49,7 +49,10 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
         lines.append(
             f"NOT_RUN {format_count(len(not_run), 'case')}, the first {not_run[0].case} - {not_run[0].message}"
         )
-        lines.append(f"    to run the rest, repeat the command with --resume {shlex.quote(str(run_dir))}")
+        if any(finding.kind == "collection_error" for finding in ledger.findings):
+            lines.append("    to run them, mend what could not be collected, and start a new run")
+        else:
+            lines.append(f"    to run the rest, repeat the command with --resume {shlex.quote(str(run_dir))}")
     for finding in ledger.findings[:SHOWN]:
         lines.append(f"FINDING {finding.kind}: {single_line(finding.message)}")
         lines += [f"    {finding.reproduce}"] if finding.reproduce else []
@@ -72,6 +75,7 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool) -> list[str
     lines += [result.text for result in ledger.lists]
     lines += _shard(ledger)
     lines += [f"RESUMED BY FORCE {change}" for change in ledger.forced]
+    lines += _injected(ledger)
     cost = ledger.cost
     lines.append(
         f"isolation: {format_count(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
@@ -102,6 +106,26 @@ def _shard(ledger: Ledger) -> list[str]:
         return []
     later = "must-pass lists and the least number of cases are checked in the merged run"
     return [f"shard {ledger.run.shard}: {later}; when all shards have run: harness report merge DIR... -o OUT"]
+
+
+def _injected(ledger: Ledger) -> list[str]:
+    """Return how often each injected fault occurred. A fault that never did proves nothing about the cases."""
+    injected = str(ledger.run.settings.get("inject") or "") if ledger.run is not None else ""
+    times: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
+    for verdict in ledger.verdicts:
+        struck = Counter[str]()
+        for finish in verdict.finishes:
+            struck.update(finish.struck)
+        times.update(struck)
+        cases.update(struck.keys())
+    names = dict.fromkeys(injection.strip().partition(":")[0] for injection in injected.split(";") if injection.strip())
+    return [
+        f"INJECTED {name} occurred {format_count(times[name], 'time')} in {format_count(cases[name], 'case')}"
+        if times[name]
+        else f"INJECTED {name} never occurred, so no case could notice it"
+        for name in names
+    ]
 
 
 def _kept(ledger: Ledger) -> list[str]:

@@ -24,9 +24,8 @@ from filelock import FileLock
 
 from harness.core import clock, linux
 from harness.core.errors import HarnessError, NoDeviceError, convert_to_write_error
-from harness.scheduling.claims import Claim, Lease
-from harness.scheduling.lease_board import BoardEntry, LeaseBoard, Process
-from harness.scheduling.named_pipe import create_pipe, write_to_pipe
+from harness.scheduling.leases import BoardEntry, Claim, Lease, LeaseBoard, Process
+from harness.scheduling.stop_request import create_pipe, write_to_pipe
 
 #: The environment variable with the folder of the board. All runs that share devices must use the same one.
 VARIABLE = "HARNESS_LEASE_DIR"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from harness.scheduling.handed_out import HandedOutList
+from harness.scheduling.workers import HandedOutList
 
 
 @dataclass(frozen=True, slots=True)

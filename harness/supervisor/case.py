@@ -13,7 +13,7 @@ from harness.core.outcome import Outcome, Ruling
 from harness.core.text import single_line, truncate_middle
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
-from harness.scheduling.claims import ALONE
+from harness.scheduling.leases import ALONE
 from harness.supervisor import doctest_reason
 
 #: Characters kept of the tracebacks of a case.
@@ -32,7 +32,7 @@ class Case:
 
     `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict before that.
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
-    `share` and `memory`: its needs on each of its `devices`, see `harness.scheduling.claims.Claim`. `own_process`: no
+    `share` and `memory`: its needs on each of its `devices`, see `harness.scheduling.leases.Claim`. `own_process`: no
     other case may use its process before or after it.
     """
 

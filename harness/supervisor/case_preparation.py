@@ -23,7 +23,7 @@ from harness.gating.policy import Policy
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
 from harness.marks import all_marks, marks_of, nearest_mark
-from harness.scheduling import claims
+from harness.scheduling import leases
 from harness.scheduling.resumption import Resumption
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
@@ -82,10 +82,7 @@ class CasePreparation:
             devices=requirements.devices_wanted(wanted, per_rank=device.backend.accelerator),
             unmet=lacking or unmet,
             objection=rules.rule_on_gate(self._policy, wanted, offered) if unmet and not lacking else None,
-            waivers=(
-                *_own_waivers(item, case_id, _named(marks, "leaks")),
-                *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
-            ),
+            waivers=self._waivers(item, case_id, _named(marks, "leaks"), offered),
             share=self._share(device, memory, alone=alone),
             memory=memory,
             # Ranks are forks of the process, which must not have used a device.
@@ -93,6 +90,15 @@ class CasePreparation:
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )
+
+    def _waivers(
+        self, item: pytest.Item, case_id: str, leaks: Sequence[pytest.Mark], offered: Capabilities
+    ) -> tuple[Waiver, ...]:
+        found = (
+            *_own_waivers(item, case_id, leaks),
+            *waivers.applying_waivers(self._policy.waivers, case_id, offered, self._today),
+        )
+        return waivers.waivers_without_checks(found) if self._context.leak_check == "off" else found
 
     def _lacking_type(self, item: pytest.Item, marks: Iterable[pytest.Mark]) -> Unmet | None:
         """Return why the case is gated by a type that the hardware file says its device lacks; None otherwise."""
@@ -116,7 +122,7 @@ class CasePreparation:
             return count
         memory, alone = requirements.memory_wanted(wanted), nearest_mark(item, "serial") is not None
         share = self._share(self._pool.device, memory, alone=alone)
-        return 1 if self._slots > 1 and share == claims.ALONE else 0
+        return 1 if self._slots > 1 and share == leases.ALONE else 0
 
     def _share(self, device: Device, memory: int, *, alone: bool) -> Fraction:
         """Return the share of a device for a case that declares `memory`, or that has the mark ``serial``.
@@ -125,7 +131,7 @@ class CasePreparation:
         end an executor needlessly.
         """
         hardware = device.backend.hardware
-        return claims.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)
+        return leases.share_of(self._slots, memory if hardware else 0, device.memory, alone=alone and hardware)
 
     def _offered(self, device: Device) -> Capabilities:
         """Return the capabilities of a device."""

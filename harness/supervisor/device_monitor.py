@@ -12,7 +12,7 @@ from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health import DeviceHealth
-from harness.scheduling.claims import ALONE
+from harness.scheduling.leases import ALONE
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt

@@ -22,7 +22,7 @@ from harness.devices.health_events import HealthEvent, HealthReading, HealthWatc
 from harness.devices.visibility import combinable_devices
 from harness.journal import lines
 from harness.scheduling import leases
-from harness.scheduling.claims import Claim
+from harness.scheduling.leases import Claim
 from harness.supervisor.case import Case
 from harness.supervisor.executor_slot import Record
 

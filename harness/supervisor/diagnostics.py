@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +12,7 @@ from pathlib import Path
 from harness.backends.table import BACKENDS
 from harness.configuration.context import RunContext
 from harness.core import clock
+from harness.core.disposable import run_disposable
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.devices import kernel_log
@@ -26,7 +24,8 @@ from harness.supervisor.executor_handle import ExecutorHandle
 
 #: Seconds that a program may take.
 SMI_LIMIT, REPORT_LIMIT = 30.0, 300.0
-_KILL_LIMIT = 2.0
+#: A driver may hold a killed program: do not wait long for it.
+_LADDER = ((signal.SIGKILL, 2.0),)
 #: How many red cases of one worker get diagnostics: of those that broke their process, and of the others.
 MOST = 10
 #: The subfolder, in the folder of an executor's files.
@@ -169,9 +168,11 @@ class _Collected:
             return
         path = self.path(output)
         with path.open("wb") as file:
-            how = _run(command, limit, file.fileno())
-        if how:
-            self.missing.append(f"{name}: {command[0]} {how}")
+            run = run_disposable(command, limit, ladder=_LADDER, both_into=file)
+        if not run.in_time:
+            self.missing.append(f"{name}: {command[0]} did not end within {limit:g} s")
+        elif run.status:
+            self.missing.append(f"{name}: {command[0]} ended with {format_exit_code(run.status)}")
         if makes is not None and makes.is_file():
             path.unlink()
             self.files.append(makes.name)
@@ -183,26 +184,3 @@ class _Collected:
     def lines(self) -> list[str]:
         where = [f"diagnostics are in {self.folder}: {', '.join(self.files)}"] if self.files else []
         return [*where, *self.elsewhere, *(f"no diagnostics of {line}" for line in self.missing)]
-
-
-def _run(command: Sequence[str], limit: float, output: int) -> str:
-    """Run a program and all its child processes for at most `limit` seconds.
-
-    Returns what went wrong, or an empty text.
-    """
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
-    try:
-        status = process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return f"did not end within {limit:g} s"
-    finally:
-        _kill(process)
-    return f"ended with {format_exit_code(status)}" if status else ""
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the rest of a program. Do not wait longer for it, since a driver may hold it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_KILL_LIMIT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from harness.core import clock
+from harness.core.disposable import DisposableRun
 from harness.devices import health
 from harness.devices.health import DeviceHealth
 from harness.protocol.exit_status import WATCHDOG_SIGNAL
@@ -37,4 +38,5 @@ def examine(handle: ExecutorHandle, *, seed: int, limit: float) -> DeviceHealth:
     in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
     errors = handle.outputs.err
     stderr = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
-    return health.judge_examination(in_time, handle.exit_status, answers, stderr, clock.monotonic() - began)
+    seconds = clock.monotonic() - began
+    return health.judge_examination(DisposableRun(handle.exit_status, in_time, seconds, b"\n".join(answers), stderr))

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from harness.core import clock, temp_folder
 from harness.core.errors import WriteError, convert_to_write_error
 from harness.journal import lines
-from harness.scheduling.claims import Claim, Lease
 from harness.scheduling.device_leases import DeviceLeases
+from harness.scheduling.leases import Claim, Lease
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.activity import Activities

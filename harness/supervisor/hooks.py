@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from harness.collection import kept_results
+from harness.collection import collection_errors, kept_results
 from harness.collection.cases import CASE_ID, is_case, select_cases
 from harness.collection.narrowing import NarrowCollection
 from harness.core.outcome import EXIT_NOTHING_RAN
 from harness.protocol import worker_messages
-from harness.scheduling.reach import Reach
+from harness.scheduling.order import Reach
 from harness.scheduling.resumption import ResumeError
 from harness.supervisor import allure_results
 from harness.supervisor.worker import Worker
@@ -65,6 +65,8 @@ class WorkerHooks:
         self._seen: list[pytest.Item] = []
         self._ids: set[str] = set()
         self._selected: list[str] = []
+        #: The reasons of the files that skipped themselves.
+        self._skipped: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
@@ -104,6 +106,10 @@ class WorkerHooks:
             items.clear()
             raise
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self._skipped[f"{report.nodeid}::"] = collection_errors.skip_reason(report)
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         self._selected = select_cases(config, items, self._worker.selection)
@@ -115,8 +121,12 @@ class WorkerHooks:
         wanted = {*ids, *(self._selected if self._worker.context.shard else ())}
         seen = [item.stash[CASE_ID] for item in self._seen if is_case(item)]
         self._seen.clear()
-        if self._worker.check_stop():
-            return  # pytest also calls this hook after an aborted collection, with only some of the cases
+        if reason := self._worker.check_stop():
+            # pytest also calls this hook after an aborted collection, with only some of the cases. xdist must not get
+            # them: lists of different lengths would be an error of the collection.
+            if hasattr(session.config, "workerinput"):
+                pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
+            return
         self._worker.note_facts(kept)
         if self._worker.isolated and not session.testsfailed:
             described = session.config.pluginmanager.get_plugin("harness-described")
@@ -125,7 +135,7 @@ class WorkerHooks:
         self._ids.clear()
         try:
             deselected = [case for case in seen if case not in wanted]
-            self._worker.collected(ids, self._selected, deselected, self._narrowing.unread)
+            self._worker.collected(ids, self._selected, deselected, self._narrowing.unread, self._skipped)
         except ResumeError:
             return  # the controller reports the reason
 

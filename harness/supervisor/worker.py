@@ -39,10 +39,10 @@ from harness.protocol.wire import escape_surrogates
 from harness.scheduling import case_facts, device_leases, stop_request
 from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.device_leases import BoardError, DeviceLeases
-from harness.scheduling.handed_out import HandedOutList
+from harness.scheduling.order import Selection, read_ids
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
-from harness.scheduling.selection import Selection, read_ids
 from harness.scheduling.stop_request import StopListener, StoppedError
+from harness.scheduling.workers import HandedOutList
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
 from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
@@ -185,6 +185,11 @@ class Worker:
         """Set the environment of this process, for cases that run in it. Raises pytest.UsageError."""
         device = self._pool.device
         os.environ.update(masks_for([device]))
+        for name, value in device.backend.stated.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         if device.backend.injectable:
             os.environ[device.backend.faults_variable] = faults.join_injections(self.context.inject)
         if self.context.variables:
@@ -238,8 +243,17 @@ class Worker:
         with self._recording():
             self._record(lines.finding("collections_differ", f"{text}; {advice}", ()))
 
-    def collected(self, ids: list[str], selected: list[str], deselected: list[str], unread: list[str]) -> None:
+    def collected(
+        self,
+        ids: list[str],
+        selected: list[str],
+        deselected: list[str],
+        unread: list[str],
+        skipped: Mapping[str, str],
+    ) -> None:
         """Record the cases of this shard, the selected cases of all shards, the deselected ones and the unread files.
+
+        `skipped`: the reasons of files that skipped themselves.
 
         The ids are left out if another worker has recorded them. If a resumed run had other cases before, note that for
         the controller and raise ResumeError.
@@ -265,6 +279,7 @@ class Worker:
             ids=() if listed else ids,
             deselected=() if listed else deselected,
             unread=() if listed else unread,
+            skipped={} if listed else skipped,
             pid=os.getpid(),
             **shard,
         )
@@ -472,7 +487,7 @@ class Worker:
         visible: dict[str, str | None] = {**masks_for(devices)}
         # Use the values of this process: a conftest may have changed them in the zygote after the devices were counted.
         visible |= {name: os.environ.get(name) for name in devices[0].backend.variables}
-        visible |= self.context.variables
+        visible |= self.context.variables | devices[0].backend.stated
         if devices[0].backend.injectable:
             visible[devices[0].backend.faults_variable] = faults.join_injections(self.context.inject) or None
         visible |= compiler_caches.variables(Path(self.context.run_dir), os.environ)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.backends.backend import Backend
+from harness.core.disposable import run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices.backend_probes import MISSING, WORKS, WRONG
 
@@ -69,6 +69,26 @@ MEANINGS: Mapping[str, Meaning] = {
         "each case has the same random numbers in each run",
         "random numbers of the device differ between runs",
         "`manual_seed_all` in the device's module, or Backend(seed=…)",
+    ),
+    "pinned": Meaning(
+        "the cases of pinned memory run",
+        "the cases of pinned memory are red",
+        "a host allocator: `getPinnedMemoryAllocator` of the device's hooks",
+    ),
+    "conjugate": Meaning(
+        "conjugated tensors are copied",
+        "a case that copies a conjugated tensor is red, or ends its process",
+        "a fallthrough of `_copy_from` for the keys Conjugate and Negative, and both marks in `_copy_from`",
+    ),
+    "autocast": Meaning(
+        "the cases of autocast run",
+        "the cases of `amp` are red",
+        "`get_amp_supported_dtype` in the device's module, and operators for the key AutocastPrivateUse1",
+    ),
+    "convolution": Meaning(
+        "the cases of convolutions run",
+        "the cases of convolutions are red",
+        "`convolution_overrideable` and its backward",
     ),
     "crash": Meaning(
         "the case after a crash runs on a good device",
@@ -157,23 +177,5 @@ def _start(backend: Backend, environ: Mapping[str, str], argument: str) -> tuple
     """Run the program with the probes. Return its status (None if it had to be killed) and its last error line."""
     paths = os.pathsep.join(filter(None, [*sys.path, environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "harness.devices.backend_probes", backend.kind, argument]
-    with subprocess.Popen(
-        command,
-        env={**environ, "PYTHONPATH": paths},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as child:
-        status: int | None = None
-        try:
-            _, output = child.communicate(timeout=LIMIT)
-            status = child.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            _, output = child.communicate()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # leftovers of a crashed process
-    lines = output.decode(errors="backslashreplace").strip().splitlines()
-    return status, single_line(lines[-1]) if lines else ""
+    run = run_disposable(command, LIMIT, environ={**environ, "PYTHONPATH": paths})
+    return run.status if run.in_time else None, single_line(run.last_error)

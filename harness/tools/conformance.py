@@ -2,8 +2,10 @@
 
 A level is *passed* if every case of its list passed or is not applicable, and at least one passed. A case is not
 applicable if it was gated by a capability that the level lets a device lack. A level is *not applicable* if the device
-lacks what the level needs. It is *incomplete* if the run has no verdict for a case of the list. Waivers do not count
-here: a waived case has not passed.
+lacks what the level needs. It is *incomplete* if the run has no verdict for a case of the list.
+
+Some cases expect to fail by a mark of their own (`xfail`, `leaks`), because torch is wrong. If they fail as expected,
+the level may pass, and the statement names them with the reason. Waivers of a run do not count: such a case has failed.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
 PASSED, FAILED, NOT_APPLICABLE, INCOMPLETE = "passed", "failed", "not applicable", "incomplete"
-FORMAT = 1
+FORMAT = 2
 #: The file in a run directory that keeps a statement, and that `harness package` packs.
 FILE_NAME = "conformance.json"
 
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """The result of one level. `failed`: the reason by case. `not_applicable`: the number of cases by reason.
+    """The result of one level. `failed`: the reason by case. `known`: by case, why torch fails it everywhere.
 
-    `missing`: ids.
+    `not_applicable`: the number of cases by reason. `missing`: ids.
     """
 
     name: str
@@ -42,6 +44,7 @@ class LevelResult:
     cases: int
     passed: int
     failed: Mapping[str, str]
+    known: Mapping[str, str]
     not_applicable: Mapping[str, int]
     missing: Sequence[str]
     list_hash: str
@@ -73,6 +76,7 @@ class Statement:
                     "cases": level.cases,
                     "passed": level.passed,
                     "failed": dict(level.failed),
+                    "known": dict(level.known),
                     "not_applicable": dict(level.not_applicable),
                     "missing": list(level.missing),
                     "list": level.list_hash,
@@ -87,7 +91,7 @@ class Statement:
 
 def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelResult:
     """Return the result of a level from the verdicts of a run, by case id."""
-    passed, failed, missing = 0, dict[str, str](), list[str]()
+    passed, failed, known, missing = 0, dict[str, str](), dict[str, str](), list[str]()
     lacking: Counter[str] = Counter()
     for case_id in level.listed.ids:
         verdict = verdicts.get(case_id)
@@ -97,11 +101,13 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
             passed += 1
         elif _gated_by(verdict) in (TYPES, *level.level.may_lack, *level.level.needs):
             lacking[verdict.message] += 1
+        elif _expected_by_mark(verdict):
+            known[case_id] = verdict.message
         else:
             failed[case_id] = (
                 f"{verdict.outcome.value}: {verdict.message}" if verdict.message else verdict.outcome.value
             )
-    if failed:
+    if failed or (known and not passed):
         state = FAILED
     elif missing:
         state = INCOMPLETE
@@ -115,6 +121,7 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
         len(level.listed.ids),
         passed,
         failed,
+        known,
         dict(lacking),
         missing,
         level.listed.hash,
@@ -128,6 +135,14 @@ def _gated_by(verdict: Verdict) -> str:
     if verdict.outcome is not Outcome.GATED or finish is None or finish.gate is None:
         return ""
     return finish.gate.capability
+
+
+def _expected_by_mark(verdict: Verdict) -> bool:
+    """Return whether a case failed as a mark in its own file expects, and not a waiver of the run."""
+    if verdict.outcome is not Outcome.WAIVED or verdict.decided is None:
+        return False
+    ruling = verdict.decided.ruling
+    return ruling is None or ruling.source.rpartition(":")[0] == verdict.case.partition("::")[0]
 
 
 def make_statement(ledger: Ledger, software: Mapping[str, str], levels: Sequence[ListedLevel]) -> Statement:
@@ -196,11 +211,14 @@ def statement_lines(statement: Statement, most: int = 5) -> list[str]:
     for level in statement.levels:
         parts = [f"{level.passed} of {format_count(level.cases, 'case')} passed"]
         parts += [f"{len(level.failed)} failed"] if level.failed else []
+        parts += [f"{len(level.known)} failed as torch does everywhere"] if level.known else []
         parts += [f"{len(level.missing)} without a verdict"] if level.missing else []
         parts += [f"{sum(level.not_applicable.values())} not applicable"] if level.not_applicable else []
         lines.append(f"{level.state.upper():15}{level.name:12}{', '.join(parts)}; list {level.list_hash[:19]}")
         shown = list(level.failed.items())[:most]
         lines += [f"{'':15}failed: {case} ({why[:160]})" for case, why in shown]
         lines += [f"{'':15}and {len(level.failed) - most} more"] if len(level.failed) > most else []
+        known = Counter(level.known.values())
+        lines += [f"{'':15}{number} {reason[:160]}" for reason, number in known.items()]
         lines += [f"{'':15}{number} not applicable: {reason}" for reason, number in level.not_applicable.items()]
     return lines

@@ -11,8 +11,7 @@ from harness.configuration.context import RunContext, lists_to_tuples
 from harness.configuration.rootdir import RootFolder, insert_options
 from harness.configuration.under import CALL_WRAPPERS
 from harness.gating.policy import Policy
-from harness.scheduling.reach import Reach
-from harness.scheduling.selection import read_ids
+from harness.scheduling.order import Reach, read_ids
 
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so that
 #: the process has only one. Torch then asks NVML whether CUDA is available, and does not initialise CUDA.

@@ -131,12 +131,17 @@ def test_register_autograd_formula_that_returns_wrong_gradients_is_an_error(
 
 @pytest.mark.covers(ROW)
 def test_opcheck_accepts_a_correct_operator(engine: Engine, device: torch.device) -> None:
-    """`opcheck` accepts the schema, autograd registration and fake implementation of a correct operator."""
+    """`opcheck` accepts the schema, autograd registration and fake implementation of a correct operator.
+
+    It refuses to check the registration for other devices than the CPU, CUDA and XPU.
+    """
     x = torch.tensor([0.5, 2.0], device=device, requires_grad=True)
+    left_out = set() if device.type in ("cpu", "cuda", "xpu") else {"test_autograd_registration"}
+    checks = tuple(check for check in CHECKS if check not in left_out)
 
-    found = opcheck(operators.scaled_sine, (x, 3.0), test_utils=CHECKS)  # type: ignore[arg-type]
+    found = opcheck(operators.scaled_sine, (x, 3.0), test_utils=checks)  # type: ignore[arg-type]
 
-    assert found == dict.fromkeys(CHECKS, "SUCCESS")
+    assert found == dict.fromkeys(checks, "SUCCESS")
     engine.still_works()
 
 

@@ -9,8 +9,11 @@ from .engines import LIST, Engine, Known, each, waived
 
 ROW = "test_compiled_autograd::TestAutogradWithCompiledAutograd::*"
 
-# Releases before 2.13 issue it once per process, whether or not invariants are checked.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
+pytestmark = [
+    pytest.mark.requires(sparse=True),
+    # Releases before 2.13 issue it once per process, whether or not invariants are checked.
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning"),
+]
 
 SPARSE = Known("a captured pass loses its inputs if one of them is sparse", LIST, (IndexError, RuntimeError))
 

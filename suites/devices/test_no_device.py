@@ -13,8 +13,6 @@ import torch
 
 from .. import children
 
-HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
-
 ANSWER = """
 import json, torch, warnings
 warnings.simplefilter("error")
@@ -28,7 +26,7 @@ for expression in {expressions!r}:
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
     """Return the result of each expression in such a process: ("value", repr) or (exception class, message)."""
-    ended = children.run(ANSWER.format(expressions=expressions) + children.AT_ONCE, environ=HIDDEN)
+    ended = children.run(ANSWER.format(expressions=expressions) + children.AT_ONCE, environ=children.HIDDEN)
     return {expression: (kind, text) for expression, kind, text in map(json.loads, ended.lines())}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,6 +62,56 @@ def test_set_device_index_to_a_missing_device_is_refused(device: torch.device, b
         assert current(device) == before
 
     assert torch.ones(2, device=device).sum().item() == 2
+
+
+def _by_set_device(device: torch.device, index: int) -> None:
+    module(device).set_device(index)
+
+
+def _by_text(device: torch.device, index: int) -> None:
+    module(device).set_device(f"{device.type}:{index}")
+
+
+def _by_device(device: torch.device, index: int) -> None:
+    module(device).set_device(torch.device(device.type, index))
+
+
+def _by_index(_: torch.device, index: int) -> None:
+    torch.accelerator.set_device_index(index)
+
+
+def _by_accelerator_device(device: torch.device, index: int) -> None:
+    torch.accelerator.set_device_index(torch.device(device.type, index))
+
+
+def _by_accelerator_text(device: torch.device, index: int) -> None:
+    torch.accelerator.set_device_index(f"{device.type}:{index}")
+
+
+@pytest.mark.requires(devices=2)
+@pytest.mark.parametrize(
+    "choose",
+    [_by_set_device, _by_text, _by_device, _by_index, _by_accelerator_device, _by_accelerator_text],
+    ids=["module", "module_by_text", "module_by_device", "accelerator", "accelerator_by_device", "accelerator_by_text"],
+)
+def test_set_device_makes_each_valid_index_current(
+    device: torch.device, choose: Callable[[torch.device, int], None]
+) -> None:
+    """`set_device` and `set_device_index` make each device current, first to last and back.
+
+    Both functions that return the current device then return its index, the current stream is its stream, and a tensor
+    without an index is on it.
+    """
+    before = torch.accelerator.current_device_index()
+    count = torch.accelerator.device_count()
+    try:
+        for index in (*range(count), *reversed(range(count))):
+            choose(device, index)
+            assert current(device) == (index, index)
+            assert torch.accelerator.current_stream().device_index == index
+            assert torch.ones(1, device=device.type).get_device() == index
+    finally:
+        torch.accelerator.set_device_index(before)
 
 
 @pytest.mark.requires(devices=2)

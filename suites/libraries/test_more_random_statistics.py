@@ -114,15 +114,25 @@ def test_dirichlet_samples_have_their_moments(device: torch.device, dtype: torch
         assert abs(found[:, place].var() / variance - 1) <= 5 * math.sqrt(8 / rows)
 
 
-def _below(shape: float, x: float) -> float:
-    """Return the share of a gamma distribution below x: the series of the lower incomplete gamma function."""
+def _slope_of_share(shape: float, x: float) -> float:
+    """Return the derivative by its shape of the share of a gamma distribution below x.
+
+    The share is x**shape * exp(-x) / gamma(shape) times the series of the lower incomplete gamma function.
+    """
+    import mpmath
+
     term = total = 1 / shape
+    inverses = 1 / shape
+    slope = -term * inverses
     place = shape
     while abs(term) > 1e-17 * abs(total):
         place += 1
         term *= x / place
+        inverses += 1 / place
         total += term
-    return total * math.exp(-x + shape * math.log(x) - math.lgamma(shape))
+        slope -= term * inverses
+    factor = math.exp(-x + shape * math.log(x) - math.lgamma(shape))
+    return factor * (slope + total * (math.log(x) - float(mpmath.digamma(shape))))
 
 
 @pytest.mark.operator("_standard_gamma_grad")
@@ -130,13 +140,12 @@ def _below(shape: float, x: float) -> float:
 def test_standard_gamma_grad_is_the_slope_of_the_quantile(device: torch.device, dtype: torch.dtype) -> None:
     """The derivative of a sample by its shape, at a fixed share, is minus dF/da divided by the density.
 
-    torch promises a relative error below 5e-4; differences of the series are accurate to 1e-8.
+    torch promises a relative error below 5e-4.
     """
     shapes = np.array([0.3, 0.9, 1.0, 2.5, 7.0, 8.5, 30.0])
     a = np.repeat(shapes, 3)
     x = a * np.tile([0.5, 1.0, 1.6], len(shapes))
-    step = 1e-5
-    slopes = [(_below(s + step, v) - _below(s - step, v)) / (2 * step) for s, v in zip(a, x, strict=True)]
+    slopes = [_slope_of_share(s, v) for s, v in zip(a, x, strict=True)]
     density = np.exp((a - 1) * np.log(x) - x - np.vectorize(math.lgamma)(a))
 
     found = aten("_standard_gamma_grad.default")(tensor(a, dtype, device), tensor(x, dtype, device))

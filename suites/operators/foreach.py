@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .references import special
 from .references.formats import Array
 
 Formula = Callable[..., Any]
@@ -26,6 +27,8 @@ class Operation:
     - `formula`: of the elements of the lists, then of the numbers.
     - `low`, `high`: the range of the elements.
     - `floating`: whether integers have float results, so that there is no in-place variant for them.
+    - `slopes`: the derivative of the formula by each of its lists, with the arguments of the formula. Without it, the
+      formula is analytic.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Operation:
     floating: bool = False
     roundings: float = 8
     named: tuple[tuple[str, Any], ...] = ()
+    slopes: tuple[Formula, ...] = ()
 
     @property
     def id(self) -> str:
@@ -56,10 +60,6 @@ def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
         return np.array([function(each) for each in np.asarray(x, np.float64).tolist()], np.float64)
 
     return run
-
-
-def _lgamma(x: float) -> float:
-    return math.lgamma(x)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -87,7 +87,7 @@ _FLOATS: dict[str, tuple[Formula, tuple[str, ...], float, float]] = {
     "erfc": (_each(math.erfc), _REAL, -2, 2),
     "exp": (np.exp, _ALL, -3, 3),
     "expm1": (np.expm1, _ALL, -3, 3),
-    "lgamma": (_each(_lgamma), _REAL, 2.5, 9),
+    "lgamma": (_each(math.lgamma), _REAL, 2.5, 9),
     "log": (np.log, _ALL, 1.2, 9),
     "log10": (np.log10, _ALL, 1.2, 9),
     "log1p": (np.log1p, _ALL, 0.2, 9),
@@ -115,11 +115,29 @@ _KEPT: dict[str, tuple[Formula, tuple[str, ...]]] = {
 }
 
 
+#: Derivatives of the functions that are not analytic, or that NumPy lacks for complex numbers.
+_SLOPES: dict[str, Formula] = {
+    "erf": lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x),
+    "erfc": lambda x: -2 / math.sqrt(math.pi) * np.exp(-x * x),
+    "lgamma": special.digamma,
+    "abs": np.sign,
+    "frac": np.ones_like,
+    **dict.fromkeys(("ceil", "floor", "round", "sign", "trunc", "zero"), np.zeros_like),
+}
+
+
 def _unary() -> Iterator[Operation]:
     for name, (formula, groups, low, high) in _FLOATS.items():
-        yield Operation(name, "", (), _floating(formula), groups, low, high, floating=True, roundings=16)
+        slopes = (_SLOPES[name],) if name in _SLOPES else ()
+        yield Operation(name, "", (), _floating(formula), groups, low, high, floating=True, roundings=16, slopes=slopes)
     for name, (formula, groups) in _KEPT.items():
-        yield Operation(name, "", (), formula, groups, -9, 9, roundings=1.01)
+        slopes = (_SLOPES[name],) if name in _SLOPES else ()
+        yield Operation(name, "", (), formula, groups, -9, 9, roundings=1.01, slopes=slopes)
+
+
+#: The share of each list in the slope of a minimum and of a maximum. Drawn numbers are never equal.
+_OF_LESS: tuple[Formula, ...] = (lambda a, b: 1.0 * (a < b), lambda a, b: 1.0 * (b < a))
+_OF_GREATER = _OF_LESS[::-1]
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -131,10 +149,10 @@ _BINARY: dict[str, tuple[Formula, tuple[str, ...], tuple[str, ...], dict[str, An
     "sub": (np.subtract, ("List", "Scalar", "ScalarList"), _ALL, {}),
     "mul": (np.multiply, ("List", "Scalar", "ScalarList", "Tensor"), _ALL, {}),
     "div": (np.true_divide, ("List", "Scalar", "ScalarList", "Tensor"), _ALL, {"floating": True, "low": 0.3}),
-    "clamp_max": (np.minimum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9}),
-    "clamp_min": (np.maximum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9}),
-    "maximum": (np.maximum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9}),
-    "minimum": (np.minimum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9}),
+    "clamp_max": (np.minimum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9, "slopes": _OF_LESS}),
+    "clamp_min": (np.maximum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9, "slopes": _OF_GREATER}),
+    "maximum": (np.maximum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9, "slopes": _OF_GREATER}),
+    "minimum": (np.minimum, ("List", "Scalar", "ScalarList"), _REAL, {"low": -9, "high": 9, "slopes": _OF_LESS}),
     "pow": (_power, ("List", "Scalar", "ScalarList"), _ALL, {"low": 0.3, "high": 3, "roundings": 16}),
 }
 _GIVEN = {"List": "list", "Scalar": "scalar", "ScalarList": "scalars", "Tensor": "tensor"}

@@ -12,8 +12,7 @@ import torch
 
 from . import _torch_private, case, comparison, known, samples, types
 from .catalogue import Entry, entries
-from .recorder import Called
-from .variants import FILE, Variant, overload, run, written
+from .variants import FILE, Called, Variant, overload, run, written
 
 _HEADER = """\
 # Overload that writes into an argument, functional sibling, operator whose samples call the sibling; then overloads of

@@ -65,6 +65,19 @@ class Call:
     results: list[torch.Tensor]
 
 
+class Called(TorchDispatchMode):
+    """The names of the called overloads of aten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "aten":
+            self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
 class Calls(TorchDispatchMode):
     """Keeps the first calls of one overload, up to a number."""
 

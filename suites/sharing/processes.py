@@ -94,6 +94,7 @@ class Consumer:
 
 
 def _serve(requests: Any, answers: Any) -> None:
+    children.import_device_modules()
     kept: dict[str, Any] = {}
     while (request := requests.get()) is not None:
         verb, given = request

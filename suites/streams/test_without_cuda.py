@@ -13,6 +13,8 @@ import sys
 
 import pytest
 
+from .. import children
+
 ANSWERS = """
 import json, sys, torch
 answers = {}
@@ -24,14 +26,6 @@ for expression in json.load(sys.stdin):
 json.dump(answers, sys.stdout)
 """
 
-#: Hides CUDA's devices and those of a package that torch would import, so that `torch.accelerator` has none.
-HIDDEN = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "HIP_VISIBLE_DEVICES": "",
-    "ROCR_VISIBLE_DEVICES": "",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-}
-
 
 def ask(*expressions: str) -> dict[str, tuple[str, str]]:
     """Return each expression's result in a new process without a GPU: ("value", repr) or (error class, message)."""
@@ -41,7 +35,7 @@ def ask(*expressions: str) -> dict[str, tuple[str, str]]:
         capture_output=True,
         text=True,
         timeout=100,
-        env=os.environ | HIDDEN,
+        env=os.environ | children.HIDDEN,
         check=False,
     )
     assert child.returncode == 0, f"the process ended with {child.returncode}: {child.stderr[-2000:]}"

@@ -38,7 +38,7 @@ ELEMENTS = {
     "gated": "skipped",
     "skipped": "skipped",
     "waived": "skipped",
-    "not_run": "skipped",
+    "not_run": "error",
     "failed": "failure",
     "leaked": "failure",
     "contaminated": "failure",

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from harness.scheduling.lease_board import LeaseBoard
+from harness.scheduling.leases import LeaseBoard
 from tests import fake_nvml
 from tests.acceptance.expected import check_journal, compare_junit
 from tests.acceptance.project import Project, Result, Running

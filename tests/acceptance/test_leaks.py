@@ -277,3 +277,35 @@ def test_next():
     result = project.run("-n0")
     assert sorted(result.verdicts.values()) == ["passed", "passed"], result.tail()
     assert "flaky" not in result.terminal
+
+
+@pytest.mark.parametrize("level", ["off", "fast", "full"])
+def test_a_known_leak_is_green_at_each_level_of_the_checks(make_project: MakeProject, level: str) -> None:
+    """Without checks, the run cannot see the leak, so it does not say that the leak is gone."""
+    project = make_project()
+    project.write(
+        "suites/known/test_known.py",
+        """
+import pytest
+
+KEPT = []
+known = pytest.mark.leaks("known", link="https://example.org/1")
+
+@known
+def test_leaks():
+    KEPT.append(bytearray(1 << 20))
+
+@known
+@pytest.mark.xfail(strict=True)
+def test_leaks_and_fails():
+    KEPT.append(bytearray(1 << 20))
+    assert not KEPT
+""",
+    )
+    result = project.run("-n0", f"--leak-check={level}")
+    path = "suites/known/test_known.py"
+    assert result.verdicts == {
+        f"{path}::test_leaks": "passed" if level == "off" else "waived",
+        f"{path}::test_leaks_and_fails": "waived",
+    }, result.tail()
+    assert result.status == 0

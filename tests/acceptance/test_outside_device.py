@@ -14,9 +14,25 @@ from tests.outside.package import environment, install
 pytestmark = pytest.mark.acceptance
 
 _CASES = """
+import importlib.util
 import os
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+import harness
+
+@pytest.fixture
+def children():
+    \"\"\"The helper of the shipped suites that starts interpreters.\"\"\"
+    path = Path(harness.__file__).parents[1] / "suites" / "children.py"
+    spec = importlib.util.spec_from_file_location("children", path)
+    sys.modules["children"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["children"]
 
 @pytest.mark.requires(accelerator=True)
 def test_a_sum(device):
@@ -27,6 +43,13 @@ def test_a_sum(device):
 def test_sees_its_own_device(device, case_seed):
     print("sees", os.environ.get("NPU_VISIBLE_DEVICES"), torch.accelerator.device_count())
     assert torch.npu.seed == case_seed
+
+@pytest.mark.requires(device="npu")
+def test_in_an_interpreter(device, children):
+    ended = children.run("import torch; print(torch.zeros(2, device=DEVICE).cpu().tolist())", device)
+    assert ended.lines() == ["[0.0, 0.0]"]
+    ended = children.run("import torch; print(torch.accelerator.is_available())", environ=children.HIDDEN)
+    assert ended.lines() == ["False"]
 
 @pytest.mark.requires(device="cuda")
 def test_is_of_cuda():
@@ -55,6 +78,7 @@ def _verdicts(**changed: str) -> dict[str, str]:
     usual = {
         "test_a_sum": "passed",
         "test_sees_its_own_device": "passed",
+        "test_in_an_interpreter": "passed",
         "test_is_of_cuda": "gated",
         "test_wants_two": "passed",
         "test_fails": "failed",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.journal.journal import FILE_NAME
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, Running, interrupt
@@ -266,9 +267,8 @@ def test_a_run_that_is_resumed_by_force_says_so(project: Project, begun: list[Ru
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--resume=nothing"], "--resume='nothing': there is no journal at "),
-        (["--resume=suites"], "--resume='suites': there is no journal at "),
-        (["--resume=empty"], "--resume='empty': the run ended before it had collected its cases: start it again"),
+        (["--resume=suites"], "--resume='suites': the folder has some and no run: name a run directory or a new"),
+        (["--resume=foreign"], "journal.ndjson' is not a journal: it begins with b'{\"other\":1}"),
         (["--resume=empty", "--results-dir=other"], "a resumed run continues in its own run directory"),
         (["--force-resume"], "--force-resume needs --resume=DIR"),
         (
@@ -283,11 +283,59 @@ def test_a_run_that_is_resumed_by_force_says_so(project: Project, begun: list[Ru
 def test_bad_input_is_one_sentence(project: Project, arguments: list[str], words: str) -> None:
     line = '{"event":"run","t":1,"schema":1,"run_id":"r","argv":[],"seed":1,"isolation":"batch","host":"h","pid":1,'
     project.write("empty/journal.ndjson", line + '"devices":["cpu"],"fail_on_flaky":false,"rootdir":"/"}\n')
+    project.write("foreign/journal.ndjson", '{"other":1}\n')
     result = project.run("-n0", *arguments, results_dir=False)
     assert (result.status, words in " ".join(result.terminal.split())) == (4, True), result.tail()
     assert result.terminal.count("ERROR") == 1
     assert not (project.folder / "results").exists()
     assert list(project.temp.iterdir()) == []
+
+
+#: What may be in the folder of a run of which no case has started: its journal, and what the new run says of it.
+NOT_BEGUN = {
+    "missing": (None, "there is no such folder yet"),
+    "empty": ("", "its journal is empty"),
+    "zeros": ("\0" * 300, "its journal is empty"),
+    "torn": ('{"event":"run","t":1,"schema":1,"run_', "no case of the run there had started"),
+    "uncollected": (
+        '{"event":"run","t":1,"schema":1,"run_id":"r","argv":[],"seed":1,"isolation":"batch","host":"h","pid":1,'
+        '"devices":["cpu"],"fail_on_flaky":false,"rootdir":"ROOT"}\n',
+        "no case of the run there had started",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_BEGUN)
+def test_one_command_starts_a_run_and_continues_it(project: Project, begun: list[Running], name: str) -> None:
+    """A job that is requeued repeats its command: it starts what has not begun, and continues the rest."""
+    found, why = NOT_BEGUN[name]
+    if found is not None:
+        found = found.replace("ROOT", str(project.folder))
+        project.write(f"job/{FILE_NAME}", found)
+    run_dir = project.folder / "job"
+    first = start(project, begun, "-n0", "--resume=job", results_dir=False)
+    first.process.kill()
+    first.process.wait()
+    text = first.terminal()
+    assert f"harness: --resume='job': {why}, so this run starts from the beginning" in text
+    kept = [path.read_text() for path in run_dir.glob("journal-not-begun-*.ndjson")]
+    assert kept == [found] * (found is not None)
+    again = resume(project, run_dir, "-n0")
+    assert "resumed, part 2" in again.terminal
+    check_journal(again)
+    assert names(again.verdicts) == OUTCOMES
+
+
+@SPREADS
+def test_a_run_whose_collection_failed_starts_again_once_it_is_mended(project: Project, spread: str) -> None:
+    (project.folder / "probe" / "go").touch()
+    project.write("suites/some/test_other.py", "import nosuch\n")
+    failed = project.run(spread)
+    assert "--resume" not in failed.terminal.partition("= harness =")[2]
+    project.write("suites/some/test_other.py", "def test_other(): pass\n")
+    mended = resume(project, failed.run_dir, spread)
+    assert names(mended.verdicts) == {**OUTCOMES, "test_other": "passed"}
+    assert not mended.ledger.findings
 
 
 @pytest.mark.nightly

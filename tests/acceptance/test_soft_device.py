@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.journal import reader
-from harness.journal.events import Finish
 from harness.sim.native import faults
 from harness.sim.softdevice import build
 from tests.acceptance.conftest import MakeProject
@@ -207,72 +205,6 @@ def test_a_profile_chooses_the_device(make_project: MakeProject) -> None:
     assert "created: 1/1 worker" in result.terminal
     overruled = project.run("-n0", "--profile=software", "--device=cpu")
     assert set(overruled.verdicts.values()) == {"gated"}
-
-
-@pytest.mark.nightly
-def test_a_campaign_tells_what_is_caught_and_what_is_missed(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/events/test_events.py", _EVENTS)
-    arguments = ["faults", "run", "--faults", "event_early,peak_not_reset", "--results-dir", "out"]
-    status, said = command(project, *arguments, patience=_THREE_RUNS)
-    assert status == 1, said
-    assert "clean: 2 passed, 0 red" in said
-    assert "event_early             1  test_events.py::test_an_event_waits_for_its_stream (failed)" in said
-    assert "MISSED" in said
-    assert "1 of 2 faults caught; missed: peak_not_reset" in said
-    record = json.loads((project.folder / "out" / "faults.json").read_text())
-    assert record["missed"] == ["peak_not_reset"]
-    assert record["faults"][0]["struck"] >= 1
-    assert (project.folder / "out" / "event_early" / "journal.ndjson").exists()
-    arguments = ["faults", "run", "--first", "--faults", "event_early", "--", "-k", "event", "suites/events"]
-    status, said = command(project, *arguments, patience=_THREE_RUNS)
-    assert status == 0, said
-    assert "1 of 1 faults caught" in said
-
-
-_OTHERS = """
-import os
-from pathlib import Path
-
-import pytest
-
-@pytest.mark.requires(accelerator=True)
-def test_that_is_red_by_chance(device):
-    times = Path(os.environ["TIMES"])
-    with times.open("a") as file:
-        file.write(".")
-    assert len(times.read_text()) != 2
-
-@pytest.mark.requires(accelerator=True)
-def test_that_notices_the_fault_elsewhere(device):
-    assert "SOFT_INJECT" not in os.environ
-"""
-
-
-@pytest.mark.nightly
-def test_a_campaign_counts_no_case_that_is_red_by_chance(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/others/test_others.py", _OTHERS)
-    arguments = ["faults", "run", "--faults", "event_early", "--results-dir", "out", "--", "-v", "suites/others"]
-    environment = {**os.environ, "TIMES": str(project.folder / "times")}
-    _, said = command(project, *arguments, patience=_THREE_RUNS, env=environment)
-    assert "clean: 2 passed, 0 red" in said
-    assert "event_early          1  test_others.py::test_that_notices_the_fault_elsewhere (failed)" in said
-    line = "not counted for event_early: 1 case in which it did not occur, green alone: suites/others/test_others.py"
-    assert f"{line}::test_that_is_red_by_chance\n" in said
-    alone = reader.read_journal(project.folder / "out" / "event_early-alone" / "journal.ndjson")
-    assert {event.case for event in alone.events if isinstance(event, Finish)} == {
-        f"suites/others/test_others.py::test_that_{name}"
-        for name in ("is_red_by_chance", "notices_the_fault_elsewhere")
-    }
-
-
-def test_a_campaign_that_cannot_be(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/plain/test_plain.py", "def test_plain():\n    pass\n")
-    assert command(project, "faults", "run", "--faults", "slow,event_erly")[1].endswith("did you mean 'event_early'?\n")
-    status, said = command(project, "faults", "run", "--faults", "slow")
-    assert (status, "no suite in suites has cases that require an accelerator" in said) == (4, True), said
 
 
 def test_the_list_of_faults(make_project: MakeProject) -> None:

@@ -214,6 +214,40 @@ def test_while_cases_are_collected(project: Project, spread: str, start: str) ->
     assert (result.run_dir / FILE_NAME).exists()
 
 
+#: Two workers stop at different files.
+PARTS = """
+import os, pathlib, time
+
+def pytest_collectstart(collector):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    probe = pathlib.Path(os.environ["PROBE_DIR"])
+    if collector.name == {"gw0": "test_1.py", "gw1": "test_3.py"}.get(worker):
+        (probe / f"collects-{worker}").touch()
+        while not (probe / "go").exists():
+            time.sleep(0.01)
+"""
+
+
+def test_workers_that_have_collected_different_parts(project: Project) -> None:
+    """A stop then is no difference between collections: xdist would list it, for each case."""
+    project.write("suites/parts/conftest.py", PARTS)
+    for number in range(5):
+        project.write(f"suites/parts/test_{number}.py", "def test_it(): pass\n")
+    running = project.start("-n2")
+    try:
+        running.wait_for(lambda: {"collects-gw0", "collects-gw1"} <= {*project.probe_names()}, "both to collect")
+        running.process.send_signal(signal.SIGINT)
+        running.wait_for(lambda: bool(stop_requests(project)), "the request")
+        (project.folder / "probe" / "go").touch()
+        result = running.result()
+    finally:
+        running.kill_all()
+    assert result.status == 2, result.tail()
+    assert "Different tests" not in result.terminal
+    assert not result.ledger.findings
+    assert [line["event"] for line in result.lines] == ["run", "stopped", "end"]
+
+
 def test_while_the_zygote_collects(project: Project) -> None:
     """The supervisor waits for the zygote, and the signal ends the wait."""
     project.write("suites/waiting/conftest.py", ZYGOTE_WAITS)

@@ -11,7 +11,7 @@ import pytest
 
 from harness.backends import cuda, rocm, xpu
 from harness.backends.table import BACKENDS
-from harness.devices import registered
+from harness.devices import census
 from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import DeviceError
 from harness.devices.visibility import masks_for
@@ -101,20 +101,20 @@ def _census(name: str, uuid: bool, mask: str = "works") -> dict[str, Any]:
 def test_a_worker_gets_an_entry_of_the_outer_mask(
     monkeypatch: pytest.MonkeyPatch, kind: str, mask: str, outer: str | None, uuids: list[str], entries: list[str]
 ) -> None:
-    monkeypatch.setattr(registered, "_ask", lambda *_: _census("a GPU", uuid=kind == "rocm"))
+    monkeypatch.setattr(census, "_ask", lambda *_: _census("a GPU", uuid=kind == "rocm"))
     environ: dict[str, str] = {} if outer is None else {mask: outer}
-    inventory = registered.inventory(BACKENDS[kind], environ)
+    inventory = census.inventory(BACKENDS[kind], environ)
     assert [device.uuid for device in inventory.devices] == uuids
     assert [masks_for([device])[mask] for device in inventory.devices] == entries
     assert masks_for(inventory.devices)[mask] == ",".join(entries)
     assert masks_for(inventory.devices[:1])["CUDA_VISIBLE_DEVICES"] == ""
     assert inventory.separate == inventory.devices
-    assert json.loads(environ[registered.VARIABLE])["key"] == [kind, outer, *[None] * len(BACKENDS[kind].variables)]
+    assert json.loads(environ[census.VARIABLE])["key"] == [kind, outer, *[None] * len(BACKENDS[kind].variables)]
 
 
 def test_capabilities_of_an_amd_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered, "_ask", lambda *_: _census("AMD Instinct MI300X", uuid=True))
-    inventory = registered.inventory(rocm.BACKEND, {})
+    monkeypatch.setattr(census, "_ask", lambda *_: _census("AMD Instinct MI300X", uuid=True))
+    inventory = census.inventory(rocm.BACKEND, {})
     found = detect_capabilities(inventory, inventory.devices[0])
     values: Mapping[str, Any] = {
         name: found[name]
@@ -134,13 +134,13 @@ def test_capabilities_of_an_amd_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mask_that_does_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registered, "_ask", lambda *_: _census("a GPU", uuid=False, mask="1: 2"))
+    monkeypatch.setattr(census, "_ask", lambda *_: _census("a GPU", uuid=False, mask="1: 2"))
     with pytest.raises(DeviceError, match="the mask ZE_AFFINITY_MASK does nothing"):
-        registered.inventory(xpu.BACKEND, {})
+        census.inventory(xpu.BACKEND, {})
 
 
 @pytest.mark.acceptance
 def test_this_machine_has_neither() -> None:
     """On a machine without such GPUs, the census of a CPU build of torch says so."""
     with pytest.raises(DeviceError, match="this machine has no such device: device_count is 0"):
-        registered.inventory(xpu.BACKEND, {})
+        census.inventory(xpu.BACKEND, {})

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.backends import table
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS, RegistrationError
+from harness.devices.capabilities import detect_capabilities
+from harness.devices.device import Device, Inventory
+from suites.host_kernels import has_host_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +31,31 @@ def test_the_name_alone_is_a_whole_registration() -> None:
     assert backend.uuid_prefixes == ("NPU-",)
     facts = {name: getattr(backend, name) for name in ("accelerator", "hardware", "warmed", "software", "nvml")}
     assert facts == {"accelerator": True, "hardware": True, "warmed": True, "software": False, "nvml": False}
+
+
+def test_a_registration_states_its_modules_and_kernels_to_cases() -> None:
+    assert Backend("npu").stated == {"HARNESS_DEVICE_MODULES": None, "HARNESS_HOST_KERNELS": None}
+    stated = Backend("npu", modules=("npu_device", "npu_more"), host_kernels=True).stated
+    assert stated == {"HARNESS_DEVICE_MODULES": "npu_device,npu_more", "HARNESS_HOST_KERNELS": "1"}
+    assert {kind for kind in table.own_kinds() if BACKENDS[kind].host_kernels} == {"soft", "simcuda"}
+
+
+@pytest.mark.parametrize(("host_kernels", "silicon"), [(False, True), (True, False)])
+def test_a_device_that_computes_with_the_cpu_has_no_arithmetic_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host_kernels: bool, silicon: bool
+) -> None:
+    """The known errors of the CPU's kernels are expected of it, and cases about a GPU's arithmetic are gated."""
+    file = tmp_path / "npu.py"
+    file.write_text(
+        f"from harness.backends.backend import Backend\nBACKEND = Backend('npu', host_kernels={host_kernels})\n"
+    )
+    backend = BACKENDS.add(str(file))
+    device = Device("NPU-0", "npu", "a device")
+    found = detect_capabilities(Inventory((device,)), device)
+    assert found.finding("silicon").value is silicon
+    monkeypatch.setenv("HARNESS_HOST_KERNELS", backend.stated["HARNESS_HOST_KERNELS"] or "")
+    assert has_host_kernels(torch.device("meta")) is host_kernels
+    assert has_host_kernels(torch.device("cpu"))
 
 
 def test_a_kind_is_known_to_this_process_and_to_those_that_it_starts() -> None:

@@ -10,15 +10,15 @@ import pytest
 from benchmarks.upstream import faults
 from benchmarks.upstream.faults import Noticed, RecordError
 from harness.sim.native.faults import fault_catalogue
-from harness.tools.diagnosis.campaign import RECORD
+from tests.breaks.table import RECORD
 
 
 def _record(folder: Path, passed: int, caught: dict[str, int]) -> Path:
     folder.mkdir(parents=True)
     rows = [
-        {"fault": name, "caught_by": {f"test_{i}": "failed" for i in range(number)}} for name, number in caught.items()
+        {"name": name, "noticed_by": {f"test_{i}": "failed" for i in range(number)}} for name, number in caught.items()
     ]
-    (folder / RECORD).write_text(json.dumps({"passed_without_fault": passed, "faults": rows}))
+    (folder / RECORD).write_text(json.dumps({"passed_without_a_break": passed, "breaks": rows}))
     return folder
 
 
@@ -61,7 +61,7 @@ def test_a_fault_that_one_side_lacks_is_not_compared() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"passed_without_fault": 1, "faults": [{}]}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"passed_without_a_break": 1, "breaks": [{}]}'])
 def test_a_record_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(RecordError, match="has no record of a campaign"):

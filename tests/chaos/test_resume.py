@@ -15,7 +15,7 @@ from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.journal import journal, merge, reader
 from harness.journal.ledger import Ledger
-from harness.scheduling.unfinished import resumption_of
+from harness.scheduling.resume import resumption_of
 from tests.chaos.run import CASES, Act, Blow, ChaosRun, chaos_run
 from tests.chaos.soundness import announced, each_seed
 from tests.chaos.victims import Victim

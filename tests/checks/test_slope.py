@@ -77,3 +77,26 @@ def test_too_few_readings_show_nothing() -> None:
     assert sustained_slope([], 0) is None
     assert sustained_slope([0, 100], 0) is None
     assert sustained_slope([0, 100, 200, 300, 400, 500], 0) is None
+
+
+def test_one_outlier_is_no_growth() -> None:
+    values = [1.0] * 15
+    values[7] = 100.0
+    found = theil_sen_slope(values)
+    assert found.estimate == 0
+    assert found.chance > 0.2
+
+
+def test_a_rise_is_hardly_chance_and_a_fall_is() -> None:
+    values = [1.0 + 0.1 * place for place in range(15)]
+    found = theil_sen_slope(values)
+    assert found.estimate == pytest.approx(0.1)
+    assert found.chance < 1e-6
+    assert theil_sen_slope(values[::-1]).chance == theil_sen_slope([1.0] * 15).chance == 1.0
+    assert theil_sen_slope([1, 2, 3]).chance == 1.0
+
+
+def test_noise_rises_as_often_as_its_probability_says() -> None:
+    noise = random.Random(1)
+    alarms = sum(theil_sen_slope([noise.gauss(1, 0.1) for _ in range(30)]).chance < 0.05 for _ in range(1000))
+    assert 25 <= alarms <= 80

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.checks import state_rows_harmless, state_rows_process, state_rows_torch
+from tests.checks import state_rows_harmless, state_rows_interpreter, state_rows_process, state_rows_torch
 from tests.checks.state_table import CONTAMINATIONS, ONCE, actions, wrong
 from tests.preloaded import run_script
 
@@ -79,7 +79,7 @@ def main(how: str) -> None:
     os.umask(0o022)
     sys.setrecursionlimit(1000)
     set_environment()
-    for module in (state_rows_torch, state_rows_process, state_rows_harmless):
+    for module in (state_rows_torch, state_rows_process, state_rows_interpreter, state_rows_harmless):
         module.enter_rows()
     for name, messages in in_children() if how == "children" else in_one_process(int(how)):
         expected = CONTAMINATIONS[name][1] if name in CONTAMINATIONS else []

@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 CI = Path(__file__).parents[2] / ".ci"
-STEPS = ["suites", "soft", "simcuda", "chaos", "breaks", "mutants", "tests"]
+STEPS = ["suites", "soft", "simcuda", "seeds", "chaos", "breaks", "mutants", "tests"]
 #: The start of the command for the software device, with half as many workers again as there are cores.
 _CORES = len(os.sched_getaffinity(0))
 SOFT = f"pytest suites/ -n {_CORES + (_CORES + 1) // 2} --profile soft"
 
-#: Replaces python3. A virtual environment that it creates has a pip that does nothing, and a pytest and a harness that
-#: print their arguments and fail if these contain $BROKEN.
+#: Replaces python3. A virtual environment that it creates has a pip that does nothing, and a pytest, a harness and a
+#: python that print their arguments and fail if these contain $BROKEN.
 _PYTHON = r"""#!/bin/bash
 if [[ $1 == --version ]]; then echo "Python 3.fake"; exit; fi
 mkdir -p "$3/bin"
@@ -32,11 +32,13 @@ cat > "$3/bin/pytest" <<'END'
 echo "pytest $* $CHAOS_SEEDS ${TESTS_COLD:+cold, $ACCEPTANCE_SEEDS orders}" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
-cat > "$3/bin/harness" <<'END'
+for name in harness python; do
+    cat > "$3/bin/$name" <<'END'
 #!/bin/bash
-echo "harness $*" >> "$LOG"
+echo "$(basename "$0") $*" >> "$LOG"
 [[ -z $BROKEN || "$*" != *"$BROKEN"* ]]
 END
+done
 chmod +x "$3"/bin/*
 """
 
@@ -219,15 +221,21 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
     assert [call.rstrip() for call in night.calls("pytest")] == [
         "pytest suites/ -n 3 --profile nightly --seed 7 --results-dir out/suites",
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
+        "pytest suites/autograd -n 3 --device soft --shuffle --seed 7 --results-dir out/soft-autograd",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
     ]
-    compared, breaks, mutants = night.calls("harness")
+    stated, compared = night.calls("harness")
+    assert stated.rstrip() == "harness conformance out/soft-autograd --level autograd"
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
-    assert breaks.startswith("harness mutate run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks")
-    assert mutants.startswith("harness mutate generate suites/amp suites/autograd ")
+    seeds, breaks, mutants = night.calls("python")
+    assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
+    assert breaks.startswith(
+        "python -m tests.breaks run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks"
+    )
+    assert mutants.startswith("python -m tests.breaks mutants suites/amp suites/autograd ")
     assert " --share 0.1 --seed 7 --time 7200 --pytest=-n3 --results-dir out/mutants" in mutants
 
 
@@ -243,7 +251,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 6
+    assert len(night.calls("pytest")) == 7
 
 
 def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:
@@ -256,7 +264,7 @@ def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night
     done = night.run("simcuda", "soft", UNFOUND="torch===")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 1
+    assert len(night.calls("pytest")) == 2
     night.run("simcuda")
     assert night.calls("made") == ["made cuda"]
 

@@ -16,8 +16,15 @@ def harness(
     *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``harness`` with these arguments, without colours and with wide tables."""
+    return command("harness.cli", *arguments, cwd=cwd, environ=environ)
+
+
+def command(
+    module: str, *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as ``python -m``, without colours and with wide tables."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})}
-    return client.run(["-m", "harness.cli", *arguments], cwd, variables)
+    return client.run(["-m", module, *arguments], cwd, variables)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

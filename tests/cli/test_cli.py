@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from harness import __version__
+from harness.cli import main
 from harness.core.outcome import Outcome
+from harness.devices import health, inventory
 from harness.devices.capabilities import format_bytes
+from harness.devices.device import CPU, Device, Inventory
+from harness.devices.health import DeviceHealth
 from harness.journal import journal
 from tests.cli.commands import ROOT, harness, refused
 from tests.journal import journals
@@ -114,6 +118,45 @@ def test_devices_as_json_and_as_tables() -> None:
         assert device["uuid"] in shown.stdout
 
 
+GONE = "nvml does not answer: Driver Not Loaded"
+LOST = Device("nvml:0", "cuda", "unknown GPU", index=0, fault="handle: GPU is lost")
+GPU = Device("GPU-1", "cuda", "a GPU", index=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "status", "said"),
+    [
+        ([], Inventory((CPU,), nvml_error=GONE), 1, f"no GPU was examined ({GONE})"),
+        ([], Inventory((CPU,)), 1, "no GPU was examined (nvml finds none)"),
+        ([], Inventory((CPU,), hidden=(GPU,)), 1, "no GPU was examined (1 hidden by CUDA_VISIBLE_DEVICES)"),
+        ([], Inventory((LOST, CPU)), 1, "SICK nvml:0"),
+        ([], Inventory((GPU,)), 0, "healthy GPU-1"),
+        (["--device=cpu"], Inventory((CPU,), nvml_error=GONE), 0, "healthy cpu"),
+        (["--device=cuda"], Inventory((CPU,), nvml_error=GONE), 4, f"there is no usable GPU ({GONE}); repair it"),
+    ],
+    ids=["driver is gone", "no GPU", "hidden", "lost", "healthy", "CPU by name", "CUDA by name"],
+)
+def test_the_cpu_is_no_substitute_for_gpus_to_examine(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    found: Inventory,
+    status: int,
+    said: str,
+) -> None:
+    def check(device: Device) -> DeviceHealth:
+        return DeviceHealth(device.fault is None, device.fault or "computes and copies correctly", 0.1)
+
+    monkeypatch.setattr(inventory, "discover_devices", lambda _: found)
+    monkeypatch.setattr(health, "check_device", check)
+    monkeypatch.setattr(sys, "argv", ["harness", "devices", "--health", *options])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    shown = capsys.readouterr()
+    assert ended.value.code == status
+    assert said in shown.out + shown.err
+
+
 def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
     done = harness("catalog", "--format", "json", cwd=project)
     assert (done.returncode, done.stderr) == (0, "")
@@ -183,21 +226,6 @@ def test_catalog_of_the_default_run_leaves_out_extended_cases(project: Path) -> 
     assert "test_long" not in done.stdout
 
 
-def test_catalog_of_operators_has_the_table_and_what_it_lacks(project: Path) -> None:
-    folder = project / "suites" / "operators"
-    folder.mkdir()
-    line = "aten::add.out\tCPU\t2\tsuites/operators/test_a.py::test_b\n"
-    (folder / "overloads.txt").write_text(line)
-    done = harness("catalog", "--operators", "--format", "json", cwd=project)
-    assert done.returncode == 1  # torch has more overloads than this one
-    first, *others = json.loads(done.stdout)
-    assert (first["name"], first["cases"]) == ("aten::add.out", 2)
-    assert {"aten::mul.out"} <= {each["name"] for each in others}
-    assert "NO CASE" in harness("catalog", "--operators", cwd=project).stdout
-    (folder / "overloads.txt").write_text("aten::add.out\tCPU\n")
-    assert "suites/operators/overloads.txt:1: 'aten::add.out" in refused(harness("catalog", "--operators", cwd=project))
-
-
 def test_catalog_of_cases_that_cannot_be_collected(project: Path) -> None:
     (project / "suites" / "streams" / "test_broken.py").write_text("import no_such_module_here\n")
     done = harness("catalog", "--format", "json", cwd=project)
@@ -230,27 +258,26 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
     done = harness("report", str(run_dir))
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[:6] == [
+    assert lines[:5] == [
         "3 cases: 1 not_run, 1 passed, 1 crashed; 1 finding",
-        "pytest's last line counts 1 crashed as failed",
         f"CRASHED {A} - SIGSEGV in [bold]call\\x1b[31m",
         "    device cpu, seed 11, executor gw0-1",
         f"    {command}",
         "NOT_RUN 1 case, the first c.py::c - the run ended, and the journal has no start of this case",
     ]
-    assert lines[6] == f"    to run the rest, repeat the command with --resume {run_dir}"
-    assert lines[7].startswith("FINDING damaged_journal: the journal has 1 unreadable lines (line 8)")
-    assert lines[8:10] == [
+    assert lines[5] == f"    to run the rest, repeat the command with --resume {run_dir}"
+    assert lines[6].startswith("FINDING damaged_journal: the journal has 1 unreadable lines (line 8)")
+    assert lines[7:9] == [
         "isolation: 1 executor started in 0.25 s, 0 restarts, 0 retries",
         f"results: {run_dir}",
     ]
-    assert lines[10].startswith("line 8 of the journal is unreadable and was ignored: Invalid JSON")
-    assert lines[11:14] == [
+    assert lines[9].startswith("line 8 of the journal is unreadable and was ignored: Invalid JSON")
+    assert lines[10:13] == [
         "line 7 of the journal has the unknown kind 'weather' and was ignored: use a newer harness to read it",
-        "the run did not finish, so it counts as red: run it again",
+        f"the run did not finish, so it is red: to run the rest, repeat the command with --resume {run_dir}",
         "exit status 1",
     ]
-    assert lines[14].startswith(f"wrote {run_dir / 'junit.xml'} (")
+    assert lines[13].startswith(f"wrote {run_dir / 'junit.xml'} (")
     assert b'tests="4"' in (run_dir / "junit.xml").read_bytes()
 
 

@@ -36,6 +36,7 @@ def test_what_differs_is_reported_with_both_values() -> None:
     ("path", "folder"),
     [
         ("suites/test_x.py", "/p"),
+        ("p/suites/test_x.py", "/"),
         ("test_x.py", "/p/suites"),  # collected by its folder, which is outside the root folder
         ("", "/root"),  # collected as the root itself
         ("other/test_x.py", "/root"),  # not a suffix of the file's path: nothing better is known

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices import shared_library, software
+from harness.devices import software
 from harness.devices.capabilities import (
     VOCABULARY,
     Capabilities,
@@ -20,8 +20,7 @@ from harness.devices.capabilities import (
     format_bytes,
     format_capability,
 )
-from harness.devices.detected import Detected, Value, Version
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, Detected, Device, Inventory, Value, Version
 from harness.sim.softdevice import registration as soft
 from tests.devices.compiled import compile_library
 
@@ -288,14 +287,14 @@ def test_what_a_library_names(tmp_path: Path) -> None:
     source.write_text("int wanted_elsewhere(void); int defined_here(void) { return wanted_elsewhere(); }")
     library = tmp_path / "libone.so"
     compile_library(source, library)
-    assert shared_library.has_symbol_with(library, b"defined_here")
-    assert shared_library.has_symbol_with(library, b"wanted_else")
-    assert not shared_library.has_symbol_with(library, b"nowhere")
+    assert software.has_symbol_with(library, b"defined_here")
+    assert software.has_symbol_with(library, b"wanted_else")
+    assert not software.has_symbol_with(library, b"nowhere")
     with pytest.raises(ValueError, match="not a 64-bit ELF file"):
-        shared_library.has_symbol_with(source, b"wanted")
+        software.has_symbol_with(source, b"wanted")
     library.write_bytes(library.read_bytes()[:200])
     with pytest.raises(ValueError, match="it has no table of sections"):
-        shared_library.has_symbol_with(library, b"wanted")
+        software.has_symbol_with(library, b"wanted")
 
 
 def test_neither_discovery_nor_any_capability_imports_torch() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.disposable import DisposableRun
 from harness.devices import health
 from harness.devices.device import CPU, Device
 from harness.devices.health import DeviceHealth, check_device, judge_examination
@@ -54,7 +55,8 @@ def test_how_a_child_ended_is_judged(
     in_time: bool, status: int | None, lines: list[bytes], errors: bytes, healthy: bool, text: str
 ) -> None:
     facts = {"bytes": 8} if healthy and lines[-1] != b'{"healthy": true, "facts": 7}' else {}
-    assert judge_examination(in_time, status, lines, errors, 60.0) == DeviceHealth(healthy, text, 60.0, facts)
+    run = DisposableRun(status, in_time, 60.0, b"\n".join(lines), errors)
+    assert judge_examination(run) == DeviceHealth(healthy, text, 60.0, facts)
 
 
 def test_the_cpu_is_healthy() -> None:

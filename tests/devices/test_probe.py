@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from harness.devices.detected import Detected, Version
-from harness.devices.device import CPU, Device
+from harness.core.disposable import DisposableRun
+from harness.devices.device import CPU, Detected, Device, Version
 from harness.devices.probe import Question, cudnn_release
-from harness.devices.prober import Prober, ProbeRun, parse_answer, parse_probe_run
+from harness.devices.prober import Prober, parse_answer, parse_probe_run
 from tests.devices.compiled import compile_library
 
 pytestmark = pytest.mark.acceptance
@@ -91,21 +91,25 @@ def driver(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("run", "found"),
     [
-        (ProbeRun(0, json.dumps(ANSWER).encode()), SAID),
-        (ProbeRun(failure="the probe does not start"), "the probe does not start"),
-        (ProbeRun(-11, json.dumps(ANSWER).encode()), "the probe ended with SIGSEGV"),
-        (ProbeRun(1, b"", b"Traceback\nValueError: what\n"), "the probe ended with exit status 1: ValueError: what"),
-        (ProbeRun(0, b""), "the probe's answer cannot be read: b''"),
-        (ProbeRun(0, b"\xff{}"), "the probe's answer cannot be read: b'\\xff{}'"),
-        (ProbeRun(0, json.dumps(ANSWER).encode()[:-5]), "cannot be read"),
-        (ProbeRun(0, b"[" * 60000), "cannot be read"),
-        (ProbeRun(0, b"1" * 60000), "cannot be read"),
-        (ProbeRun(0, b"{}"), "the probe's answer cannot be read: b'{}'"),
+        (DisposableRun(0, True, 0.1, json.dumps(ANSWER).encode()), SAID),
+        (DisposableRun(-9, False, 3.0), "the probe did not end within 3 s"),
+        (DisposableRun(None, False, 3.0), "the probe did not end within 3 s and could not be killed"),
+        (DisposableRun(-11, True, 0.1, json.dumps(ANSWER).encode()), "the probe ended with SIGSEGV"),
+        (
+            DisposableRun(1, True, 0.1, b"", b"Traceback\nValueError: what\n"),
+            "the probe ended with exit status 1: ValueError: what",
+        ),
+        (DisposableRun(0, True, 0.1, b""), "the probe's answer cannot be read: b''"),
+        (DisposableRun(0, True, 0.1, b"\xff{}"), "the probe's answer cannot be read: b'\\xff{}'"),
+        (DisposableRun(0, True, 0.1, json.dumps(ANSWER).encode()[:-5]), "cannot be read"),
+        (DisposableRun(0, True, 0.1, b"[" * 60000), "cannot be read"),
+        (DisposableRun(0, True, 0.1, b"1" * 60000), "cannot be read"),
+        (DisposableRun(0, True, 0.1, b"{}"), "the probe's answer cannot be read: b'{}'"),
     ],
-    ids=["answer", "failure", "crash", "traceback", "nothing", "no text", "torn", "deep", "digits", "empty"],
+    ids=["answer", "hang", "deaf", "crash", "traceback", "nothing", "no text", "torn", "deep", "digits", "empty"],
 )
-def test_how_a_probe_ended_decides(run: ProbeRun, found: dict[str, Detected] | str) -> None:
-    judged = parse_probe_run(Question.DRIVER, run)
+def test_how_a_probe_ended_decides(run: DisposableRun, found: dict[str, Detected] | str) -> None:
+    judged = parse_probe_run(Question.DRIVER, run, 3.0)
     if isinstance(found, dict):
         assert judged == found
         return
@@ -194,7 +198,7 @@ def test_the_processor_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_processor_on_which_the_probe_crashes() -> None:
-    judged = parse_probe_run(Question.PROCESSOR, ProbeRun(status=-signal.SIGILL))
+    judged = parse_probe_run(Question.PROCESSOR, DisposableRun(-signal.SIGILL, True, 0.1), 3.0)
     assert judged == {"cpu_bf16": Detected(None, "the probe ended with SIGILL")}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.devices.capabilities import Capabilities
-from harness.devices.detected import Detected, Value
+from harness.devices.device import Detected, Value
 from harness.gating.waivers import Waiver
 
 TODAY = date(2026, 11, 21)

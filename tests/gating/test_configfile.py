@@ -396,5 +396,5 @@ def test_the_error_for_a_missing_file_lists_the_existing_ones(
 
 
 def test_a_missing_folder_is_reported(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^there is no profile 'a': the folder configs/profiles does not exist$"):
+    with pytest.raises(ConfigError, match=r"^there is no profile 'a': the folder configs/profiles does not exist; go"):
         find_config("a", folder / "configs" / "profiles", "profile", folder)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.devices.capabilities import Capabilities
-from harness.devices.detected import Detected, Value
+from harness.devices.device import Detected, Value
 from harness.gating.implication import Implication, implication
 from harness.gating.requirements import first_unmet, parse_requirements
 

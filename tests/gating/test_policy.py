@@ -12,7 +12,7 @@ import pytest
 
 from harness.core.outcome import AttemptResult, Outcome
 from harness.devices.capabilities import Capabilities
-from harness.devices.detected import Detected, Value
+from harness.devices.device import Detected, Value
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.gating.requirements import parse_requirements

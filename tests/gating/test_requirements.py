@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
 from harness.devices.capabilities import VOCABULARY, Capabilities, ValueKind, detect_capabilities
-from harness.devices.detected import Value
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, Device, Inventory, Value
 from harness.gating.requirements import (
     Clause,
     Requirement,

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from harness.catalog import overloads, suites_page
+from harness.catalog import suites_page
 from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
-from harness.devices.detected import Detected, Value
-from harness.devices.device import CPU, Device, Inventory
+from harness.devices.device import CPU, Detected, Device, Inventory, Value
 from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication
@@ -24,6 +23,7 @@ from harness.gating.policy import Policy, idle_rules, rule_on_gate
 from harness.gating.profiles import Profile, load_profile
 from harness.sim.simcuda import machine as simulated
 from harness.sim.softdevice import registration as soft
+from tests.breaks.calls import overloads
 
 pytestmark = pytest.mark.acceptance
 
@@ -229,9 +229,9 @@ def test_the_documented_example_is_valid(model: type[BaseModel], tmp_path: Path)
 
 def test_every_case_of_the_table_of_overloads_exists(cases: list[dict[str, Any]]) -> None:
     known = {case["id"] for case in cases}
-    table = overloads.read_overloads(ROOT / "suites" / "operators" / "overloads.txt")
+    table = overloads.read_overloads(overloads.FILE)
     missing = [each.text for each in table if each.cases and each.text not in known]
-    assert missing == [], "write it again with: python -m suites.operators.generate_overloads"
+    assert missing == [], "write it again with: python -m tests.breaks overloads suites"
 
 
 LISTS = sorted((CONFIGS / "must-pass").glob("*.txt"))

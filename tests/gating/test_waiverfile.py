@@ -76,6 +76,14 @@ def test_a_missing_link_is_left_to_the_run_and_to_lint(tmp_path: Path, line: str
     assert load_waivers([written(tmp_path, with_line("link", line))], tmp_path)[0].link == ""
 
 
+def test_an_empty_link_is_named_together_with_an_empty_owner(tmp_path: Path) -> None:
+    """A proposed waiver has neither."""
+    text = with_line("owner", "    owner: ''").replace(with_line("owner", "").split("link: ")[1].splitlines()[0], "''")
+    with pytest.raises(ConfigError) as caught:
+        load_waivers([written(tmp_path, text)], tmp_path)
+    assert {line.split(": ")[1] for line in str(caught.value).splitlines()} == {"waivers[0].owner", "waivers[0].link"}
+
+
 def test_text_is_put_on_one_line_and_conditions_may_be_left_out(tmp_path: Path) -> None:
     text = with_line("reason", "    reason: |\n      two\n      lines").replace("    when:", "    # when:")
     (waiver,) = load_waivers([written(tmp_path, text)], tmp_path)

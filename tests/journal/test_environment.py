@@ -115,10 +115,10 @@ def test_commit_and_dirt(repository: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_why_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside = environment.git_state(tmp_path)
-    (tmp_path / "kit.json").write_text('{"commit": "abc", "dirty": false}')
-    assert environment.git_state(tmp_path) == {"commit": "abc", "dirty": False, "reason": "from kit.json"}
+    (tmp_path / "commit.json").write_text('{"commit": "abc", "dirty": false}')
+    assert environment.git_state(tmp_path) == {"commit": "abc", "dirty": False, "reason": "from commit.json"}
     for text in ("{", "[]", '{"commit": 1, "dirty": false}', "null"):
-        (tmp_path / "kit.json").write_text(text)
+        (tmp_path / "commit.json").write_text(text)
         assert environment.git_state(tmp_path) == outside
     assert (outside["commit"], outside["dirty"]) == (None, None)
     assert "not a git repository" in outside["reason"]

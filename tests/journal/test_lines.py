@@ -24,6 +24,7 @@ MADE: dict[str, lines.Line] = {
         part=1,
         ids=["a.py::t"],
         deselected=(),
+        skipped={"suites/b/test_b.py::": "no compiler"},
         unread=["b/"],
         pid=3,
         selection=SHA,

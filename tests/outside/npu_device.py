@@ -13,7 +13,8 @@ import torch
 from torch.utils import backend_registration
 
 #: ``count``: device_count raises. ``mask``: the mask has no effect. ``early``: the import uses a device. ``statistic``:
-#: a statistic is not a number. ``crash``: the first use of a device ends the process.
+#: a statistic is not a number. ``crash``: the first use of a device ends the process. ``conjugate``: the copy of a
+#: conjugated tensor calls itself without an end; otherwise it raises.
 FLAW = os.environ.get("NPU_FLAW", "")
 
 
@@ -113,3 +114,6 @@ _KERNELS: dict[str, Any] = {
 }
 for _name, _kernel in _KERNELS.items():
     _aten.impl(_name, _kernel, "PrivateUse1")
+if FLAW != "conjugate":
+    for _key in ("Conjugate", "Negative"):
+        _aten.impl("_copy_from", torch.library.fallthrough_kernel, _key)

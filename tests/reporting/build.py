@@ -175,6 +175,16 @@ def end(**changes: Any) -> Line:
     return {"event": "end", "t": 1_760_000_005.0, "exit_status": 0, "duration": 5.0, **changes}
 
 
+def passed(case: str) -> list[Line]:
+    """Return a case that passed."""
+    return [start(case), finish(case)]
+
+
+def finished(*lines: Line) -> list[Line]:
+    """Return the lines with an end, if they have none."""
+    return [*lines, *([] if any(line["event"] == "end" for line in lines) else [end()])]
+
+
 def broke_and(case: str, first: Outcome, second: Outcome | None, **changes: Any) -> list[Line]:
     """Return a case that broke after others and was tried again alone; with `second` None that attempt never ended."""
     return [

@@ -21,6 +21,7 @@ from harness.core.text import escape_invalid_xml
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
+from harness.reporting.junit_flavour import FLAVOURS
 from harness.reporting.junit_names import Names
 from harness.reporting.text_limits import MOST_TEXT
 from tests.journal import journals
@@ -52,8 +53,9 @@ def checked(data: bytes) -> Element:
     return root
 
 
-def report(*lines: build.Line) -> Element:
-    data, _ = junit.serialise_junit(ledger(*lines))
+def report(*lines: build.Line, flavour: str = "") -> Element:
+    """Return the root of the report of a run that has finished."""
+    data, _ = junit.serialise_junit(ledger(*build.finished(*lines)), flavour=flavour)
     return checked(data)
 
 
@@ -63,7 +65,7 @@ def only_case(*lines: build.Line, **facts: Any) -> Element:
 
 
 ELEMENTS = {
-    Outcome.NOT_RUN: "skipped",
+    Outcome.NOT_RUN: "error",
     Outcome.GATED: "skipped",
     Outcome.SKIPPED: "skipped",
     Outcome.WAIVED: "skipped",
@@ -99,10 +101,43 @@ def test_each_outcome_has_its_element(outcome: Outcome) -> None:
         assert result.text.endswith("\n\ntrace")
 
 
-def test_a_case_that_never_started_is_skipped_as_not_run() -> None:
+def test_a_case_that_never_started_is_an_error_as_not_run() -> None:
     case = only_case()
-    assert [child.tag for child in case] == ["skipped"]
+    assert [child.tag for child in case] == ["error"]
     assert case[0].attrib == {"type": "not_run", "message": "the run ended, and the journal has no start of this case"}
+
+
+#: Runs without a red case and without a finding that are not green, and what the report has.
+UNFINISHED = {
+    "cut off": ([build.collected(CASE), *build.passed(CASE)], "the run was cut off: its journal has no end"),
+    "nothing ran": ([build.collected(), build.end(exit_status=5)], "no case ran"),
+    "an internal error": ([build.collected(CASE), *build.passed(CASE), build.end(exit_status=3)], "exit status 3"),
+}
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_a_run_that_is_not_green_has_an_error_in_each_flavour(name: str, flavour: str) -> None:
+    lines, words = UNFINISHED[name]
+    root = ElementTree.fromstring(junit.serialise_junit(ledger(build.run(), *lines), flavour=flavour)[0])
+    (error,) = root.findall("testsuite/testcase/error")
+    assert words in error.attrib["message"]
+    assert root.attrib["errors"] == "1"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_an_interrupted_run_is_red_for_each_reader(flavour: str) -> None:
+    other = f"{CASE}-other"
+    lines = [build.collected(CASE, other), *build.passed(CASE), build.stopped(), build.end(exit_status=2)]
+    root = ElementTree.fromstring(junit.serialise_junit(ledger(build.run(), *lines), flavour=flavour)[0])
+    (error,) = root.findall("testsuite/testcase/error")
+    expected = "1 of 2 cases did not run before the run ended" if flavour == "gitlab" else "stopped by SIGTERM"
+    assert expected in error.attrib["message"]
+    assert len(root.findall("testsuite/testcase/skipped")) == (flavour == "gitlab")
+
+
+def test_an_empty_shard_has_no_error() -> None:
+    assert report(build.run(shard="2/3"), build.collected(), build.end(exit_status=5)).attrib["errors"] == "0"
 
 
 def test_a_case_that_never_finished_is_an_error_of_the_harness() -> None:
@@ -198,7 +233,7 @@ def test_suites_properties_and_totals() -> None:
         "amp": [("suites.amp.test_b", "b", "0.25")],
         "streams": [("suites.streams.test_a", "a", "0.5"), ("suites.streams.test_a.T", "c", "0.0")],
     }
-    assert root.attrib == {"name": "conformance", "tests": "3", "failures": "1", "errors": "0", "time": "0.75"}
+    assert root.attrib == {"name": "conformance", "tests": "3", "failures": "1", "errors": "1", "time": "0.75"}
     for suite in root:
         assert suite.attrib["hostname"] == "node1"
         assert suite.attrib["timestamp"] == "2025-10-09T08:53:20+00:00"

@@ -11,10 +11,10 @@ from harness.reporting import terminal
 from tests.reporting import build
 
 
-def summary(*lines: build.Line) -> list[str]:
+def summary(*lines: build.Line, inject: str = "", after_pytest: bool = True) -> list[str]:
     ids = dict.fromkeys(line["case"] for line in lines if "case" in line)
-    ledger = build.ledger(build.run(), build.collected(*ids), *lines, build.end())
-    return terminal.terminal_summary(ledger, Path("a folder"), blocks=False)
+    ledger = build.ledger(build.run(settings={"inject": inject}), build.collected(*ids), *lines, build.end())
+    return terminal.terminal_summary(ledger, Path("a folder"), blocks=False, after_pytest=after_pytest)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,28 @@ def summary(*lines: build.Line) -> list[str]:
 def test_other_words_of_the_last_line_are_named(outcomes: list[Outcome], words: str | None) -> None:
     lines = summary(*(build.finish(f"suites/a.py::t{number}", outcome) for number, outcome in enumerate(outcomes)))
     assert [line for line in lines if "last line" in line] == ([f"pytest's last line counts {words}"] if words else [])
+
+
+def test_a_report_has_no_last_line_of_pytest() -> None:
+    lines = summary(build.finish("suites/a.py::t", Outcome.CRASHED), after_pytest=False)
+    assert not [line for line in lines if "last line" in line]
+
+
+def test_each_injected_fault_says_how_often_it_occurred() -> None:
+    finishes = [build.finish(f"suites/a.py::{name}", struck={"event_early": 2}) for name in "tu"]
+    lines = summary(*finishes, inject="event_early:0.5,seed=3; wait_ignored")
+    assert [line for line in lines if line.startswith("INJECTED")] == [
+        "INJECTED event_early occurred 4 times in 2 cases",
+        "INJECTED wait_ignored never occurred, so no case could notice it",
+    ]
+
+
+def test_cases_that_were_not_collected_are_not_to_be_resumed() -> None:
+    lines = summary(
+        build.finish("suites/a.py::t", Outcome.NOT_RUN), build.finding("no such module", kind="collection_error")
+    )
+    assert "    to run them, mend what could not be collected, and start a new run" in lines
+    assert not [line for line in lines if "--resume" in line]
 
 
 def test_cases_that_did_not_run_come_with_the_way_to_run_them() -> None:

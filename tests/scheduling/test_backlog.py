@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.scheduling import slow_files
+from harness.scheduling import durations
 from harness.scheduling.backlog import Backlog
 
 SECONDS = st.lists(st.one_of(st.just(0.0), st.floats(0.0, 1000.0)), max_size=60)
@@ -118,7 +118,7 @@ def test_if_only_slow_files_are_known_workers_end_nearly_together(workers: int, 
     """The end is within 15% of the optimum, if cases of a file differ as much as those of different files."""
     taken = [min(each, 20.0) for each in like_suites(6000, seed)]
     files = [taken[first : first + 25] for first in range(0, len(taken), 25)]
-    slow = slow_files.measured_slow_files(
+    slow = durations.measured_slow_files(
         [{f"{file}::{n}": each for file, here in enumerate(files) for n, each in enumerate(here)}]
     )
     expected = [slow.files.get(str(file), slow.other) for file, here in enumerate(files) for _ in here]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.scheduling.claims import ALONE, Claim, Lease, grant_leases, share_of
+from harness.scheduling.leases import ALONE, Claim, Lease, grant_leases, share_of
 
 HALF = Fraction(1, 2)
 GIB = 1 << 30

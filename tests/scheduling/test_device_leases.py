@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import NoDeviceError
-from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import VARIABLE, BoardError, DeviceLeases, LeaseWait, default_folder
+from harness.scheduling.leases import Claim
 
 PATIENCE = 60.0
 
@@ -171,7 +171,7 @@ def test_devices_that_each_process_has_for_itself_are_not_waited_for(tmp_path: P
 _HOLDER = """
 import sys
 from pathlib import Path
-from harness.scheduling.claims import Claim
+from harness.scheduling.leases import Claim
 from harness.scheduling.device_leases import DeviceLeases
 leases = DeviceLeases(Path(sys.argv[1]))
 leases.take(Claim("a"))

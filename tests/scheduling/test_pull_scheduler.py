@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from harness.scheduling.handed_out import HandedOut
-from harness.scheduling.pull_scheduler import LEAST, MOST, PullScheduling, depth
 from harness.scheduling.remote_queue import VARIABLE, GivenCase, RemoteQueue
-from tests.scheduling.test_xdist_scheduler import FakeConfig, FakeNode
+from harness.scheduling.workers import HandedOut
+from harness.scheduling.xdist_scheduling import LEAST, MOST, PullScheduling, depth
+from tests.scheduling.test_xdist_scheduling import FakeConfig, FakeNode
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.core.caseid import suite_of
 from harness.gating.policy import Policy
-from harness.scheduling.reach import Reach
+from harness.scheduling.order import Reach
 
 FILE = "suites/a/test_x.py"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.scheduling.run_lock import RunLock, RunLockedError
+from harness.scheduling.resume import RunLock, RunLockedError
 
 HOLDER = """
 import sys
 from pathlib import Path
-from harness.scheduling.run_lock import RunLock
+from harness.scheduling.resume import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

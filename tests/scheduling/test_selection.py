@@ -14,9 +14,8 @@ from harness.configuration.options import VERDICTS
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.gating.policy import Policy
-from harness.scheduling.earlier_run import EarlierRun
-from harness.scheduling.order import shuffled_positions
-from harness.scheduling.selection import Chosen, Selection, read_ids
+from harness.scheduling.order import Chosen, Selection, read_ids, shuffled_positions
+from harness.scheduling.resume import EarlierRun
 from tests.journal import journals
 from tests.reporting import build
 

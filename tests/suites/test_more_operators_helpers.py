@@ -13,6 +13,7 @@ from suites.libraries import slopes
 from suites.libraries.recurrence import KINDS, Network
 from suites.operators import foreach, lists
 from suites.operators.comparison import Bound, WrongValueError
+from suites.operators.test_foreach_gradients import slopes_of
 
 SUITES = Path(__file__).parents[2] / "suites"
 CPU = torch.device("cpu")
@@ -47,6 +48,37 @@ def test_torch_has_each_operation_on_lists() -> None:
     for operation in foreach.operations().values():
         assert _found(operation.aten(False)), operation.id
         assert _found(operation.aten(True)) or not operation.has_in_place, operation.id
+
+
+#: Operations on lists with a jump, their slope, and two numbers beside it, closer than any difference's step.
+_JUMPS = [
+    *((name, 0.0, (3 - 1e-9, 3 + 1e-9)) for name in ("ceil", "floor", "trunc")),
+    ("frac", 1.0, (3 - 1e-9, 3 + 1e-9)),
+    ("round", 0.0, (2.5 - 1e-9, 2.5 + 1e-9)),
+    ("sign", 0.0, (-1e-9, 1e-9)),
+]
+
+
+@pytest.mark.parametrize(("name", "slope", "points"), _JUMPS, ids=[name for name, _, _ in _JUMPS])
+def test_a_slope_beside_a_jump_is_that_of_its_side(name: str, slope: float, points: tuple[float, float]) -> None:
+    found = slopes_of(foreach.operations()[name], [np.array(points)], 0)
+    assert found.tolist() == [slope, slope]
+
+
+@pytest.mark.parametrize("overload", ["List", "Scalar", "ScalarList"])
+@pytest.mark.parametrize(("name", "of_less"), [("minimum", 1), ("clamp_max", 1), ("maximum", 0), ("clamp_min", 0)])
+def test_a_slope_beside_a_kink_is_that_of_its_side(name: str, of_less: int, overload: str) -> None:
+    arrays = [np.array([1.25 - 1e-9, 1.25 + 1e-9]), np.array([1.25, 1.25])]
+    operation = foreach.operations()[f"{name}.{overload}"]
+    assert slopes_of(operation, arrays, 0).tolist() == [of_less, 1 - of_less]
+    assert slopes_of(operation, arrays, 1).tolist() == [1 - of_less, of_less]
+
+
+def test_a_slope_of_a_formula_is_exact() -> None:
+    operations, x = foreach.operations(), np.array([1.5, 2.75])
+    assert np.allclose(slopes_of(operations["tan"], [x / 4], 0), 1 + np.tan(x / 4) ** 2, rtol=1e-14, atol=0)
+    assert np.allclose(slopes_of(operations["pow.List"], [x, x], 1), x**x * np.log(x), rtol=1e-14, atol=0)
+    assert np.allclose(slopes_of(operations["lgamma"], [np.array([3.0])], 0), 1.5 - np.euler_gamma, rtol=1e-14, atol=0)
 
 
 def test_lists_have_tensors_of_each_kind(rng: np.random.Generator) -> None:

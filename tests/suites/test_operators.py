@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import subprocess
 import sys
@@ -13,10 +12,8 @@ import pytest
 import torch
 from junitparser import JUnitXml
 
-from harness.catalog import overloads
 from suites.operators import (
     catalogue,
-    generate_overloads,
     known,
     oracles,
     samples,
@@ -24,7 +21,6 @@ from suites.operators import (
     test_values,
     test_variants,
     tolerances,
-    uncalled,
     variants,
 )
 from tests.warm import client
@@ -155,18 +151,6 @@ def test_an_unknown_operator_is_an_error(tmp_path: Path) -> None:
     assert re.search(
         r"--operators='nn.functional.conf2d': .*did you mean nn.functional.conv2d", found.stdout + found.stderr
     )
-
-
-def test_every_overload_with_a_kernel_is_called_by_a_case_or_has_a_reason() -> None:
-    table = list(overloads.read_overloads(generate_overloads.FILE))
-    if torch.__version__.startswith("2.13."):
-        table = overloads.with_installed(table, overloads.registered_overloads())
-    assert [each.name for each in table if each.missing] == []
-
-
-def test_every_reason_is_that_of_an_overload_that_no_case_calls() -> None:
-    uncalled_ones = [each.name for each in overloads.read_overloads(generate_overloads.FILE) if not each.cases]
-    assert [each for each in uncalled.REASONS if not fnmatch.filter(uncalled_ones, each)] == []
 
 
 @pytest.mark.nightly

@@ -1,7 +1,7 @@
 """Cases that cannot fail: for a device that they never use, or a comparison of a value with itself.
 
-Also finds conditions that each device meets. Only the syntax tree of a file is examined. `harness mutate` finds the
-rest.
+Also finds conditions that each device meets. Only the syntax tree of a file is examined. `python -m tests.breaks` finds
+the rest.
 """
 
 from __future__ import annotations

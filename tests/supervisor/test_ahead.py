@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from harness.scheduling.handed_out import HandedOut, HandedOutList
+from harness.scheduling.workers import HandedOut, HandedOutList
 from harness.supervisor.ahead import Ahead, RunOrder
 
 

@@ -17,8 +17,8 @@ from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases
+from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool

@@ -14,8 +14,8 @@ import pytest
 
 from harness.core.errors import NoDeviceError
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.scheduling.claims import Claim
 from harness.scheduling.device_leases import DeviceLeases
+from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks

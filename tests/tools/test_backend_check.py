@@ -35,7 +35,7 @@ def test_a_good_device(tmp_path: Path) -> None:
     assert status == 0, error
     assert tuple(results) == tuple(MEANINGS)
     states = {name: each["state"] for name, each in results.items()}
-    lacking = {"event", "statistics", "seeds"}
+    lacking = {"event", "statistics", "seeds", "pinned", "conjugate", "autocast", "convolution"}
     assert states == {name: "missing" if name in lacking else "works" for name in MEANINGS}
     assert results["mask"]["run"] == "each worker has a device for itself"
     assert results["statistics"]["implement"].startswith("a c10::DeviceAllocator")
@@ -49,6 +49,7 @@ def test_a_good_device(tmp_path: Path) -> None:
         ("mask", "mask", "NPU_VISIBLE_DEVICES does not show one device to a fork (1: 2)"),
         ("early", "import", "torch reports that npu is initialised"),
         ("crash", "memory", "the process ends with SIGKILL"),
+        ("conjugate", "conjugate", "the process ends with SIGSEGV"),
     ],
 )
 def test_a_wrong_device(tmp_path: Path, flaw: str, probe: str, sentence: str) -> None:
@@ -64,6 +65,6 @@ def test_the_report_says_what_a_run_lacks() -> None:
     assert lines[2].split() == ["missing", "mask", "the", "registration", "names", "none"]
     assert "all workers compute on the first device, in turn" in lines[3]
     assert "implement: " in lines[4]
-    assert lines[-1] == "2 of 11 probes: 1 works, 1 missing, 0 wrong"
+    assert lines[-1] == "2 of 15 probes: 1 works, 1 missing, 0 wrong"
     assert not failed(results)
     assert failed([Checked("mask", "wrong", "")])

@@ -12,7 +12,7 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
-from harness.journal.events import Finish
+from harness.journal.events import Finish, Ruling
 from harness.journal.ledger import Ledger
 from harness.journal.reader import read_run_journal
 from harness.journal.verdicts import Verdict
@@ -24,12 +24,15 @@ from tests.tools.history import nights
 from tests.tools.matrix.runs import CASES
 
 
-def a_verdict(case: str, outcome: str, capability: str = "") -> Verdict:
+def a_verdict(case: str, outcome: str, more: str = "") -> Verdict:
+    """`more`: the capability that a gated case lacks, or the place of the waiver of a case that is waived."""
+    capability = more if outcome == "gated" else ""
+    ruling = Ruling(outcome=Outcome.WAIVED, text="waived", source=more) if outcome == "waived" and more else None
     message = f"{capability}: wanted, not found" if capability else outcome
     gate = {"capability": capability, "wanted": "x", "found": "y"} if capability else None
     plain: dict[str, Any] = {
         "event": "finish", "t": 1.0, "case": case, "attempt": 1, "worker": "main", "executor": "", "devices": [],
-        "outcome": outcome, "duration": 0.0, "message": message, "gate": gate,
+        "outcome": outcome, "duration": 0.0, "message": message, "gate": gate, "ruling": ruling,
     }  # fmt: skip
     finish = Finish.model_construct(**plain | {"gate": _Gate(capability) if gate else None})
     return Verdict(case, "s", Outcome(outcome), message, (finish,), finish, 1, (), True)
@@ -58,9 +61,9 @@ def a_level(folder: Path, *ids: str) -> ListedLevel:
         ({"a": ("passed", ""), "b": ("gated", "types")}, PASSED, 1, 0, 1),
         ({"a": ("passed", ""), "b": ("gated", "memory")}, FAILED, 1, 1, 0),
         ({"a": ("passed", ""), "b": ("failed", "")}, FAILED, 1, 1, 0),
-        ({"a": ("passed", ""), "b": ("waived", "")}, FAILED, 1, 1, 0),
-        ({"a": ("passed", ""), "b": ("skipped", "")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", ""), "b": ("waived", "configs/waivers/a.yaml:3")}, FAILED, 1, 1, 0),
         ({"a": ("passed", ""), "b": ("flaky", "")}, FAILED, 1, 1, 0),
+        ({"a": ("passed", ""), "b": ("skipped", "")}, FAILED, 1, 1, 0),
         ({"a": ("passed", "")}, INCOMPLETE, 1, 0, 0),
         ({"a": ("passed", ""), "b": ("not_run", "")}, INCOMPLETE, 1, 0, 0),
         ({"a": ("gated", "accelerator_graphs"), "b": ("gated", "accelerator_graphs")}, NOT_APPLICABLE, 0, 0, 2),
@@ -77,6 +80,16 @@ def test_a_level(
     assert result.cases == result.passed + failed + lacking + len(result.missing)
 
 
+@pytest.mark.parametrize("source", ["", "a:4"], ids=["xfail", "leaks"])
+def test_a_case_that_torch_fails_everywhere_is_named_and_does_not_count_against_the_device(
+    tmp_path: Path, source: str
+) -> None:
+    verdicts = {"a": a_verdict("a", "waived", source), "b": a_verdict("b", "passed")}
+    result = judge_level(a_level(tmp_path, "a", "b"), verdicts)
+    assert (result.state, result.passed, dict(result.known), dict(result.failed)) == (PASSED, 1, {"a": "waived"}, {})
+    assert judge_level(a_level(tmp_path, "a"), verdicts).state == FAILED, "a level of which nothing passed"
+
+
 _CASES = """
 import pytest
 
@@ -86,6 +99,10 @@ def test_wide():
 
 def test_passes():
     pass
+
+@pytest.mark.xfail(reason="torch rounds twice")
+def test_known():
+    assert False
 
 def test_fails():
     assert False
@@ -99,7 +116,7 @@ def test_the_statement_of_a_run(tmp_path: Path) -> None:
     project.write("suites/s/test_s.py", _CASES)
     folder = project.folder / "configs/conformance"
     folder.mkdir(parents=True)
-    for name, cases in (("core", "test_passes"), ("wide", "test_wide"), ("all", "*")):
+    for name, cases in (("core", "test_passes', 'suites/s/test_s.py::test_known"), ("wide", "test_wide"), ("all", "*")):
         (folder / f"{name}.yaml").write_text(
             f"description: of a test\ncases: ['suites/s/test_s.py::{cases}']\nmarked: false\nmay_lack: [devices]\n"
         )
@@ -108,8 +125,12 @@ def test_the_statement_of_a_run(tmp_path: Path) -> None:
     result = project.run("-n0", "--device=cpu")
     status, said = command(project, "conformance", str(result.run_dir), "--output=statement.json")
     assert status == 1, said
-    assert "FAILED         all         1 of 3 cases passed, 1 failed, 1 not applicable" in said
-    assert "PASSED         core        1 of 1 case passed" in said
+    assert (
+        "FAILED         all         1 of 4 cases passed, 1 failed, 1 failed as torch does everywhere, 1 not applicable"
+        in said
+    )
+    assert "PASSED         core        1 of 2 cases passed, 1 failed as torch does everywhere" in said
+    assert "1 expected failure: torch rounds twice" in said
     assert "NOT APPLICABLE wide        0 of 1 case passed, 1 not applicable" in said
     statement = json.loads((project.folder / "statement.json").read_text())
     states = {each["level"]: each["state"] for each in statement["levels"]}
@@ -123,7 +144,7 @@ def test_the_statement_of_a_run(tmp_path: Path) -> None:
     assert command(project, "package", str(result.run_dir), "--out=evidence.zip")[0] == 0
     status, said = command(project, "verify", "evidence.zip")
     assert status == 0, said
-    assert "level core: passed, 1 of 1 case passed; list sha256:" in said
+    assert "level core: passed, 1 of 2 cases passed; list sha256:" in said
     kept = result.run_dir / conformance.FILE_NAME
     kept.write_text(kept.read_text().replace('"passed": 1', '"passed": 2'))
     status, said = command(project, "package", str(result.run_dir), "--out=forged.zip")

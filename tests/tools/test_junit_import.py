@@ -13,10 +13,9 @@ from harness.core.outcome import Outcome
 from harness.journal import journal, reader
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger
+from harness.scheduling.resume import resumption_of
 from harness.scheduling.resumption import ResumeError
-from harness.scheduling.unfinished import resumption_of
-from harness.tools import junit_import
-from harness.tools.diagnosis import order
+from harness.tools import junit_import, order
 from harness.tools.evidence import checks, record
 from harness.tools.evidence.package import Package, PackageError
 from harness.tools.junit_import import Ids, ImportingError, Wanted

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.backends import cuda, simcuda
-from harness.devices import declared, software
+from harness.devices import software
 from harness.devices.capabilities import format_capability
-from harness.devices.declared import MachineError
 from harness.devices.device import Device, DeviceError, Inventory
 from harness.devices.visibility import apply_visible_mask
+from harness.sim.native import declared
+from harness.sim.native.declared import MachineError
 from harness.sim.native.toolchain import BuildError, require_compiler
 from harness.sim.simcuda import toolchain
 

@@ -105,6 +105,13 @@ def is_initialized() -> bool:
     return any(_native.is_awake(index) for index in range(device_count()))
 
 
+def __getattr__(name: str) -> bool:
+    """Return `_initialized`, which torch's checkpoints read, instead of calling `is_initialized`."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def device_count() -> int:
     """Return the number of devices that this process sees."""
     return _native.device_count()

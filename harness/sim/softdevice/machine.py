@@ -14,10 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from harness.devices import declared
-from harness.devices.declared import MachineError
 from harness.devices.device import Device, DeviceError, Inventory
-from harness.sim.native import toolchain
+from harness.sim.native import declared, toolchain
+from harness.sim.native.declared import MachineError
 from harness.sim.softdevice import registration as soft
 
 _DEFAULT_DEVICES = 2

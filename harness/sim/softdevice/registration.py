@@ -39,6 +39,7 @@ BACKEND = Backend(
     kind="soft",
     inventory="harness.sim.softdevice.machine:inventory",
     noun="the software device",
+    host_kernels=True,
     label="soft (software device)",
     no_gpu="the device is a software device",
     mask=MASK,

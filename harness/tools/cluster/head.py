@@ -21,7 +21,7 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, list_first, single_line
 from harness.journal import identity, lines
 from harness.journal.events import Finding, Finish, Start
-from harness.scheduling.interrupted_run import changed_conditions_message
+from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import record as records
 from harness.tools.cluster.engine import Host

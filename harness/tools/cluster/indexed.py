@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_USAGE
-from harness.journal import journal
 
 #: Kubernetes sets this variable in each pod of an indexed Job, from 0.
 INDEX = "JOB_COMPLETION_INDEX"
@@ -35,8 +34,7 @@ def command(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
         raise PodError(f"{INDEX}={index!r}: expected a number from 0 to {int(shards) - 1}, as in an indexed Job")
     number = int(index) + 1
     run_dir = Path(results) / f"shard-{number}"
-    where = "--resume" if (run_dir / journal.FILE_NAME).exists() else "--results-dir"
-    shard = [f"--shard={number}/{shards}", f"{where}={run_dir}"]
+    shard = [f"--shard={number}/{shards}", f"--resume={run_dir}"]
     return [sys.executable, "-m", "pytest", *words[_end(words) + 1 :], *shard]
 
 

@@ -21,9 +21,16 @@ from harness.journal.ledger import Ledger
 from harness.reporting import junit, plot, terminal
 from harness.reporting.page import report as page
 from harness.scheduling import remote_queue
+from harness.scheduling.resume import (
+    RunLock,
+    RunLockedError,
+    lost_lines,
+    nothing_to_continue,
+    reopened_lines,
+    resumption_of,
+    set_aside,
+)
 from harness.scheduling.resumption import ResumeError
-from harness.scheduling.run_lock import RunLock, RunLockedError
-from harness.scheduling.unfinished import lost_lines, reopened_lines, resumption_of
 from harness.tools.cluster import record as records
 from harness.tools.cluster.engine import Engine
 from harness.tools.cluster.head import Head
@@ -94,7 +101,7 @@ def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], No
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     run_dir, lock = _run_dir(options, run_id)
     try:
-        earlier, seed = _earlier(options, run_dir)
+        earlier, seed = _earlier(options, run_dir, log)
         wanted = ClusterRequest(
             arguments=pytest_arguments(options.arguments, seed),
             argv=options.argv,
@@ -127,26 +134,29 @@ def _run_dir(options: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
     """Return the run directory, locked for this process. Raise ClusterError."""
     wanted = options.resume or options.results_dir or Path("results") / run_id
     run_dir = wanted.resolve()
-    has_run = (run_dir / journal.FILE_NAME).exists()
-    if options.resume is None and has_run:
+    if options.resume is None and (run_dir / journal.FILE_NAME).exists():
         raise ClusterError(
             f"--results-dir={str(wanted)!r} already contains a run: name another folder, or continue that run with "
             f"--resume {wanted}"
         )
-    if options.resume is not None and not has_run:
-        raise ClusterError(f"--resume={str(wanted)!r}: there is no run in this folder")
     try:
+        if options.resume is not None:
+            nothing_to_continue(run_dir)  # refuses a folder with other files before anything is written there
         run_dir.mkdir(parents=True, exist_ok=True)
         return run_dir, RunLock(run_dir)
-    except RunLockedError as error:
+    except (RunLockedError, ResumeError) as error:
         raise ClusterError(f"{str(wanted)!r}: {error}") from None
     except OSError as error:
         raise ClusterError(f"the run directory {str(wanted)!r} cannot be made: {error.strerror}") from None
 
 
-def _earlier(options: ClusterOptions, run_dir: Path) -> tuple[Earlier | None, int]:
+def _earlier(options: ClusterOptions, run_dir: Path, log: Callable[[str], None]) -> tuple[Earlier | None, int]:
     """Return the state of the run before it was interrupted, and the seed."""
     if options.resume is None:
+        return None, random.SystemRandom().getrandbits(32)
+    if why := nothing_to_continue(run_dir):
+        log(f"--resume={str(options.resume)!r}: {why}, so this run starts from the beginning")
+        set_aside(run_dir)
         return None, random.SystemRandom().getrandbits(32)
     contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
     first = next(event for event in contents.events if isinstance(event, RunStarted))

@@ -70,7 +70,10 @@ def _not_ended(record: EvidenceRecord) -> Iterator[str]:
         yield "the run did not finish: its journal has no line of kind 'end'; resume it with --resume"
         return
     status = ledger.end.exit_status
-    if status == EXIT_INTERRUPTED:
+    uncollected = [finding for finding in ledger.findings if finding.kind == "collection_error"]
+    if status == EXIT_INTERRUPTED and uncollected:
+        yield f"the tests could not be collected: {single_line(uncollected[0].message)}; mend it and start a new run"
+    elif status == EXIT_INTERRUPTED:
         yield "the run was interrupted: it ended with exit status 2; resume it with --resume"
     elif status in (EXIT_INTERNAL, EXIT_USAGE):
         yield f"the run ended with exit status {status}: the harness or pytest failed, so it may lack results"

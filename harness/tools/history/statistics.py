@@ -1,10 +1,9 @@
-"""Statistics of a history: intervals of rates, corrections for many comparisons, trends. Pure functions."""
+"""Statistics of a history: intervals of rates, corrections for many comparisons. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, median
 
 #: The standard normal quantile of an interval with 95 % coverage.
 _TWO_SIDED_95 = 1.959964
@@ -70,30 +69,3 @@ def holm(chances: Sequence[float]) -> list[float]:
         worst = max(worst, min(1.0, (len(chances) - rank) * chances[index]))
         corrected[index] = worst
     return corrected
-
-
-def theil_sen(values: Sequence[float]) -> float:
-    """Return the median slope of all pairs, per step (P. K. Sen 1968): up to 29 % of the values may be outliers."""
-    slopes = [
-        (values[later] - values[earlier]) / (later - earlier)
-        for earlier in range(len(values))
-        for later in range(earlier + 1, len(values))
-    ]
-    return median(slopes) if slopes else 0.0
-
-
-def mann_kendall(values: Sequence[float]) -> float:
-    """Return the one-sided probability that values without a trend rise at least as much as these (Mann 1945)."""
-    count = len(values)
-    if count < 4:  # the least possible probability for 3 values is 1/6
-        return 1.0
-    score = sum(
-        (values[later] > values[earlier]) - (values[later] < values[earlier])
-        for earlier in range(count)
-        for later in range(earlier + 1, count)
-    )
-    if score <= 0:
-        return 1.0
-    ties = [values.count(value) for value in set(values)]
-    variance = (count * (count - 1) * (2 * count + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
-    return 1.0 if variance <= 0 else 1 - NormalDist().cdf((score - 1) / math.sqrt(variance))

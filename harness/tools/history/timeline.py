@@ -14,8 +14,9 @@ from enum import StrEnum
 from itertools import groupby
 from statistics import median
 
+from harness.checks.slope import theil_sen_slope
 from harness.core.outcome import Outcome
-from harness.tools.history.statistics import mann_kendall, theil_sen, wilson
+from harness.tools.history.statistics import wilson
 from harness.tools.matrix.classing import hypergeometric
 
 #: The number of runs in which flaky results and trends are searched.
@@ -177,5 +178,5 @@ def slower(seconds: Sequence[float]) -> Slower | None:
     before, after = median(values[:END_RUNS]), median(values[-END_RUNS:])
     if after < SLOWER * before or after - before < SLOWER_SECONDS:
         return None
-    chance = mann_kendall(values)
-    return Slower(before, after, chance, theil_sen(values)) if chance < TREND else None
+    slope = theil_sen_slope(values)
+    return Slower(before, after, slope.chance, slope.estimate) if slope.chance < TREND else None

@@ -37,8 +37,8 @@ TITLES = {
 #: The text for a class without causes.
 _HEADINGS = {
     CauseClass.EVERYWHERE: "wherever it ran",
-    CauseClass.FLAKE: "now and then, with no cause in common",
-    CauseClass.MIXED: "on some machines, with no cause in common",
+    CauseClass.FLAKE: "now and then",
+    CauseClass.MIXED: "on some machines",
 }
 _NOUNS = {
     Factor.UUID: "device",

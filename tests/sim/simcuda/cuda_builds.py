@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.devices import software
-from harness.devices.detected import Detected
+from harness.devices.device import Detected
 
 _BUILT_FOR = software.torch_cuda_version()
 

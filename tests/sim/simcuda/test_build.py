@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.devices.detected import Detected
+from harness.devices.device import Detected
 from harness.sim.native import build as native
 from harness.sim.native.toolchain import BuildError, Toolchain
 from harness.sim.simcuda import build, toolchain

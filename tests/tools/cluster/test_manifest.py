@@ -58,15 +58,8 @@ def test_a_bad_name() -> None:
 
 def test_a_pod_runs_its_shard(tmp_path: Path) -> None:
     words = ["--shards=3", f"--results={tmp_path}", "--", "suites", "-k", "a"]
-    shard = ["--shard=3/3", f"--results-dir={tmp_path}/shard-3"]
+    shard = ["--shard=3/3", f"--resume={tmp_path}/shard-3"]
     assert indexed.command(words, {indexed.INDEX: "2"}) == [sys.executable, "-m", "pytest", *words[3:], *shard]
-
-
-def test_a_pod_in_the_place_of_another_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "shard-1").mkdir()
-    (tmp_path / "shard-1" / "journal.ndjson").touch()
-    made = indexed.command(["--shards=1", f"--results={tmp_path}", "--", "suites"], {indexed.INDEX: "0"})
-    assert made[-1] == f"--resume={tmp_path}/shard-1"
 
 
 @pytest.mark.parametrize("index", ["", "3", "x", "-1"])

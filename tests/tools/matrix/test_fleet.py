@@ -475,7 +475,7 @@ def test_two_faults_are_two_groups(tmp_path: Path) -> None:
             CauseClass.ONE_OPTION,
             "without --retries",
         ),
-        (3 * [{}, {"red": (ONE,)}], CauseClass.FLAKE, "now and then, with no cause in common"),
+        (3 * [{}, {"red": (ONE,)}], CauseClass.FLAKE, "now and then"),
     ],
 )
 def test_time_and_settings_are_causes(

@@ -1,0 +1,106 @@
+"""Runs a program in a disposable process with a deadline, and leaves nothing of it alive.
+
+The program may crash, hang or leave children. Its output goes to files: a pipe can fill up, and a child that the
+program has left can hold it open for ever. The program leads a process group of its own, which is killed at the end,
+whatever the end was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from harness.core import linux
+
+#: Signals in order, each with the seconds to wait for the exit before the next one.
+Ladder = Sequence[tuple[int, float]]
+#: For programs that have nothing to clean up. A process that waits inside a driver may outlive it.
+KILL: Ladder = ((signal.SIGKILL, 5.0),)
+_KEPT = 1 << 16  # bytes of each output
+_PAUSE = 0.01  # seconds between two looks at the process
+
+
+@dataclass(frozen=True, slots=True)
+class DisposableRun:
+    """How a program ended.
+
+    - `status`: as of ``os.waitstatus_to_exitcode``; None if the program could not be killed.
+    - `in_time`: it ended by itself, before the limit. `seconds`: how long it ran.
+    - `output`, `errors`: the last 64 KiB of stdout and stderr; `output` is empty if it went elsewhere.
+    """
+
+    status: int | None
+    in_time: bool
+    seconds: float
+    output: bytes = b""
+    errors: bytes = b""
+
+    @property
+    def last_error(self) -> str:
+        """The last line of stderr that is not empty."""
+        lines = self.errors.decode(errors="backslashreplace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def run_disposable(
+    command: Sequence[str],
+    limit: float,
+    *,
+    environ: Mapping[str, str] | None = None,
+    ladder: Ladder = KILL,
+    both_into: IO[bytes] | None = None,
+) -> DisposableRun:
+    """Run a program for at most `limit` seconds, then end it by the `ladder`. Raise OSError if it does not start.
+
+    `environ` defaults to that of this process. `both_into`: a file for stdout and stderr, instead of the result.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        began = time.monotonic()
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=both_into or output,
+            stderr=both_into or errors,
+            env=environ,
+            start_new_session=True,
+        )
+        try:
+            in_time = _has_ended(child, limit)
+        finally:  # also if the wait is interrupted
+            status = _end(child, ladder)
+        return DisposableRun(status, in_time, time.monotonic() - began, _tail(output), _tail(errors))
+
+
+def _end(child: subprocess.Popen[bytes], ladder: Ladder) -> int | None:
+    """Kill the group of a child by the ladder, and then the rest of the group. Return the child's status, or None."""
+    for number, grace in ladder:
+        if _has_ended(child):
+            break
+        _signal_group(child, number)
+        _has_ended(child, grace)
+    if not _has_ended(child):
+        child.returncode = 0  # without this, subprocess warns about a running process
+        return None
+    _signal_group(child, signal.SIGKILL)  # the leader is not reaped yet, so the number of the group is not reused
+    return child.wait()
+
+
+def _has_ended(child: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
+    return linux.has_ended_before(child.pid, time.monotonic() + seconds, _PAUSE)
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # if SIGCHLD is ignored, the kernel has reaped it
+        os.killpg(child.pid, number)
+
+
+def _tail(file: IO[bytes]) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), _KEPT, max(0, size - _KEPT))

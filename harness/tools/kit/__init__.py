@@ -1,1 +1,0 @@
-"""A kit: one file to run the suites on a machine without network."""

@@ -1,0 +1,216 @@
+"""CUDA's streams and events in Python, on the simulated CUDA: order, waits, devices."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tests.breaks.breaks import Theme, replace
+from tests.breaks.kernels import torch_with_cuda
+
+broken = Theme()
+_on_cuda = functools.partial(broken, device="simcuda")
+
+
+@_on_cuda(
+    "An event is complete at the first query.",
+    "suites/streams/test_cuda_events.py",
+    "suites/streams/test_events.py",
+    shows=lambda: _event(),
+)
+def cuda_events_are_always_done() -> None:
+    import torch
+
+    replace(torch.cuda.Event, "query", lambda _: lambda self: True)
+
+
+def _event() -> object:
+    torch = torch_with_cuda()
+    event = torch.cuda.Event()
+    torch.cuda._sleep(50_000_000)
+    event.record()
+    found = event.query()
+    torch.cuda.synchronize()
+    return found
+
+
+@_on_cuda(
+    "A stream does not wait for another stream.",
+    "suites/streams/test_cuda_streams.py",
+    "suites/streams/test_streams.py",
+    shows=lambda: _waited(),
+)
+def cuda_streams_do_not_wait() -> None:
+    import torch
+
+    replace(torch.cuda.Stream, "wait_stream", lambda _: lambda self, stream: None)
+
+
+def _waited() -> object:
+    torch = torch_with_cuda()
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(first):
+        torch.cuda._sleep(50_000_000)
+    second.wait_stream(first)
+    found = second.query()
+    torch.cuda.synchronize()
+    return found
+
+
+@_on_cuda(
+    "A stream that is to wait for an event waits, once it is given work, for what the event stands for by then.",
+    "suites/streams/test_events.py",
+    shows=lambda: _recorded_again(),
+)
+def cuda_waits_are_for_the_latest_record() -> None:
+    import torch
+
+    wait = torch.cuda.Stream.wait_event
+    waiting: dict[int, list[Any]] = {}
+
+    def remember(self: Any, event: Any) -> None:
+        waiting.setdefault(self.cuda_stream, []).append(event)
+
+    def around(enter: Any) -> Any:
+        def enters(self: Any) -> Any:
+            for event in waiting.pop(self.cuda_stream, []):
+                wait(self, event)
+            return enter(self)
+
+        return enters
+
+    def idle(synchronize: Any) -> Any:
+        def waits(device: Any = None) -> None:
+            synchronize(device)
+            waiting.clear()
+
+        return waits
+
+    replace(torch.cuda, "synchronize", idle)
+    replace(torch.cuda.Stream, "wait_event", lambda _: remember)
+    replace(torch.cuda.Stream, "__enter__", around)
+
+
+def _recorded_again() -> object:
+    torch = torch_with_cuda()
+    writer, reader, idle = (torch.cuda.Stream() for _ in range(3))
+    x, event = torch.zeros(4, device="cuda"), torch.cuda.Event()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(writer):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(1)
+    writer.record_event(event)
+    reader.wait_event(event)
+    idle.record_event(event)
+    with reader:
+        found = x + 0
+    torch.cuda.synchronize()
+    return found.tolist()
+
+
+@_on_cuda(
+    "After a block of stream(None) the default stream is current.",
+    "suites/streams/test_cuda_streams.py",
+    shows=lambda: _after_none(),
+)
+def cuda_stream_none_leaves_the_default_stream() -> None:
+    import torch
+
+    def around(leave: Any) -> Any:
+        def leaves(self: Any, *error: Any) -> None:
+            leave(self, *error)
+            if self.stream is None:
+                torch.cuda.set_stream(torch.cuda.default_stream())
+
+        return leaves
+
+    replace(torch.cuda.StreamContext, "__exit__", around)
+
+
+def _after_none() -> object:
+    torch = torch_with_cuda()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(None):
+            pass
+        return torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+@_on_cuda(
+    "A stream that is made without a device is on the first one.",
+    "suites/streams/test_two_devices.py",
+    shows=lambda: _on_the_second(lambda torch: torch.cuda.Stream()),
+)
+def cuda_streams_are_on_the_first_device() -> None:
+    import torch
+
+    def around(new: Any) -> Any:
+        def makes(cls: Any, device: Any = None, *arguments: Any, **named: Any) -> Any:
+            return new(cls, "cuda:0" if device is None and not named else device, *arguments, **named)
+
+        return makes
+
+    replace(torch.cuda.Stream, "__new__", around)
+
+
+def _on_the_second(make: Any) -> object:
+    torch = torch_with_cuda()
+    with torch.cuda.device(1):
+        return make(torch).device.index
+
+
+@_on_cuda(
+    "A sum of tensors of two devices is taken on the first one's if that is the second device.",
+    "suites/devices/test_selection.py",
+    shows=lambda: _sum_of_two_devices(),
+)
+def cuda_operands_of_the_first_device_are_copied() -> None:
+    import torch
+
+    def around(add: Any) -> Any:
+        def adds(a: Any, b: Any, **named: Any) -> Any:
+            return add(a, b.to(a.device) if a.device == torch.device("cuda", 1) else b, **named)
+
+        return adds
+
+    replace(torch, "add", around)
+
+
+def _sum_of_two_devices() -> object:
+    torch = torch_with_cuda()
+    try:
+        return torch.add(torch.ones(2, device="cuda:1"), torch.ones(2, device="cuda:0")).tolist()
+    except RuntimeError:
+        return "refused"
+
+
+@_on_cuda(
+    "An event that was made with `blocking=True` does not wait in `synchronize`.",
+    "suites/streams/test_events.py",
+    shows=lambda: _waits_for_a_blocking_event(),
+)
+def blocking_events_do_not_block() -> None:
+    import torch
+
+    make: Any = torch.cuda.Event.__new__
+
+    def made(cls: Any, *more: Any, **options: Any) -> Any:
+        event = make(cls, *more, **options)
+        event.is_blocking = options.get("blocking", False)
+        return event
+
+    def around(synchronize: Any) -> Any:
+        return lambda self: None if self.is_blocking else synchronize(self)
+
+    torch.cuda.Event.__new__ = staticmethod(made)  # type: ignore[method-assign, assignment]
+    replace(torch.cuda.Event, "synchronize", around)
+
+
+def _waits_for_a_blocking_event() -> object:
+    torch = torch_with_cuda()
+    torch.cuda._sleep(400_000_000)
+    event = torch.cuda.Event(blocking=True)
+    event.record()
+    event.synchronize()
+    done = event.query()
+    torch.cuda.synchronize()
+    return done
