@@ -55,9 +55,6 @@ class Package:
 PACKAGES = {
     "attrs": Package("25.4.0"),
     "click": Package("8.3.1", arguments=("-Wignore::pytest.PytestRemovedIn10Warning",)),
-    "einops": Package(
-        "0.8.2", "einops/tests", ".", needs=("parameterized",), arguments=("--ignore=einops/tests/test_notebooks.py",)
-    ),
     "h11": Package("0.16.0", "h11/tests", "."),
     "idna": Package("3.11", sources="."),
     "iniconfig": Package("2.3.0", "testing"),
@@ -67,7 +64,6 @@ PACKAGES = {
     "more-itertools": Package("10.8.0", sources="."),
     "packaging": Package("25.0", needs=("pretend",)),
     "pluggy": Package("1.6.0", "testing"),
-    "watchdog": Package("6.0.0", needs=("flaky", "pytest-timeout", "eventlet"), arguments=("-oaddopts=",)),
     "toolz": Package("1.1.0", "toolz", "."),
 }
 
