@@ -178,6 +178,8 @@ def _configure_controller(config: pytest.Config) -> None:
 
     queue = RemoteQueue.of_this_process()
     run = Run(config, plan.inventory(config), plugin_argument=scope.is_named_by_user(config), queue=queue)
+    if run.context.echo and run.context.isolation != "none":
+        config.option.showcapture = "no"  # it has been shown
     if run.context.isolation != "none":
         run.notes += other_plugins.disable_unused_snapshot_checks(config)
     config.pluginmanager.register(hooks.ControllerHooks(run, config), "harness-controller")

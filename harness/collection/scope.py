@@ -81,8 +81,12 @@ def name_outside_root(path: Path, root: Path, arguments: Sequence[tuple[Path, bo
 
 
 def is_named_by_user(config: pytest.Config) -> bool:
-    """Return whether the user named the plugin with ``-p``. If so, every test is a case."""
-    return config.pluginmanager.get_plugin("harness.plugin") is not None
+    """Return whether the user named the plugin with ``-p``. If so, every test is a case.
+
+    ``-p harness`` means the same as ``-p harness.plugin``: it names the entry point, which pytest has loaded anyway.
+    """
+    named = config.getoption("plugins", None) or ()
+    return "harness" in named or config.pluginmanager.get_plugin("harness.plugin") is not None
 
 
 def _resolved(path: str | Path) -> str:

@@ -45,7 +45,7 @@ _ELSEWHERE = frozenset(
 _GLUED = ("-n", "-r", "-v", "-q", "-o", "-c")
 #: Options that select. On the command line they override the same option in the ini file, which may deselect the case.
 _SELECTING = ("-m", "-k")
-_OF_PLUGIN = ("no:cacheprovider", "no:terminal", "harness.plugin")
+_OF_PLUGIN = ("no:cacheprovider", "no:terminal", "harness", "harness.plugin")
 
 
 def reproduce_arguments(

@@ -50,6 +50,7 @@ class RunContext:
     - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
     - `backend`: the registrations of ``--backend``.
     - `endurance`: the seconds of ``--endurance``.
+    - `echo`: what cases print is shown at once (pytest's ``-s``).
     - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
@@ -95,6 +96,7 @@ class RunContext:
     carried: tuple[str, ...] = ()
     endurance: float = 0.0
     backend: tuple[str, ...] = ()
+    echo: bool = False
 
     @property
     def journal(self) -> Path:

@@ -244,7 +244,7 @@ OPTIONS = {
             "batch",
             "batch (default): a process runs many cases until one breaks it, and a case that broke a shared process "
             "runs again alone before it gets its verdict; case: one process per case; none: pytest's own process, for "
-            "debugging, also chosen by --pdb, --trace, -s and --setup-show: each case runs once, without waivers",
+            "debugging, also chosen by --pdb, --trace and --setup-show: each case runs once, without waivers",
             "MODE",
         ),
         Option(
@@ -586,7 +586,6 @@ def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
     for flag, wanted in (
         ("--pdb", getattr(option, "usepdb", False)),
         ("--trace", getattr(option, "trace", False)),
-        ("-s", getattr(option, "capture", None) == "no"),
         ("--setup-show", getattr(option, "setupshow", False)),
         ("--setup-only", getattr(option, "setuponly", False)),
         ("--setup-plan", getattr(option, "setupplan", False)),

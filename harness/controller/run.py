@@ -207,6 +207,7 @@ class Run:
             shard=settings["shard"],
             collect_on_failure=settings["collect_on_failure"],
             node="" if self.queue is None else self.queue.node,
+            echo=config.getoption("capture", None) == "no",
         )
 
     def _carried(self, config: pytest.Config) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from harness.protocol.session_news import SessionNews
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
+from harness.supervisor.echo import ECHO_INTERVAL, OutputEcho
 from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
@@ -147,7 +148,7 @@ class Binding:
     `kind` is that of the devices. `library`: for software devices, the backend to load. `leak_check` is
     ``--leak-check``: off, fast or full. `snapshots`: the executor writes the allocator's snapshot when a case fails.
     `settings`: the settings of the run that cases may read. `unused`: the executor does not use a software device
-    before the case, which has its own process and may fork.
+    before the case, which has its own process and may fork. `echo`: its output is shown at once.
     """
 
     devices: tuple[str, ...]
@@ -159,6 +160,7 @@ class Binding:
     snapshots: bool = False
     settings: CaseSettings = field(default_factory=CaseSettings)
     unused: bool = False
+    echo: bool = False
 
 
 class ExecutorHandle:
@@ -211,6 +213,9 @@ class ExecutorHandle:
         self._link = link
         outputs.empty()
         self.marks = (0, 0)
+        # An xdist worker can only reach standard error.
+        targets = (1, 2) if binding.workerinput is None else (2, 2)
+        self._echo = OutputEcho((outputs.out, outputs.err), targets) if binding.echo else None
         self.starvation = StarvationWatch()
         self._facts_start = 0
         self._sent_message = False
@@ -309,6 +314,8 @@ class ExecutorHandle:
         while True:
             if stop is not None:
                 self.outputs.phases.hold()
+            if self._echo is not None:
+                self._echo.copy()
             try:
                 if self.exit_status is None:
                     self._check_exit()  # the exit may have arrived together with an answer of the zygote
@@ -329,7 +336,7 @@ class ExecutorHandle:
                     return NoMessage.DEADLINE
                 over = remaining <= 0  # look once more after the deadline: this process may not have run for a while
                 self.starvation.look(self.pid, now)
-                wait = min(remaining, self.starvation.due - now, _LONGEST_POLL)
+                wait = min(remaining, self.starvation.due - now, _LONGEST_POLL if self._echo is None else ECHO_INTERVAL)
                 for descriptor, _ in self._poll.poll(max(0.0, wait) * 1000):
                     if descriptor == self._channel.fileno():
                         self._read_channel()
@@ -384,6 +391,8 @@ class ExecutorHandle:
 
     def trim_output(self) -> None:
         """Between two cases, drop the stacks and facts of the last case, and empty files that have grown large."""
+        if self._echo is not None:
+            self._echo.copy()
         if self.outputs.stacks.size():
             self.outputs.stacks.empty()
         out, err, facts = (

@@ -34,7 +34,7 @@ class InlineCase:
         )
 
     def finish(self, stopped: str = "") -> None:
-        """Record the result. `stopped`: why the case was stopped, if it was. After `pytest.exit`, record nothing."""
+        """Record the result. `stopped`: why the case was stopped, if it was."""
         over = any(report.when == "teardown" for report in self._reports)
         if not (over or stopped):
             return

@@ -417,6 +417,9 @@ class Worker:
         except KeyboardInterrupt as error:
             stopped = str(error) or f"stopped by {signal.SIGINT.name}"
             raise
+        except pytest.exit.Exception as error:  # also if the user quits a debugger
+            stopped = f"pytest.exit: {error.msg}"
+            raise
         finally:
             plugins.unregister(record)
             with self._recording():
@@ -497,6 +500,7 @@ class Worker:
             library=self.context.library,
             snapshots="allocator" in self.context.collect_on_failure,
             settings=self._case_settings(),
+            echo=self.context.echo,
         )
 
     def _types(self) -> dict[str, str | None]:

@@ -188,3 +188,14 @@ def test_a_killed_build_does_not_hold_up_the_next(make_project: MakeProject) -> 
     result = project.run("-n0")
     attempts = [line["outcome"] for line in result.lines if line["event"] == "finish" and "killed" in line["case"]]
     assert attempts == ["crashed", "crashed"], result.tail()
+
+
+@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+def test_the_name_of_the_entry_point_activates_the_harness_too(make_project: MakeProject, spread: str) -> None:
+    project = make_project()
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("suites/test_it.py", "def test_it(): assert 0\n")
+    result = project.run("-p", "harness", "--device=cpu", spread)
+    assert result.verdicts == {"suites/test_it.py::test_it": "failed"}, result.tail()
+    assert "-p harness.plugin" in (result.ledger.verdicts[0].reproduce or "")
+    assert (result.ledger.verdicts[0].reproduce or "").count("harness") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import RED, Expected, check_journal, compare, compare_junit, expected
-from tests.acceptance.project import Project, Result
+from tests.acceptance.project import Project, Result, open_gate
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
@@ -153,21 +154,55 @@ def test_reasons_are_shown(make_project: MakeProject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "more"), [("--pdb", ("-k", "test_fails")), ("--trace", ("-k", "test_passes")), ("-s", ())]
+    ("option", "name", "outcome"), [("--pdb", "test_fails", "failed"), ("--trace", "test_passes", "passed")]
 )
-def test_isolation_steps_aside(make_project: MakeProject, option: str, more: tuple[str, ...]) -> None:
+def test_isolation_steps_aside(make_project: MakeProject, option: str, name: str, outcome: str) -> None:
     """Options that need the case in pytest's process get it; standard input is closed, so a debugger exits."""
     project = make_project("plain")
-    result = project.run(option, "-n0", *more)
+    result = project.run(option, "-n0", "-k", name)
     assert f"isolation none (for {option})" in result.terminal
     assert not any(line["event"] == "executor" for line in result.lines)
     check_journal(result)
-    if option == "-s":
-        compare(result, expected(project, "batch"))
-        assert "to standard output, by a plain case" in result.terminal
-    else:
-        assert "(Pdb)" in result.terminal
-        assert result.status == (2 if option == "--pdb" else 0), result.tail()
+    assert "(Pdb)" in result.terminal
+    assert result.status == (2 if outcome == "failed" else 0), result.tail()
+    assert {*result.verdicts.values()} == {outcome}, "a quit debugger is no fault of the harness"
+
+
+PRINTS = """
+import ctypes, os, pathlib, sys
+
+def test_prints():
+    print("said by the case")
+    print("said as an error", file=sys.stderr)
+    os.close(os.open(os.environ["PROBE_DIR"] + "/gate", os.O_RDONLY))
+
+def test_fails():
+    print("said before a failure")
+    assert 0
+
+def test_dies():
+    print("said before a null read")
+    ctypes.string_at(0)
+"""
+
+
+@SPREADS
+def test_output_is_shown_at_once_with_s(make_project: MakeProject, spread: str) -> None:
+    """Isolation stays: a null read does not end the session."""
+    project = make_project()
+    project.write("suites/test_prints.py", PRINTS)
+    (project.folder / "probe").mkdir()
+    os.mkfifo(project.folder / "probe" / "gate")
+    running = project.start("-s", spread, "--leak-check=off")  # otherwise a case may run again, and wait again
+    running.wait_for(lambda: "said by the case" in running.terminal(), "output of a case that still runs")
+    running.wait_for(lambda: "said as an error" in running.terminal(), "output of a case that still runs")
+    open_gate(running, project.folder / "probe" / "gate")
+    result = running.result()
+    assert [*result.verdicts.values()] == ["passed", "failed", "crashed"], result.tail()
+    for text in ("said by the case", "said as an error", "said before a failure"):
+        assert result.terminal.count(f"{text}\n") == 1, result.tail()
+    # The case that dies runs once more, alone, if its process had run others.
+    assert result.terminal.count("said before a null read\n") in (1, 2)
 
 
 def test_setup_plan(make_project: MakeProject) -> None:

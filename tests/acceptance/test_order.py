@@ -337,7 +337,7 @@ def test_verify_wants_room_below_the_time_limit(make_project: MakeProject) -> No
 
 @pytest.mark.parametrize(
     ("options", "env"),
-    [(("--isolation=none",), None), (("-s",), None), ((), {"HARNESS_ISOLATION": "none"})],
+    [(("--isolation=none",), None), (("--pdb",), None), ((), {"HARNESS_ISOLATION": "none"})],
 )
 def test_verify_needs_isolation(make_project: MakeProject, options: tuple[str, ...], env: Any) -> None:
     project = make_project("plain")

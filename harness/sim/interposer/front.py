@@ -74,7 +74,7 @@ def add_interposer(
         return device
     if device is None and inline:
         raise InterposerError(
-            "--inject needs processes that are started for it: leave out --isolation=none, --pdb and -s, or use "
+            "--inject needs processes that are started for it: leave out --isolation=none and --pdb, or use "
             "--device=simcuda"
         )
     wanted = interposer_environment(inject, device.variables if device else {})

@@ -167,7 +167,8 @@ pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     kept = torch.zeros(1, device="cuda")
 restored = [problem.text for problem in guard.compare()]
-torch.cuda.use_mem_pool(pool).__enter__()
+left = torch.cuda.use_mem_pool(pool)
+left.__enter__()
 print(json.dumps([restored, [problem.text for problem in guard.compare()]]))
 """
 
