@@ -116,6 +116,31 @@ def final_verdict(attempts: Sequence[AttemptResult], started: int) -> Outcome:
     return max(verdicts, key=lambda outcome: outcome.severity)
 
 
+def deciding_attempt(attempts: Sequence[AttemptResult], outcome: Outcome, *, ruled: bool) -> int | None:
+    """Return the position of the attempt that explains the verdict `outcome`: every report shows this one.
+
+    None if no attempt is final and no rule applies, so that the case is `lost` or `not_run`.
+
+    - Of the final attempts with the outcome, the last one. If a stop cut the last attempt short, of all attempts.
+    - A `flaky` case is explained by the last attempt that recovered. The red one before it is in the history.
+    - If a rule gave the outcome (`ruled`), the last one of the worst red attempts: of the final ones if the rule excuses
+      them, of all if the rule makes the case red. Without a red attempt, the last one that counts.
+    """
+    finals = [place for place, attempt in enumerate(attempts) if attempt.final]
+    if ruled:
+        pool = range(len(attempts)) if outcome.is_red or not finals else finals
+        red = [place for place in pool if attempts[place].outcome.is_red]
+        return max(red, key=lambda place: (attempts[place].outcome.severity, place)) if red else [*pool][-1]
+    if not finals:
+        return None
+    for places in (finals, range(len(attempts))):
+        if same := [place for place in places if attempts[place].outcome is outcome]:
+            return same[-1]
+    # No attempt has the outcome `flaky`.
+    recovered = [place for place in finals if place and not attempts[place - 1].final]
+    return (recovered or finals)[-1]
+
+
 EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE, EXIT_NOTHING_RAN = range(6)
 
 

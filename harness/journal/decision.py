@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from harness.core.outcome import AttemptResult, Outcome, final_verdict
+from harness.core.outcome import AttemptResult, Outcome, deciding_attempt, final_verdict
 
 
 class Ruled(Protocol):
@@ -48,20 +48,19 @@ class Decision(Generic[E]):
 def decide_outcome(finishes: Sequence[E], started: int) -> Decision[E]:
     """Return the verdict from the ended attempts, in order, and the number of started ones.
 
-    See harness.core.outcome.final_verdict.
+    See `final_verdict` and `deciding_attempt` in harness.core.outcome.
     """
-    outcome = final_verdict(
-        [
-            AttemptResult(finish.outcome, finish.final, None if finish.ruling is None else finish.ruling.outcome)
-            for finish in finishes
-        ],
-        started,
-    )
+    attempts = [
+        AttemptResult(finish.outcome, finish.final, None if finish.ruling is None else finish.ruling.outcome)
+        for finish in finishes
+    ]
+    outcome = final_verdict(attempts, started)
     ruled = next(
         (finish for finish in reversed(finishes) if finish.ruling is not None and finish.ruling.outcome is outcome),
         None,
     )
-    return Decision(outcome, _decided(outcome, finishes) if ruled is None else _ruled_on(finishes), ruled)
+    place = deciding_attempt(attempts, outcome, ruled=ruled is not None)
+    return Decision(outcome, None if place is None else finishes[place], ruled)
 
 
 def reopened_attempts(finishes: Sequence[E], not_final: Callable[[E], E]) -> list[E]:
@@ -83,19 +82,3 @@ def not_run_message(stopped: str) -> str:
     """
     how = f"was stopped by {stopped}" if stopped else "ended"
     return f"the run {how}, and the journal has no start of this case"
-
-
-def _decided(outcome: Outcome, finishes: Sequence[E]) -> E | None:
-    finals = [finish for finish in finishes if finish.final]
-    for finish in finals:
-        if finish.outcome is outcome:
-            return finish
-    if finals and finals[-1].outcome is Outcome.NOT_RUN:  # the retry was cut short; the earlier outcome counts
-        return next((finish for finish in reversed(finishes) if finish.outcome is outcome), finals[-1])
-    # No attempt has the outcome `flaky`: the last attempt, which passed, decides.
-    return finals[-1] if finals else None
-
-
-def _ruled_on(finishes: Sequence[E]) -> E:
-    """Return the most informative attempt that a rule was applied to: the last red one, otherwise the last one."""
-    return next((finish for finish in reversed(finishes) if finish.outcome.is_red), finishes[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.core.outcome import AttemptResult, Outcome, Ruling, final_verdict
+from harness.core.outcome import AttemptResult, Outcome, Ruling, deciding_attempt, final_verdict
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, first_line
 
@@ -50,15 +50,13 @@ class CaseHistory:
 
     @property
     def decisive(self) -> Attempt:
-        """The attempt that explains the verdict best: of those that count, the last one with the worst outcome."""
+        """The attempt that explains the verdict, see `deciding_attempt`; the worst one while none is final."""
         if len(self.attempts) == 1:
             return self.attempts[0]
-        counting = [attempt for attempt, final in zip(self.attempts, self.finals, strict=True) if final]
-        if all(attempt.outcome is Outcome.NOT_RUN for attempt in counting):  # or there are none
-            counting = self.attempts
-        if self.ruling is not None and self.ruling.outcome.is_red:
-            counting = self.attempts
-        return max(reversed(counting), key=lambda attempt: attempt.outcome.severity)
+        place = deciding_attempt(self._results, self.outcome, ruled=self.ruling is not None)
+        if place is None:
+            return max(reversed(self.attempts), key=lambda attempt: attempt.outcome.severity)
+        return self.attempts[place]
 
     def counting(self) -> list[AttemptResult]:
         """Return the attempts that count, in the form that rules need."""
