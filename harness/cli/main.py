@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
@@ -436,24 +437,46 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
 def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- OPTION...]", help="Options for pytest that the run had, such as -- -p NAME."),
+    ] = None,
 ) -> None:
     """Find the smallest set of earlier cases after which CASE fails, by running CASE again after ever fewer of them.
 
-    The result is added to the journal of RUN. Exit status 4: the case fails without other cases, or does not fail
-    again.
+    Run it in the root folder of the suites, or anywhere for the installed suites. RUN may come from somebody else: only
+    cases in files of this folder run, outside of run directories, and options that can load code (-c, -o, -p, -W,
+    --confcutdir, --import-mode) are not taken from it. Give those of the run after --.
+
+    The result is added to the journal of RUN. Exit status 4: the case fails without other cases, does not fail again,
+    or is not one of these suites.
     """
     from harness.journal import journal, reader
     from harness.tools import order
 
-    history = order.process_history_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
+    root, given = _root_of(case)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
+    history = order.process_history_of(contents, case, root, [*given, *(options or ())])
     console = make_console()
     say(f"{case} was {history.outcome} after {format_count(len(history.earlier), 'case')} in its process")
+    if history.omitted:
+        say(f"options that are not taken from a journal; if you know them, add them: -- {shlex.join(history.omitted)}")
     dependence = order.bisect_order(history, lambda line: say_styled(console, line, "dim"))
     order.record_dependence(run_dir, dependence)
     for culprit in dependence.culprits:
         say_styled(console, f"it needs {culprit}", "bold")
     say(f"goes wrong:     {history.command(dependence.culprits)}")
     say(f"does not alone: {history.command([])}")
+
+
+def _root_of(case: str) -> tuple[Path, list[str]]:
+    """Return the root folder of a case's suites, here or of this installation, and the options that it needs."""
+    if Path(case.partition("::")[0]).exists() or not case.startswith("suites/"):
+        return Path.cwd(), []
+    from harness.cli.installed import SETTINGS, Home
+
+    home = Home.find().folder
+    return home, ["-c", str(home / SETTINGS), f"--rootdir={home}"]
 
 
 def _print_catalog(entries: list[CatalogEntry]) -> None:
