@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import say, say_lines
+from harness.core.secrets import mask_command
 
 if TYPE_CHECKING:
     from harness.tools.cluster.engine import Engine
@@ -137,7 +138,7 @@ def run(
     container = {"--container-image": container_image, "--container-mounts": container_mounts}
     chosen = ClusterOptions(
         arguments=tuple(arguments),
-        argv=("harness", *sys.argv[1:]),
+        argv=tuple(mask_command(["harness", *sys.argv[1:]])),
         results_dir=results_dir,
         resume=resume,
         force=force_resume,

@@ -19,6 +19,7 @@ from harness.backends.table import backend_of, own_kinds
 from harness.configuration.under import CALL_WRAPPERS
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
+from harness.core.secrets import mask_command
 from harness.journal import journal, lines, reader
 from harness.journal.events import Finish, RunStarted, Start
 from harness.journal.journal import Journal
@@ -55,7 +56,7 @@ class ProcessHistory:
 
     def command(self, earlier: Sequence[str]) -> str:
         """Return the shell line that runs the case after `earlier` in one process, from the root folder."""
-        words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *self.options]
+        words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *mask_command(self.options)]
         masks = [f"{name}={shlex.quote(value)}" for name, value in self.masks.items()]
         return " ".join([*masks, "pytest", *map(shlex.quote, words)])
 
