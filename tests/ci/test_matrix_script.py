@@ -175,7 +175,7 @@ def test_a_given_python_is_used_as_it_is(script: Script) -> None:
     assert done.returncode == 0, done.stderr
     (ran,) = script.calls("python3 -m pytest")
     assert " --numprocesses=3 " in ran
-    assert ran.endswith("--junit-flavour gitlab")
+    assert ran.endswith("--junit-flavour=gitlab")
     assert script.calls("pip") == []
 
 
