@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.console import say, say_lines
 from harness.core.outcome import EXIT_RED
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ def list_() -> None:
     from harness.backends import table
 
     for kind in table.known_kinds():
-        print(kind if kind in table.own_kinds() else f"{kind}  (registered by an installed package)")
+        say(kind if kind in table.own_kinds() else f"{kind}  (registered by an installed package)")
 
 
 @app.command()
@@ -48,12 +49,13 @@ def check(
         raise HarnessError(f"{name!r} has an inventory of its own, and needs no check: harness devices --device={name}")
     results = backend_check.check_backend(backend)
     if as_json:
-        print(
+        say_lines(
             json.dumps(
                 [{**asdict(result), "run": result.then, **asdict(result.meaning)} for result in results], indent=2
             )
         )
     else:
-        print("\n".join(backend_check.report_lines(results)))
+        for line in backend_check.report_lines(results):
+            say(line)
     if backend_check.failed(results):
         raise typer.Exit(EXIT_RED)

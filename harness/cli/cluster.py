@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.console import say, say_lines
+from harness.core.secrets import mask_command
+
 if TYPE_CHECKING:
     from harness.tools.cluster.engine import Engine
     from harness.tools.cluster.run import ClusterOptions
@@ -135,7 +138,7 @@ def run(
     container = {"--container-image": container_image, "--container-mounts": container_mounts}
     chosen = ClusterOptions(
         arguments=tuple(arguments),
-        argv=("harness", *sys.argv[1:]),
+        argv=tuple(mask_command(["harness", *sys.argv[1:]])),
         results_dir=results_dir,
         resume=resume,
         force=force_resume,
@@ -180,7 +183,7 @@ def _run(chosen: ClusterOptions, engine: Engine) -> None:
     try:
         status = cluster.run_cluster(chosen, engine, _log)
     except WriteError as error:
-        print(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", file=sys.stderr)
+        say(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", err=True)
         raise typer.Exit(EXIT_INTERNAL) from None
     if status:
         raise typer.Exit(status)
@@ -252,7 +255,7 @@ def manifest(
         deadline=deadline,
         node_selector=manifests.label_pairs(node_selector or ()),
     )
-    sys.stdout.write(manifests.manifest_text(wanted))
+    say_lines(manifests.manifest_text(wanted))
 
 
 def _become(command: list[str]) -> None:
@@ -269,4 +272,4 @@ def _become(command: list[str]) -> None:
 
 
 def _log(line: str) -> None:
-    print(f"harness: {line}" if not line.startswith(" ") else line, flush=True)
+    say(f"harness: {line}" if not line.startswith(" ") else line)

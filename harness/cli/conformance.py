@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.console import say
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED
@@ -54,7 +55,7 @@ def conformance(
         # The cases of a run without options.
         entries = {entry.id: entry.requires for entry in collected if not entry.extended}
         for listed in levels.update_lists(configs, entries):
-            print(f"{listed.name}: {format_count(len(listed.ids), 'case')}, {listed.hash}")
+            say(f"{listed.name}: {format_count(len(listed.ids), 'case')}, {listed.hash}")
         return
     if run_dir is None:
         raise ConformanceError("no run is named: give its directory, such as results/20261126-120000-abcdef")
@@ -69,7 +70,8 @@ def conformance(
         raise ConformanceError(f"cannot read {environment.FILE_NAME} of {str(run_dir)!r}") from error
     chosen = levels.load_levels(configs, level or ())
     statement = tool.make_statement(ledger, tool.software_of(facts), chosen)
-    print("\n".join(tool.statement_lines(statement)))
+    for line in tool.statement_lines(statement):
+        say(line)
     if output is not None:
         output.write_text(json.dumps(statement.as_json(), indent=2) + "\n", encoding="utf-8")
     if keep:

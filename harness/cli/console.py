@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
+
+from harness.core.text import inert_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,6 +15,21 @@ if TYPE_CHECKING:
 _UNLIMITED = 100_000  # columns
 #: What rich takes for markup, as in `rich.markup.escape`, whose import would take longer than most commands.
 _MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print one line, whatever the texts in it contain. Commands print all texts of runs with this or `say_styled`."""
+    print(inert_line(line), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def say_lines(text: str) -> None:
+    """Print a text of several lines, whose writer has made the texts of runs inert, see `inert_line`."""
+    print("".join(f"{inert_line(line)}\n" for line in text.removesuffix("\n").split("\n")), end="")
+
+
+def say_styled(console: Console, line: str, style: str | None = None) -> None:
+    """Print one line as `say` does. A terminal does not wrap it, so that a command stays on one line for copying."""
+    console.print(inert_line(line), style=style, soft_wrap=True)
 
 
 def make_console() -> Console:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cli.console import say_lines
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 
@@ -64,6 +64,6 @@ def diff(
         Form.JSON: comparison_text.comparison_json,
         Form.MARKDOWN: comparison_text.comparison_markdown,
     }
-    sys.stdout.write(write[form](compared))
+    say_lines(write[form](compared))
     if compared.is_worse(strict=strict):
         raise typer.Exit(EXIT_RED)

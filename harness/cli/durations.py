@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from harness.cli.console import say, say_lines
 
 
 def durations(
@@ -38,8 +39,8 @@ def durations(
     slow = durations.measured_slow_files(runs)
     text = durations.slow_files_text(slow)
     if out is None:
-        sys.stdout.write(text)
+        say_lines(text)
         return
     write_atomically(out, text.encode())
     cases = len({case for run in runs for case in run})
-    print(f"wrote {out}: {len(slow.files)} slow test files, from {cases} cases in {len(runs)} runs")
+    say(f"wrote {out}: {len(slow.files)} slow test files, from {cases} cases in {len(runs)} runs")

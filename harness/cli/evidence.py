@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
+from harness.cli.console import say
 from harness.core.outcome import EXIT_RED
-from harness.core.text import escape_invalid_xml, format_count
+from harness.core.text import format_count
 
 #: The most reasons that are printed. A hostile archive could otherwise fill a terminal or a log.
 _MOST = 1000
@@ -45,24 +45,24 @@ def package(
     run = Package.of(run_dir)
     refused = [problem for problem in run.problems if not (problem.unfinished and unfinished)]
     if refused:
-        print(f"not packed: harness verify would refuse {escape_invalid_xml(str(run_dir))}:", file=sys.stderr)
+        say(f"not packed: harness verify would refuse {run_dir}:", err=True)
         _list([problem.text for problem in refused])
         if all(problem.unfinished for problem in refused):
-            print("use --unfinished to pack it as an unfinished run", file=sys.stderr)
+            say("use --unfinished to pack it as an unfinished run", err=True)
         raise typer.Exit(EXIT_RED)
     manifest = run.write(out)
     results = manifest.results
-    print(
-        f"packed {format_count(len(manifest.files) + 1, 'file')} into {escape_invalid_xml(str(out))} "
+    say(
+        f"packed {format_count(len(manifest.files) + 1, 'file')} into {out} "
         f"({out.stat().st_size} bytes): "
         f"{results.verdict}, {format_count(results.cases, 'case')}, device {manifest.claim.device}"
     )
     if manifest.left_out:
-        print(f"left out {format_count(len(manifest.left_out), 'link')} below files/; manifest.json names them")
+        say(f"left out {format_count(len(manifest.left_out), 'link')} below files/; manifest.json names them")
     if not manifest.complete:
-        print("the run is not complete: harness verify refuses the archive")
+        say("the run is not complete: harness verify refuses the archive")
     if sign is not None:
-        print(f"signed: {escape_invalid_xml(str(signature.sign_archive(out, sign)))}")
+        say(f"signed: {signature.sign_archive(out, sign)}")
 
 
 def _must_pass_list(name: str) -> Path:
@@ -128,23 +128,23 @@ def verify(
             )
             problems += [problem] if problem else []
         if problems or verified.record is None or verified.manifest is None:
-            print(f"refused: {escape_invalid_xml(str(evidence))}", file=sys.stderr)
+            say(f"refused: {evidence}", err=True)
             _list(problems)
             raise typer.Exit(EXIT_RED)
         for line in verification.verification_lines(verified.record, verified.manifest):
-            print(line)
-        print("  shown: its files are unchanged since they were packed, and the results follow from its journal")
-        print(f"  signed by {escape_invalid_xml(who)}" if who else _unsigned(signature.signature_path(evidence)))
+            say(line)
+        say("  shown: its files are unchanged since they were packed, and the results follow from its journal")
+        say(f"  signed by {who}" if who else _unsigned(signature.signature_path(evidence)))
         if extract is not None:
             verification.extract_archive(file, extract)
-            print(f"  extracted into {escape_invalid_xml(str(extract))}")
+            say(f"  extracted into {extract}")
 
 
 def _list(problems: list[str]) -> None:
     for problem in problems[:_MOST]:
-        print(f"  - {escape_invalid_xml(problem)}", file=sys.stderr)
+        say(f"  - {problem}", err=True)
     if len(problems) > _MOST:
-        print(f"  … and {len(problems) - _MOST} more reasons", file=sys.stderr)
+        say(f"  … and {len(problems) - _MOST} more reasons", err=True)
 
 
 def _open_archive(path: Path) -> BinaryIO:
@@ -160,5 +160,5 @@ def _open_archive(path: Path) -> BinaryIO:
 
 def _unsigned(signature: Path) -> str:
     """Return the line about an archive whose signature was not examined."""
-    there = f"; {escape_invalid_xml(str(signature))} was not examined" if signature.exists() else ""
+    there = f"; {signature} was not examined" if signature.exists() else ""
     return f"  not verified: who made it, and whether all of it was forged; --signers verifies this{there}"

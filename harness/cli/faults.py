@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.console import say, say_lines
 from harness.core.errors import HarnessError
 
 app = typer.Typer(help="Faults of devices that --inject accepts.", no_args_is_help=True)
@@ -39,8 +40,8 @@ def list_(
         raise NoFaultsError(f"--device={device!r}: expected one of {', '.join(faults.injectable_kinds())}")
     texts = faults.fault_catalogue(device)
     if as_json:
-        print(json.dumps(dict(texts), indent=2))
+        say_lines(json.dumps(dict(texts), indent=2))
         return
     width = max(map(len, texts))
     for name, breaks in texts.items():
-        print(f"{name:{width}}  {breaks}")
+        say(f"{name:{width}}  {breaks}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.console import say, say_lines
 from harness.core.outcome import EXIT_RED
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def add(
     has no run or the history cannot be written.
     """
     from harness.core.errors import HarnessError
-    from harness.core.text import escape_invalid_xml, format_count
+    from harness.core.text import format_count
     from harness.tools.history import record, runs
     from harness.tools.history.database import HistoryError
 
@@ -94,19 +94,19 @@ def add(
         try:
             made = record.read_history_record(path, machine)
         except HarnessError as error:
-            print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
+            say(f"harness: {' '.join(str(error).split())}", err=True)
             counts["refused"] = counts.get("refused", 0) + 1
             continue
         result = store.add(made).value
         counts[result] = counts.get(result, 0) + 1
         if len(run_paths.paths) <= 20:
             cases = format_count(len(made.verdicts), "case")
-            print(escape_invalid_xml(f"{path}: run {made.run_id}, {cases}: {result}"))
+            say(f"{path}: run {made.run_id}, {cases}: {result}")
     for note in run_paths.notes:
-        print(note)
+        say(note)
     if not counts:
         raise HistoryError(f"no run in {', '.join(repr(str(path)) for path in paths)}: give run directories")
-    print(f"{db}: {', '.join(f'{number} {word}' for word, number in counts.items())}")
+    say(f"{db}: {', '.join(f'{number} {word}' for word, number in counts.items())}")
     if "refused" in counts:
         raise typer.Exit(EXIT_RED)
 
@@ -129,9 +129,10 @@ def report(
         elif run:
             lines = list(views.run_lines(answers, run))
         else:
-            sys.stdout.write(text.front_text(front.front(answers)))
+            say_lines(text.front_text(front.front(answers)))
             return
-    print("\n".join(lines))
+    for line in lines:
+        say(line)
 
 
 @app.command()
@@ -148,7 +149,8 @@ def bisect(
     from harness.tools.history import views
 
     with answering(db) as answers:
-        print("\n".join(views.bisect_lines(answers, group)))
+        for line in views.bisect_lines(answers, group):
+            say(line)
 
 
 @app.command()
@@ -168,7 +170,7 @@ def export(
 
     with answering(db) as answers:
         pages = site.export_site(answers, out)
-    print(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
+    say(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
 
 
 @app.command()
@@ -226,4 +228,4 @@ def prune(
     from harness.tools.history.keep import parse_keep
 
     removed = _store(db).prune(parse_keep(keep), datetime.now(UTC))
-    print(f"{db}: removed {format_count(removed, 'run')}")
+    say(f"{db}: removed {format_count(removed, 'run')}")

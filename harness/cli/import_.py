@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.console import say
+
 
 def import_(
     files: Annotated[
@@ -26,7 +28,6 @@ def import_(
 
     Exit status: 0 if the results were imported, also red ones; 4 if a FILE is no JUnit file or DIR cannot be written.
     """
-    from harness.core.text import escape_invalid_xml
     from harness.journal import journal, reader
     from harness.reporting import junit
     from harness.reporting.page import report
@@ -39,6 +40,6 @@ def import_(
     junit.write_junit(out)
     report.write_html_report(out, reader.read_run_journal(out / journal.FILE_NAME))
     for finding in result.findings:
-        print(f"FINDING imported_totals: {finding}")
-    print(escape_invalid_xml(f"imported {result.text}"))
-    print(f"results: {escape_invalid_xml(str(out))}")
+        say(f"FINDING imported_totals: {finding}")
+    say(f"imported {result.text}")
+    say(f"results: {out}")

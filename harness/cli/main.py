@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
 from harness.cli.cluster import app as cluster
 from harness.cli.conformance import conformance
-from harness.cli.console import make_console, with_verbatim_help
+from harness.cli.console import make_console, say, say_lines, say_styled, with_verbatim_help
 from harness.cli.diff import diff
 from harness.cli.durations import durations
 from harness.cli.evidence import package, verify
@@ -35,7 +36,7 @@ from harness.cli.sim import app as sim
 from harness.cli.waivers import app as waivers
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
-from harness.core.text import format_count, single_line
+from harness.core.text import format_count, inert_line, single_line
 
 if TYPE_CHECKING:
     from harness.catalog.catalog import CatalogEntry
@@ -143,7 +144,7 @@ def _print_version(is_wanted: bool) -> None:
         from harness.journal.identity import version_of
 
         others = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "pytest", "pytest-xdist"))
-        print(f"harness {__version__} ({others}, Python {platform.python_version()})")
+        say(f"harness {__version__} ({others}, Python {platform.python_version()})")
         raise typer.Exit
 
 
@@ -167,7 +168,7 @@ def main() -> None:
     try:
         with_verbatim_help(typer.main.get_command(app))()
     except HarnessError as error:
-        print(f"harness: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"harness: {' '.join(str(error).split())}", err=True)
         sys.exit(EXIT_USAGE)
 
 
@@ -229,7 +230,7 @@ def devices(
         return
     detected = {device.uuid: detect_capabilities(inventory, device) for device in inventory.usable}
     if as_json:
-        print(json.dumps(render.inventory_json(inventory, detected), indent=2))
+        say_lines(json.dumps(render.inventory_json(inventory, detected), indent=2))
         return
     if capabilities:
         tables = render.capability_tables(inventory, detected)
@@ -255,7 +256,7 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
         reader.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
     )
     if as_json:
-        print(json.dumps(past.as_json(), indent=2))
+        say_lines(json.dumps(past.as_json(), indent=2))
         return
     table = Table()
     for name in (
@@ -275,11 +276,12 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
         last = time.strftime("%Y-%m-%d", time.gmtime(device.last))
         numbers = (device.cases, device.red, device.only_here, device.on_both, device.sick + device.drained)
         hosts, findings = ", ".join(sorted(device.hosts)), _kinds(device.findings)
-        table.add_row(device.device, hosts, str(device.runs), last, *map(str, numbers), findings)
+        row = (device.device, hosts, str(device.runs), last, *map(str, numbers), findings)
+        table.add_row(*map(inert_line, row))
     console = make_console()
     console.print(table)
     if past.findings:
-        console.print(f"findings about no device: {_kinds(past.findings)}", soft_wrap=True)
+        say_styled(console, f"findings about no device: {_kinds(past.findings)}")
 
 
 def _kinds(findings: Mapping[str, int]) -> str:
@@ -305,16 +307,16 @@ def _examine(inventory: Inventory, *, anything: bool) -> None:
             sick += not result.healthy
             state, style = ("healthy", "green") if result.healthy else ("SICK", "bold red")
             line = f"{state} {device.uuid} ({device.name}): {result.text}, in {result.seconds:.1f} s"
-            console.print(line, style=style, soft_wrap=True)
+            say_styled(console, line, style)
             signs = standing_problems(watch.read(device.uuid)) if device.backend.nvml else ()
             for sign in signs:
-                console.print(f"    {sign.severity}: {sign.text}", style="yellow", soft_wrap=True)
+                say_styled(console, f"    {sign.severity}: {sign.text}", "yellow")
         for note in watch.notes:
-            console.print(note, style="yellow", soft_wrap=True)
+            say_styled(console, note, "yellow")
     unseen = anything and not hardware
     if unseen:
         line = f"no GPU was examined ({why_no_gpu(inventory)}): repair the driver, or name the device with --device"
-        console.print(line, style="bold red", soft_wrap=True)
+        say_styled(console, line, "bold red")
     if sick or unseen:
         raise typer.Exit(EXIT_RED)
 
@@ -390,11 +392,11 @@ def _print_entries(entries: list[CatalogEntry], format_: Format) -> None:
     if format_ is Format.JSON:
         from harness.catalog.catalog import catalog_json
 
-        print(catalog_json(entries))
+        say_lines(catalog_json(entries))
     elif format_ is Format.MARKDOWN:
         from harness.catalog.suites_page import suites_page
 
-        print(suites_page(entries, Path()), end="")
+        say_lines(suites_page(entries, Path()))
     else:
         _print_catalog(entries)
 
@@ -420,18 +422,18 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
     ids = [entry.id for entry in entries]
     if update or not path.exists():
         written = mustpass.write_must_pass(path, ids, description)
-        print(f"wrote {path}: {format_count(len(written.ids), 'case')}, {written.hash}")
+        say(f"wrote {path}: {format_count(len(written.ids), 'case')}, {written.hash}")
         return
     listed = mustpass.read_must_pass(path)
     missing, new = mustpass.check_must_pass(listed, ids), sorted({*ids} - {*listed.ids})
     for case_id in missing:
-        print(f"does not exist: {case_id}")
+        say(f"does not exist: {case_id}")
     for case_id in new:
-        print(f"not on the list: {case_id}")
+        say(f"not on the list: {case_id}")
     counted = f"{format_count(len(listed.ids), 'case')}, {listed.hash}"
-    print(f"{path}: {counted}; {len(missing)} do not exist, {len(new)} not on the list")
+    say(f"{path}: {counted}; {len(missing)} do not exist, {len(new)} not on the list")
     if missing:
-        print("restore the missing cases, or use --update to remove them from the list")
+        say("restore the missing cases, or use --update to remove them from the list")
         raise typer.Exit(EXIT_RED)
 
 
@@ -439,31 +441,52 @@ def _keep_must_pass(entries: list[CatalogEntry], path: Path, *, update: bool, de
 def bisect(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run in which the case failed.")],
     case: Annotated[str, typer.Argument(help="The id of the case.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- OPTION...]", help="Options for pytest that the run had, such as -- -p NAME."),
+    ] = None,
 ) -> None:
     """Find the smallest set of earlier cases after which CASE fails, by running CASE again after ever fewer of them.
 
-    The result is added to the journal of RUN. Exit status 4: the case fails without other cases, or does not fail
-    again.
+    Run it in the root folder of the suites, or anywhere for the installed suites. RUN may come from somebody else: only
+    cases in files of this folder run, outside of run directories, and options that can load code (-c, -o, -p, -W,
+    --confcutdir, --import-mode) are not taken from it. Give those of the run after --.
+
+    The result is added to the journal of RUN. Exit status 4: the case fails without other cases, does not fail again,
+    or is not one of these suites.
     """
     from harness.journal import journal, reader
     from harness.tools import order
 
-    history = order.process_history_of(reader.read_run_journal(run_dir / journal.FILE_NAME), case)
+    root, given = _root_of(case)
+    contents = reader.read_run_journal(run_dir / journal.FILE_NAME)
+    history = order.process_history_of(contents, case, root, [*given, *(options or ())])
     console = make_console()
-    print(f"{case} was {history.outcome} after {format_count(len(history.earlier), 'case')} in its process")
-    dependence = order.bisect_order(history, lambda line: console.print(line, style="dim", soft_wrap=True))
+    say(f"{case} was {history.outcome} after {format_count(len(history.earlier), 'case')} in its process")
+    if history.omitted:
+        say(f"options that are not taken from a journal; if you know them, add them: -- {shlex.join(history.omitted)}")
+    dependence = order.bisect_order(history, lambda line: say_styled(console, line, "dim"))
     order.record_dependence(run_dir, dependence)
     for culprit in dependence.culprits:
-        console.print(f"it needs {culprit}", style="bold", soft_wrap=True)
-    print(f"goes wrong:     {history.command(dependence.culprits)}")
-    print(f"does not alone: {history.command([])}")
+        say_styled(console, f"it needs {culprit}", "bold")
+    say(f"goes wrong:     {history.command(dependence.culprits)}")
+    say(f"does not alone: {history.command([])}")
+
+
+def _root_of(case: str) -> tuple[Path, list[str]]:
+    """Return the root folder of a case's suites, here or of this installation, and the options that it needs."""
+    if Path(case.partition("::")[0]).exists() or not case.startswith("suites/"):
+        return Path.cwd(), []
+    from harness.cli.installed import SETTINGS, Home
+
+    home = Home.find().folder
+    return home, ["-c", str(home / SETTINGS), f"--rootdir={home}"]
 
 
 def _print_catalog(entries: list[CatalogEntry]) -> None:
     from rich.table import Table
 
     from harness.catalog.catalog import covered_in_part
-    from harness.core.text import escape_invalid_xml
 
     table = Table()
     for name in ("case", "requires", "covers", "timeout", "description", "group"):
@@ -474,15 +497,15 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
         timeout = "" if entry.timeout is None else str(entry.timeout)
-        row = (entry.id, *map(escape_invalid_xml, (requires, covers, timeout)), entry.description, entry.group)
+        row = tuple(map(inert_line, (entry.id, requires, covers, timeout, entry.description, entry.group)))
         if fits:
             table.add_row(*row)
         else:  # for other programs, such as cut and grep
-            print("\t".join(" ".join(text.split()) for text in row))
+            say("\t".join(" ".join(text.split()) for text in row))
     if fits:
         console.print(table)
     console.print(
         f"{format_count(len(entries), 'case')} in {format_count(len({entry.suite for entry in entries}), 'suite')}"
     )
     for suite, cases in covered_in_part(entries).items():
-        console.print(f"covered in part only, by {format_count(cases, 'case')}: {suite}", soft_wrap=True)
+        say_styled(console, f"covered in part only, by {format_count(cases, 'case')}: {suite}")

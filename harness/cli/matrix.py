@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from harness.cli.console import say, say_lines
 from harness.tools.matrix.words import PlanFormat, System, When
 
 _CONFIGS = Path("configs")
@@ -76,8 +76,8 @@ def page(
     write_atomically(out, pages.render_matrix(made))
     if json_out is not None:
         write_atomically(json_out, model.matrix_json(made))
-    sys.stdout.write(text.matrix_text(made))
-    print(f"wrote {out}" + (f" and {json_out}" if json_out is not None else ""))
+    say_lines(text.matrix_text(made))
+    say(f"wrote {out}" + (f" and {json_out}" if json_out is not None else ""))
     if not exit_zero and (status := exit_status(made)):
         raise typer.Exit(status)
 
@@ -121,6 +121,6 @@ def plan(
     every = jobs.all_jobs(load_plan(file, _CONFIGS, Path()))
     chosen = jobs.select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])
     text, note = formats.formatted_plan(chosen, format_, by)
-    sys.stdout.write(text)
+    say_lines(text)
     if note:
-        print(f"harness: {note}", file=sys.stderr)
+        say(f"harness: {note}", err=True)

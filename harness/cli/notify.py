@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cli.console import say, say_lines
 from harness.cli.history import Db, answering
 
 
@@ -48,29 +48,27 @@ def notify(
     with answering(db) as answers:
         every = [bulletin(answers, answers.run_by_id(run_id), loaded, today) for run_id in _run_ids(run)]
     for note in idle_silences(loaded, today):
-        print(f"harness: {rules}: {note}", file=sys.stderr)
+        say(f"harness: {rules}: {note}", err=True)
     for whole in every:
         for topic in without_route(whole, loaded):
             subject = topic.cases[0] if topic.cases else topic.title
-            print(
-                f"harness: {rules}: no route leads to a channel for {subject!r}, which is {topic.why}", file=sys.stderr
-            )
+            say(f"harness: {rules}: no route leads to a channel for {subject!r}, which is {topic.why}", err=True)
         sent = 0
         for name, routed in by_channel(whole, loaded):
             channel = loaded.channels[name]
             if dry_run:
                 missing = ", ".join(f"{variable} is not set" for variable in missing_variables(channel))
-                print(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
-                sys.stdout.write(texts.text(routed, loaded.site))
+                say(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
+                say_lines(texts.text(routed, loaded.site))
                 continue
             try:
                 channels.send(channel, routed, loaded.site)
             except channels.ChannelError as error:
-                print(f"harness: {name}: {error}", file=sys.stderr)
+                say(f"harness: {name}: {error}", err=True)
             else:
                 sent += 1
         if not dry_run:
-            print(f"{texts.title(whole)}: {format_count(sent, 'message')} sent", file=sys.stderr)
+            say(f"{texts.title(whole)}: {format_count(sent, 'message')} sent", err=True)
 
 
 def _run_ids(text: str) -> list[str]:

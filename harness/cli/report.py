@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.cli.console import make_console
+from harness.cli.console import make_console, say, say_styled
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
@@ -106,7 +106,7 @@ def html(
     from harness.reporting.page import report
 
     path = report.write_html_report(run_dir, out=out)
-    print(f"wrote {path} ({format_bytes(path.stat().st_size)})")
+    say(f"wrote {path} ({format_bytes(path.stat().st_size)})")
 
 
 @app.command()
@@ -138,7 +138,7 @@ def junit(
     if out == _STANDARD_OUTPUT:
         reports.stream_junit(sys.stdout.buffer, run_dir, flavour=flavour)
     else:
-        print(reports.write_junit(run_dir, flavour=flavour, out=Path(out) if out else None).text)
+        say(reports.write_junit(run_dir, flavour=flavour, out=Path(out) if out else None).text)
 
 
 @app.command("json")
@@ -176,7 +176,7 @@ def markdown(
     with _results(run_dir) as (results, facts):
         _write(out, [github.job_summary(results, facts)], append=True)
         for command in github.workflow_commands(results) if annotations else ():
-            print(command)
+            say(command)
 
 
 @app.command()
@@ -205,7 +205,7 @@ def _results(run_dir: Path) -> Iterator[tuple[StoredRun, dict[str, Any] | None]]
         try:
             facts = environment.read_environment(run_dir)
         except EnvironmentFileError as error:
-            print(f"harness: {error}; the report omits it", file=sys.stderr)
+            say(f"harness: {error}; the report omits it", err=True)
             facts = None
         yield results, facts
 
@@ -258,7 +258,7 @@ def merge(
     parts = [merging.part_of(str(path), reader.read_run_journal(path / journal.FILE_NAME)) for path in shards]
     problems = merging.merge_problems(parts)
     for problem in problems:
-        print(f"harness: {problem}", file=sys.stderr)
+        say(f"harness: {problem}", err=True)
     if problems:
         raise typer.Exit(EXIT_RED)
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -272,7 +272,7 @@ def merge(
     written = junit.write_junit(out, ledger)
     report.write_html_report(out, contents)
     _print_report(contents, ledger, written, out, growth=False)
-    print(f"merged {format_count(len(parts), 'shard')} into {out}")
+    say(f"merged {format_count(len(parts), 'shard')} into {out}")
     if not exit_zero:
         raise typer.Exit(ledger.run_exit_status())
 
@@ -281,7 +281,7 @@ def _print_report(
     contents: JournalContents, ledger: Ledger, written: JunitReport, run_dir: Path, *, growth: bool
 ) -> None:
     """Print the summary of the run as at its end, and the facts that only its journal has."""
-    from harness.core.text import escape_invalid_xml, single_line
+    from harness.core.text import single_line
     from harness.reporting import plot, terminal
 
     console = make_console()
@@ -289,7 +289,7 @@ def _print_report(
 
     def line(text: str, style: str | None = None) -> None:
         # No line breaks, so that the reproducing command stays on one line for copying.
-        console.print(escape_invalid_xml(text), style=style, soft_wrap=True)
+        say_styled(console, text, style)
 
     if ledger.run is not None and ledger.run.imported is not None:
         line(f"run {ledger.run.imported.text}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.console import say
+
 if TYPE_CHECKING:
     from harness.sim.native.build import BuildRecipe
 
@@ -30,8 +32,8 @@ def export(
     from harness.sim.native import archive
 
     for entry in archive.write_library_archive(out, _recipes()):
-        print(f"{entry.noun}: {entry.key}")
-    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB")
+        say(f"{entry.noun}: {entry.key}")
+    say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB")
 
 
 @app.command("import")
@@ -44,14 +46,13 @@ def import_(
     written.
     """
     from harness.core.outcome import EXIT_RED
-    from harness.core.text import escape_invalid_xml
     from harness.sim.native import archive
 
     libraries = archive.read_library_archive(path, _recipes())
     for library in libraries:
         state = "in the cache already" if library.there else "imported"
         fit = "" if library.needed else "; this environment needs another one: its sources, compiler or torch differ"
-        print(f"{escape_invalid_xml(library.noun)}: {library.key}: {state}{fit}")
+        say(f"{library.noun}: {library.key}: {state}{fit}")
     if not any(library.needed for library in libraries):
         raise typer.Exit(EXIT_RED)
 

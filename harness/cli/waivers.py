@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.console import say, say_lines
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
@@ -92,7 +93,7 @@ def update(
     proposal = proposals.propose_waivers(contents, proposals.read_machine(run), date.today())
     text = proposals.proposals_yaml(proposal, f"proposed by: harness waivers update {run}")
     if output is None:
-        typer.echo(text, nl=False)
+        say_lines(text)
         return
     try:
         with output.open("x", encoding="utf-8") as file:
@@ -106,9 +107,7 @@ def update(
 
 
 def _print_line(text: str) -> None:
-    from harness.core.text import escape_invalid_xml
-
-    typer.echo(escape_invalid_xml(" ".join(text.split())))
+    say(" ".join(text.split()))
 
 
 def _files(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from harness.backends.table import is_file
 from harness.configuration.options import long_flag
 from harness.configuration.rootdir import RootFolder
 from harness.core.errors import convert_to_write_error
+from harness.core.secrets import mask_command
 
 #: The most cases that a shell line names one by one.
 MOST_NAMED_CASES = 5
@@ -157,12 +158,13 @@ class RunContext:
         options: Sequence[str],
         arguments: Sequence[str] = (),
     ) -> str:
-        """Return a shell line of pytest. `arguments` name the cases; by default each case is named."""
-        words = [f"{name}={shlex.quote(value)}" for name, value in environment.items() if value is not None]
+        """Return a shell line of pytest without secrets. `arguments` name the cases; by default each case is named."""
+        given = mask_command(f"{name}={value}" for name, value in environment.items() if value is not None)
+        words = [f"{name}={shlex.quote(value)}" for name, _, value in (word.partition("=") for word in given)]
         words.append("pytest")
         words += map(shlex.quote, arguments or [self._argument(*injection) for injection in cases])
         path, _, _ = cases[0][0].partition("::")
-        words += [*self._root_options(cases[0][1], path), *map(shlex.quote, self.carried), *options]
+        words += [*self._root_options(cases[0][1], path), *map(shlex.quote, mask_command(self.carried)), *options]
         words += [self._flag(f"--backend={shlex.quote(name)}") for name in self.backend if is_file(name)]
         words += [] if self.device == "auto" else [self._flag(f"--device={self.device}")]
         words += [self._flag(f"--inject={shlex.quote(injection)}") for injection in self.inject]
@@ -192,7 +194,7 @@ class RunContext:
             confcutdir = self._from_here(self.rootdir)
         if confcutdir is not None:
             options.append(f"--confcutdir={shlex.quote(confcutdir)}")
-        return [*options, *(f"-o{shlex.quote(value)}" for value in self.ini_values)]
+        return [*options, *(f"-o{shlex.quote(value)}" for value in mask_command(self.ini_values))]
 
     def _from_here(self, path: str | Path) -> str:
         return os.path.relpath(path, self.invocation_dir)

@@ -34,6 +34,7 @@ from harness.core import clock, linux, temp_folder
 from harness.core.caseid import digest_of_ids, suite_of
 from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
+from harness.core.secrets import mask_command
 from harness.devices import capabilities
 from harness.devices.device import Inventory
 from harness.journal import environment, identity, lines, reader
@@ -301,7 +302,7 @@ class Run:
             "t": clock.now(),
             "schema": SCHEMA,
             "run_id": context.run_id,
-            "argv": ["pytest", *context.args],
+            "argv": mask_command(["pytest", *context.args]),
             "seed": context.seed,
             "isolation": context.isolation,
             "host": platform.node(),

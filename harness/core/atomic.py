@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from harness.core.errors import WriteError
 
-__all__ = ["WriteError", "open_atomically", "write_atomically"]
+__all__ = ["WriteError", "create_exclusively", "open_atomically", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
@@ -18,6 +18,18 @@ def write_atomically(path: Path, data: bytes) -> Path:
     with open_atomically(path) as file:
         file.write(data)
     return path
+
+
+def create_exclusively(path: Path) -> BinaryIO:
+    """Open a new file for writing. Raise OSError if anything has this name, also a link.
+
+    The folder may be one that others can write to: through a link of theirs, the data would replace another file. A
+    file that a dead process of the same number left is removed first, and not written to.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
 
 
 @contextlib.contextmanager
@@ -30,7 +42,7 @@ def open_atomically(path: Path) -> Generator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
-            with temporary.open("wb") as file:
+            with create_exclusively(temporary) as file:
                 yield file
                 file.flush()
                 # Without fsync, a power cut after the rename can leave an empty file under the final name.

@@ -13,6 +13,15 @@ _ESCAPES = {
     for code in (*range(0x20), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
     if chr(code) not in "\t\n\r"
 }
+#: Controls but the tab, marks of lines and of the direction of text: what can act on a terminal or forge a line.
+_ACTIVE = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def _escape(character: re.Match[str]) -> str:
+    code = ord(character[0])
+    if character[0] in "\n\r":
+        return "\\n" if character[0] == "\n" else "\\r"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def escape_invalid_xml(text: str) -> str:
@@ -21,11 +30,19 @@ def escape_invalid_xml(text: str) -> str:
     return text if _UNFIT.search(text) is None else text.translate(_ESCAPES)
 
 
+def inert_line(text: str) -> str:
+    r"""Return the text as one line that nothing in it can end or restyle: ``\n``, ``\x1b``, ``\u202e`` are escaped.
+
+    For terminals and logs, to which the texts of a run must be plain text.
+    """
+    return text if text.isascii() and text.isprintable() else _ACTIVE.sub(_escape, text)
+
+
 def single_line(text: str, limit: int = 1000) -> str:
     """Return the first line of the cleaned text that is not blank, at most `limit` characters; "" if all are blank."""
     for line in escape_invalid_xml(text[: 4 * limit]).splitlines():
         if line.strip():
-            line = line.strip()
+            line = inert_line(line.strip())
             return line if len(line) <= limit else f"{line[: limit - 1]}…"
     return ""
 

@@ -20,6 +20,7 @@ from harness import __version__
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.core.file_kind import FileKind
+from harness.core.secrets import SECRET_NAME, mask_command, mask_secrets
 from harness.core.text import escape_invalid_xml
 from harness.devices import software
 from harness.devices.capabilities import format_capability
@@ -35,7 +36,6 @@ _GIT_TIMEOUT = 10.0  # seconds; git needs several seconds for a work tree on a s
 _RECORDED = re.compile(
     r"(CUDA|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|MKL|SOFT|SIMCUDA)_.*|OMP_NUM_THREADS"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 class EnvironmentFileError(HarnessError):
@@ -90,7 +90,7 @@ def collect_environment(
             **{name: _version(name) for name in _DISTRIBUTIONS},
         },
         "python": escape_invalid_xml(sys.executable),
-        "command": [escape_invalid_xml(word) for word in argv],
+        "command": [escape_invalid_xml(word) for word in mask_command(argv)],
         "seed": seed,
         "isolation": isolation,
         "under": under,
@@ -127,9 +127,14 @@ def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the recorded variables by name. If a name looks like a secret, the value is not recorded."""
+    """Return the recorded variables by name. If a name looks like a secret, the value is not recorded.
+
+    In the other values, `mask_secrets` cuts what looks like a secret.
+    """
     return {
-        escape_invalid_xml(name): "(set, not recorded)" if _SECRET.search(name) else escape_invalid_xml(value)
+        escape_invalid_xml(name): "(set, not recorded)"
+        if SECRET_NAME.search(name)
+        else escape_invalid_xml(mask_secrets(value))
         for name, value in sorted(environ.items())
         if _RECORDED.fullmatch(name)
     }
@@ -151,7 +156,7 @@ def git_state(folder: Path) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         reason = f"git did not finish within {_GIT_TIMEOUT:.0f} s"
     except subprocess.CalledProcessError as error:
-        words = escape_invalid_xml(error.stderr.decode(errors="replace")).strip()
+        words = mask_secrets(escape_invalid_xml(error.stderr.decode(errors="replace"))).strip()
         reason = f"git ended with status {error.returncode}: {words}"
     else:
         return {"commit": commit, "dirty": bool(changes), "reason": None}

@@ -14,6 +14,7 @@ from harness.core.atomic import write_atomically
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
+from harness.core.secrets import mask_command
 from harness.core.shard import Shard
 from harness.core.text import format_count, list_first
 from harness.journal import environment, finding_kinds, identity, journal, reader
@@ -201,7 +202,7 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
         update={
             "t": begun,
             "run_id": run_id,
-            "argv": tuple(argv),
+            "argv": tuple(mask_command(argv)),
             "host": platform.node(),
             "pid": os.getpid(),
             "devices": tuple(dict.fromkeys(device for part in ordered for device in part.run.devices)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.core.outcome import Outcome
-from harness.core.text import escape_invalid_xml
+from harness.core.text import inert_line
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
 
@@ -111,7 +111,7 @@ def _of_place(place: Place, places: Places) -> Labels:
 
 def _labels(**texts: str) -> Labels:
     """Return labels as they are shown. Labels that are equal after the cut are one series."""
-    return tuple((name, escape_invalid_xml(value).replace("\r", "\\r")[:_MOST_LABEL]) for name, value in texts.items())
+    return tuple((name, inert_line(value)[:_MOST_LABEL]) for name, value in texts.items())
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.core.outcome import Outcome
-from harness.core.text import format_count, single_line
+from harness.core.text import format_count, inert_line, single_line
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 from harness.reporting import leak_searches
@@ -83,7 +83,7 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool, after_pytes
         f"{leak_searches.leak_search_cost(ledger.searches)}"
     )
     lines.append(f"results: {run_dir}")
-    return lines
+    return list(map(inert_line, lines))
 
 
 def _other_words(counts: Mapping[Outcome, int]) -> list[str]:

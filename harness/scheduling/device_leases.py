@@ -23,6 +23,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from harness.core import clock, linux
+from harness.core.atomic import create_exclusively
 from harness.core.errors import HarnessError, NoDeviceError, convert_to_write_error
 from harness.scheduling.leases import BoardEntry, Claim, Lease, LeaseBoard, Process
 from harness.scheduling.stop_request import create_pipe, write_to_pipe
@@ -310,9 +311,9 @@ class DeviceLeases:
             if change.board == before:
                 return
             new = self._file("new")
-            with open(new, "w", encoding="utf-8") as file:
+            with create_exclusively(new) as file:
                 os.fchmod(file.fileno(), _MODE)
-                file.write(change.board.to_json())
+                file.write(change.board.to_json().encode())
             new.replace(self._folder / _BOARD)
         waited = {entry.turn for entry in before.entries if entry.lease is None}
         for entry in change.board.entries:
@@ -328,10 +329,15 @@ class DeviceLeases:
         """Return the board. It is empty if there is none, or if it is older than the last boot. Raise BoardError."""
         path, boot = self._folder / _BOARD, linux.boot_id()
         try:
-            board = LeaseBoard.from_json(path.read_text(encoding="utf-8"))
+            # A pipe of another user of the group would block, and a link would lead elsewhere.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(descriptor, encoding="utf-8") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise ValueError("not a regular file")
+                board = LeaseBoard.from_json(file.read())
         except FileNotFoundError:
             return LeaseBoard(boot)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BoardError(
                 f"{str(path)!r} is not a board of leases ({error!r}): remove it once no run uses a GPU of this machine"
             ) from None

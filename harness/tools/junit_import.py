@@ -19,6 +19,7 @@ from harness.core.atomic import open_atomically
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
+from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal
 from harness.journal.events import SCHEMA
@@ -182,7 +183,7 @@ class _Found:
         run = {
             "schema": SCHEMA,
             "run_id": f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
-            "argv": [escape_invalid_xml(word) for word in argv],
+            "argv": [escape_invalid_xml(word) for word in mask_command(argv)],
             "seed": 0,
             "isolation": "none",
             "host": self._host,
@@ -210,7 +211,7 @@ class _Found:
             "host": self._host,
             "devices": [{"uuid": uuid, "name": self._label} for uuid in self._devices],
             "versions": {},
-            "command": [escape_invalid_xml(word) for word in argv],
+            "command": [escape_invalid_xml(word) for word in mask_command(argv)],
             "imported": {"tool": self._tool, "files": self._files},
         }
 

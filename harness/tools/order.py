@@ -1,4 +1,8 @@
-"""Order dependence: find the earlier cases that make a case fail, by running ever fewer of them before it."""
+"""Order dependence: find the earlier cases that make a case fail, by running ever fewer of them before it.
+
+A journal may come from somebody else. It names the cases, the seed and the kind of device, and nothing that runs code:
+the root folder and options such as ``-p`` come from the user, and the files of all cases must be files of that folder.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.backends.table import backend_of
+from harness.backends.table import backend_of, own_kinds
+from harness.configuration.under import CALL_WRAPPERS
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
+from harness.core.secrets import mask_command
 from harness.journal import journal, lines, reader
 from harness.journal.events import Finish, RunStarted, Start
 from harness.journal.journal import Journal
 from harness.journal.reader import JournalContents
 from harness.supervisor.minimise import minimise
 
-#: pytest options with a value that change how cases are collected, or which warnings are errors.
-_KEPT_SHORT = ("-c", "-o", "-p", "-W")
-_KEPT_LONG = ("--config-file", "--confcutdir", "--import-mode", "--override-ini", "--pythonwarnings", "--rootdir")
+#: pytest options with a value that change how cases are collected, or which warnings are errors. Each of them can load
+#: code (`-W` imports the class of the warning), so none is taken from a journal.
+_OMITTED_SHORT = ("-c", "-o", "-p", "-W")
+_OMITTED_LONG = ("--config-file", "--confcutdir", "--import-mode", "--override-ini", "--pythonwarnings")
 
 
 class BisectError(HarnessError):
@@ -33,7 +40,9 @@ class BisectError(HarnessError):
 class ProcessHistory:
     """A case that failed in a shared process, its outcome, and the cases that ran in the process before it.
 
-    `earlier` is in order. `masks` maps the variables that select the visible devices to their values; empty on the CPU.
+    `earlier` is in order. `rootdir` and `options` are those of today's user, with settings of the run; `omitted`: the
+    options of the run that can load code. `masks` maps the variables that select the visible devices to their values;
+    empty on the CPU.
     """
 
     case: str
@@ -43,10 +52,11 @@ class ProcessHistory:
     rootdir: str
     options: tuple[str, ...]
     masks: Mapping[str, str]
+    omitted: tuple[str, ...] = ()
 
     def command(self, earlier: Sequence[str]) -> str:
         """Return the shell line that runs the case after `earlier` in one process, from the root folder."""
-        words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *self.options]
+        words = [*earlier, self.case, "--isolation=batch", "-n0", f"--seed={self.seed}", *mask_command(self.options)]
         masks = [f"{name}={shlex.quote(value)}" for name, value in self.masks.items()]
         return " ".join([*masks, "pytest", *map(shlex.quote, words)])
 
@@ -60,10 +70,13 @@ class Dependence:
     trials: int
 
 
-def process_history_of(contents: JournalContents, case: str) -> ProcessHistory:
+def process_history_of(
+    contents: JournalContents, case: str, rootdir: Path, options: Sequence[str] = ()
+) -> ProcessHistory:
     """Return the cases that shared a process with `case` before it failed.
 
-    Raise BisectError if the case did not fail, or failed only in its own process.
+    `rootdir`: the root folder of today's suites. `options`: the user's options for pytest. Raise BisectError if the
+    case did not fail, failed only in its own process, or a case is not in a file of today's suites.
     """
     run = next((event for event in contents.events if isinstance(event, RunStarted)), None)
     if run is not None and run.imported is not None:
@@ -79,21 +92,51 @@ def process_history_of(contents: JournalContents, case: str) -> ProcessHistory:
         how = f"; reproduce: {wrong[0].reproduce}" if wrong[0].reproduce else ""
         raise BisectError(f"{case!r} went wrong in its own process, so it needs no other case{how}")
     starts = [event for event in contents.events if isinstance(event, Start) and event.executor == shared.executor]
-    before = [start.case for start in starts[: [start.case for start in starts].index(case)]]
+    ids = [start.case for start in starts]
+    if case not in ids:
+        raise BisectError(f"the journal of {str(contents.path.parent)!r} has no start of {case!r}: it is damaged")
+    before = list(dict.fromkeys(ids[: ids.index(case)]))
+    for each in (*before, case):
+        if fault := _fault_of_id(each, rootdir):
+            raise BisectError(
+                f"{each!r} is not run: {fault}; type this in the root folder of the suites, {str(rootdir)!r} is not it"
+            )
     masked = {uuid: backend.mask for uuid in shared.devices if (backend := backend_of(uuid)) is not None}
     devices = [uuid for uuid, mask in masked.items() if mask is not None]
     return ProcessHistory(
         case=case,
-        earlier=tuple(dict.fromkeys(before)),
+        earlier=tuple(before),
         outcome=shared.outcome,
         seed=run.seed,
-        rootdir=run.rootdir,
-        options=(*_kept_options(run.argv, run.rootdir), *_kept_settings(run.settings)),
+        rootdir=str(rootdir),
+        options=(*options, *_kept_settings(run.settings)),
         masks={str(masked[devices[0]]): ",".join(devices)} if devices else {},
+        omitted=_omitted_options(run.argv),
     )
 
 
-def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
+def _fault_of_id(case: str, rootdir: Path) -> str:
+    """Return why a case of a journal is not one of the files of today's suites; empty if it is.
+
+    A file in a run directory, or behind a link that leads out of the root folder, may have come with the journal.
+    """
+    if not case.isprintable():
+        return "its id has control characters"
+    path, separator, _ = case.partition("::")
+    parts = Path(path).parts
+    if not separator or path.startswith(("-", "@", "/")) or ".." in parts:
+        return "expected the path of a test file below the root folder, '::' and a name"
+    root = Path(os.path.realpath(rootdir))
+    file = Path(os.path.realpath(root / path))
+    if not file.is_file() or not file.is_relative_to(root):
+        return f"the root folder has no file {path!r}"
+    inside = (folder for name in (file, root / path) for folder in name.parents if folder.is_relative_to(root))
+    if run := next((folder for folder in inside if (folder / journal.FILE_NAME).exists()), None):
+        return f"its file is in the run directory {str(run)!r}"
+    return ""
+
+
+def _omitted_options(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of a run that change how cases are collected, or which warnings are errors."""
     kept: list[str] = []
     words = iter(argv[1:])
@@ -102,11 +145,9 @@ def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
             break
         long = word.startswith("--")
         flag, joined, value = word.partition("=") if long else (word[:2], word[2:], word[2:])
-        if flag not in (_KEPT_LONG if long else _KEPT_SHORT):
+        if flag not in (_OMITTED_LONG if long else _OMITTED_SHORT):
             continue
         value = value if joined else next(words, "")
-        if flag == "--rootdir":
-            value = rootdir  # the user's folder may be relative to another one
         if not (flag == "-p" and value.startswith("no:")):
             kept += [f"{flag}={value}"] if long else [flag, value]
     return tuple(kept)
@@ -115,10 +156,11 @@ def _kept_options(argv: Sequence[str], rootdir: str) -> tuple[str, ...]:
 def _kept_settings(settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return the options that reproduce the kind of device, its faults, and how cases run."""
     device = settings.get("device", "auto")
-    kept = [] if device == "auto" else [f"--device={device}"]
+    kept = [f"--device={device}"] if device in own_kinds() else []
     if injected := settings.get("inject"):
         kept.append(f"--inject={injected}")
-    kept += [f"--{name}={settings[name]}" for name in ("start", "under") if settings.get(name) not in (None, "auto")]
+    kept += ["--start=cold"] if settings.get("start") == "cold" else []
+    kept += [f"--under={settings['under']}"] if settings.get("under") in CALL_WRAPPERS else []
     return tuple(kept)
 
 

@@ -97,3 +97,13 @@ def test_a_doctest_says_why_it_failed(make_project: MakeProject) -> None:
     result = project.run("-n0", "--doctest-modules")
     (verdict,) = result.ledger.verdicts
     assert (verdict.outcome.value, verdict.message) == ("failed", "line 5: expected 1, got 2")
+
+
+def test_no_secret_of_the_command_line_is_in_the_run_directory(make_project: MakeProject) -> None:
+    project = make_project()
+    project.write("suites/a/test_a.py", "def test_fails():\n    assert False\n")
+    run = project.run("-n0", "-o", "junit_suite_name=redis://user:sesame@cache/0")
+    assert run.contents.events
+    files = [path for path in run.run_dir.rglob("*") if path.is_file()]
+    assert [path.name for path in files if b"(secret)@cache" in path.read_bytes()]
+    assert [path.name for path in files if b"sesame" in path.read_bytes()] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -32,6 +33,21 @@ def test_writes_and_replaces(tmp_path: Path) -> None:
     assert path.read_bytes() == b"two"
     assert [entry.name for entry in tmp_path.iterdir()] == ["report"]
     assert stat.S_IMODE(path.stat().st_mode) & 0o044, "others may read a report, as the umask allows"
+
+
+def test_nothing_is_written_through_a_link_beside_the_file(tmp_path: Path) -> None:
+    """Who can write to the folder of a report knows the name of the temporary file."""
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    path = tmp_path / "report"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.symlink_to(other)
+    write_atomically(path, b"one")
+    assert (other.read_bytes(), path.read_bytes(), path.is_symlink()) == (b"precious", b"one", False)
+    temporary.mkdir()
+    with pytest.raises(WriteError):
+        write_atomically(path, b"two")
+    assert path.read_bytes() == b"one"
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, inert_line, list_first, single_line, truncate_middle
 
 ANY_TEXT = st.text(st.characters())  # includes lone surrogates and control characters
 
@@ -26,6 +26,27 @@ ANY_TEXT = st.text(st.characters())  # includes lone surrogates and control char
 )
 def test_clean(dirty: str, cleaned: str) -> None:
     assert escape_invalid_xml(dirty) == cleaned
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("plain\ttext, é, 日本, 👩\u200d🔬", "plain\ttext, é, 日本, 👩\u200d🔬"),
+        ("a\nb\r\nc\x0b\x0c\x85\u2028", "a\\nb\\r\\nc\\x0b\\x0c\\x85\\u2028"),
+        ("\x1b[31m\x9b2J\x07\x7f\0", "\\x1b[31m\\x9b2J\\x07\\x7f\\x00"),
+        ("\u202e\u2066\udc80\ufffe", "\\u202e\\u2066\\udc80\\ufffe"),
+    ],
+)
+def test_inert_line(text: str, line: str) -> None:
+    assert inert_line(text) == line
+
+
+@given(ANY_TEXT)
+def test_an_inert_line_is_one_line_in_every_encoding(text: str) -> None:
+    line = inert_line(text)
+    assert len(line.splitlines()) == bool(line)
+    assert inert_line(line) == line
+    line.encode()
 
 
 @given(ANY_TEXT)

@@ -71,6 +71,8 @@ def test_only_named_variables_are_recorded_and_no_secrets() -> None:
         "OMP_NUM_THREADS_MORE": "no",
         "AWS_SECRET_ACCESS_KEY": "sesame",
         "MY_CUDA_THING": "no",
+        "TRITON_CACHE_URL": "redis://user:sesame@cache:6379/0",
+        "TORCH_ODD": "glpat-sesame0123456789abcd",
         "HOME": "/root",
     }
     recorded = environment.recorded_variables(environ)
@@ -82,6 +84,8 @@ def test_only_named_variables_are_recorded_and_no_secrets() -> None:
         "PYTORCH_CUDA_ALLOC_CONF": "x",
         "TORCH_HUB_TOKEN": "(set, not recorded)",
         "TORCH_LOGS": "\\udc80",
+        "TORCH_ODD": "(secret)",
+        "TRITON_CACHE_URL": "redis://(secret)@cache:6379/0",
     }
     assert "sesame" not in json.dumps(recorded)
 

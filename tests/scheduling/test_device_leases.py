@@ -284,10 +284,28 @@ def test_a_board_from_before_the_last_boot_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "boot": "", "turns": 0, "memory": {}, "entries": [{}]}']
+    "text",
+    [
+        *("", "[]", "{}", '{"format": 2}', '{"format": 1, "boot": "", "turns": 0, "memory": {}, "entries": [{}]}'),
+        *('{"format": 1, "boot": "", "turns": 0, "memory": [], "entries": []}', "[" * 100_000),
+    ],
+    ids=["empty", "list", "object", "format", "entry", "memory", "deep"],
 )
 def test_what_is_no_board_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "board.json").write_text(text)
+    with pytest.raises(BoardError, match=r"board\.json' is not a board of leases \(.*\): remove it once no run uses"):
+        DeviceLeases(tmp_path).take(Claim("a"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_a_board_that_is_no_file_is_named_and_not_waited_for(kind: str, tmp_path: Path) -> None:
+    board = tmp_path / "board.json"
+    if kind == "pipe":
+        os.mkfifo(board)
+    elif kind == "link":
+        board.symlink_to("/etc/passwd")
+    else:
+        board.mkdir()
     with pytest.raises(BoardError, match=r"board\.json' is not a board of leases \(.*\): remove it once no run uses"):
         DeviceLeases(tmp_path).take(Claim("a"))
 

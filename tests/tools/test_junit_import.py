@@ -154,7 +154,7 @@ def test_imported_results_are_no_evidence_and_nothing_of_them_can_run_again(gtes
     with pytest.raises(ResumeError, match=ran):
         resumption_of(contents)
     with pytest.raises(HarnessError, match=ran):
-        order.process_history_of(contents, "gtest/Foo::Bad")
+        order.process_history_of(contents, "gtest/Foo::Bad", tmp_path)
 
 
 def test_memory_does_not_grow_with_the_size_of_outputs(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def read_library_archive(
     keys = {(recipe.folder, build.cache_key(recipe)) for recipe in wanted}
     imported = []
     for entry in manifest.entries:
-        cache = build.writable_cache_root(environ, entry.noun) / entry.folder
+        cache = build.open_cache(environ, entry.noun, entry.folder)
         there = all((cache / entry.key / name).is_file() for name in entry.files)
         if not there:
             _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})
@@ -177,12 +177,12 @@ def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> di
 def _keep(cache: Path, key: str, files: Mapping[str, bytes]) -> None:
     """Put libraries into the cache. Their folder appears atomically."""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix="importing-") as folder:
             work = Path(folder) / key
-            work.mkdir()
+            work.mkdir(mode=0o755)
             for name, data in files.items():
                 (work / name).write_bytes(data)
+                (work / name).chmod(0o755)
             shutil.rmtree(cache / key, ignore_errors=True)  # an incomplete folder
             os.rename(work, cache / key)
     except OSError as error:

@@ -58,7 +58,7 @@ def build_libraries(
     progress; by default they go to stderr. Raise BuildError, with the first error lines of the compiler, if any.
     """
     report = _to_stderr if progress is None else progress
-    cache = cache_folder(environ, recipe)
+    cache = open_cache(environ, recipe.noun, recipe.folder)
     sources = read_sources(recipe)
     made = cache / _key(recipe, sources)
     if _complete(recipe, made):
@@ -70,7 +70,6 @@ def build_libraries(
     # One lock for all keys: a build uses all processors anyway, and the next build finds the shared objects.
     lock = FileLock(cache / "building.lock")
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -91,6 +90,22 @@ def build_libraries(
             f"cannot write {recipe.noun} to {str(cache)!r} ({error}): set $HARNESS_CACHE_DIR to another folder"
         ) from None
     return made
+
+
+def open_cache(environ: Mapping[str, str], noun: str, name: str) -> Path:
+    """Return the folder `name` of the cached libraries, made if it is missing.
+
+    Raise BuildError if it cannot be made, or if others could put code into it. `noun`: as in `writable_cache_root`.
+    """
+    root = writable_cache_root(environ, noun)
+    try:
+        return core_cache.code_cache(root, name)
+    except core_cache.CacheError as error:
+        raise BuildError(f"cannot load {noun} from the cache: {error}") from None
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {noun} to {str(root / name)!r} ({error}): set $HARNESS_CACHE_DIR to another folder"
+        ) from None
 
 
 def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
@@ -162,9 +177,10 @@ def _build(
             raise BuildError(f"CMake made no {missing[0]!r} for {recipe.noun}: its sources are inconsistent")
         with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as folder:
             work = Path(folder) / made.name
-            work.mkdir()
+            work.mkdir(mode=0o755)  # whatever the umask is, the group may not write code
             for name in recipe.files:
                 shutil.copy(out / name, work)
+                (work / name).chmod(0o755)
             shutil.rmtree(made, ignore_errors=True)  # an incomplete folder
             os.rename(work, made)
         _touch(tree)

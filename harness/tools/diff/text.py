@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
+from harness.core.text import format_count, inert_line, list_first, single_line
 from harness.tools.diff.comparison import Change, Comparison, Fact, FindingChange
 
 #: The version of the JSON document.
@@ -20,7 +20,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
 
 def comparison_text(comparison: Comparison) -> str:
     """Return one line per case, the most urgent first, and the counts at the end."""
-    return "\n".join(_lines(comparison)) + "\n"
+    return "".join(f"{inert_line(line)}\n" for line in _lines(comparison))
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -81,10 +81,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         for finding in findings:
             yield from _finding(_FINDING_WORDS[heading], finding)
     for figure in comparison.figures:
-        yield (
-            f"FIGURE {escape_invalid_xml(figure.name)}: {escape_invalid_xml(figure.old)} -> "
-            f"{escape_invalid_xml(figure.new)} ({figure.text}) - {escape_invalid_xml(figure.case)}"
-        )
+        yield (f"FIGURE {figure.name}: {figure.old} -> {figure.new} ({figure.text}) - {figure.case}")
     for heading, changes in comparison.lists.items():
         for change in changes:
             yield from _case(_WORDS[heading], change)
@@ -104,9 +101,9 @@ def _unexplained(comparison: Comparison) -> list[str]:
 
 
 def _finding(word: str, finding: FindingChange) -> Iterator[str]:
-    yield f"{word} {escape_invalid_xml(finding.kind)}: {_finding_text(finding)} - {finding.text}"
+    yield f"{word} {finding.kind}: {_finding_text(finding)} - {finding.text}"
     if finding.reproduce and word == _FINDING_WORDS["new findings"]:
-        yield f"    {escape_invalid_xml(finding.reproduce)}"
+        yield f"    {finding.reproduce}"
 
 
 def _finding_text(finding: FindingChange) -> str:
@@ -115,9 +112,9 @@ def _finding_text(finding: FindingChange) -> str:
 
 
 def _case(word: str, change: Change) -> Iterator[str]:
-    yield f"{word} {escape_invalid_xml(change.case)} - {change.text}"
+    yield f"{word} {change.case} - {change.text}"
     if change.reproduce and word in ("REGRESSION", "FLAKE"):
-        yield f"    {escape_invalid_xml(change.reproduce)}"
+        yield f"    {change.reproduce}"
 
 
 _FINDING_WORDS = {
@@ -153,4 +150,4 @@ def _new(fact: Fact) -> str:
 
 
 def _escaped(of: str) -> str:
-    return _SPECIAL.sub(r"\\\1", " ".join(escape_invalid_xml(of).split()))
+    return _SPECIAL.sub(r"\\\1", inert_line(" ".join(of.split())))

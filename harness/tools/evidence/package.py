@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from harness.core.errors import HarnessError, WriteError
+from harness.core.atomic import open_atomically
+from harness.core.errors import HarnessError
 from harness.journal import journal, reader
 from harness.journal.events import RunStarted
 from harness.reporting.page import report as page
@@ -119,18 +120,8 @@ class Package:
         summary = manifests.summary_of(self.record, complete=not any(problem.unfinished for problem in self.problems))
         manifest = manifests.make_manifest(summary, dict(sorted(facts.items())), links)
         data = {**derived, manifests.FILE_NAME: manifests.manifest_bytes(manifest)}
-        temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-        try:
-            try:
-                with temporary.open("wb") as file:
-                    archive.write_archive(file, self._members(manifest, data))
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(out)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as error:
-            raise WriteError(f"cannot write {str(out)!r}; make the folder writable and free space there") from error
+        with open_atomically(out) as file:
+            archive.write_archive(file, self._members(manifest, data))
         return manifest
 
     def _members(self, manifest: Manifest, data: dict[str, bytes]) -> Iterator[tuple[str, int, Iterator[bytes]]]:

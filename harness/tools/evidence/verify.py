@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from harness.core.models import first_problem
 from harness.core.outcome import EXIT_OK
-from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
+from harness.core.text import format_count, inert_line, list_first, single_line
 from harness.gating.mustpass import MustPass
 from harness.journal import journal
 from harness.journal.journal import JournalError
@@ -80,7 +80,7 @@ def verify_archive(file: IO[bytes], path: Path, demands: Demands, most_bytes: in
     problems += _differences(manifest, summary)
     problems += _derived(evidence, read.members)
     problems += _demands(evidence, demands)
-    return Verification(tuple(dict.fromkeys(map(escape_invalid_xml, problems))), manifest, evidence)
+    return Verification(tuple(dict.fromkeys(map(inert_line, problems))), manifest, evidence)
 
 
 def _is_wanted(name: str) -> bool:
@@ -301,4 +301,4 @@ def verification_lines(evidence: EvidenceRecord, manifest: Manifest) -> list[str
     else:
         changed = ", with changes that were not committed" if manifest.run.dirty else ""
         lines.append(f"  commit {commit}{changed}; suite files {manifest.run.suite_files[:19] or 'not known'}")
-    return [escape_invalid_xml(line) for line in lines]
+    return [inert_line(line) for line in lines]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.core.atomic import create_exclusively
 from harness.core.cache import cache_root
 from harness.tools.history import database as databases
 from harness.tools.history import schema, stage
@@ -236,6 +237,7 @@ def write_staged(database: DuckDBPyConnection, target: Path) -> None:
     )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        create_exclusively(temporary).close()  # not through a link that was put there
         database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
         with temporary.open("rb") as file:
             os.fsync(file.fileno())

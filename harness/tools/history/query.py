@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from harness.core.text import inert_line
 from harness.reporting.page import inert
 from harness.tools.history.database import HistoryError, duckdb
 
@@ -38,4 +39,4 @@ def _cell(value: object) -> str:
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{inert_line(line)}\n")

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.cache import cache_root
+from harness.core.cache import cache_root, code_cache
 from harness.sim.native.build import sweep
 from harness.sim.native.toolchain import Toolchain, find_torch_toolchain, short_digest
 
@@ -98,12 +98,15 @@ def _store() -> _Store:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder of this name in the user's cache. If the cache cannot be written to, return a temporary one."""
+    """Return the folder of this name in the user's cache. If the cache cannot be written to, return a temporary one.
+
+    Raise CacheError if others could put kernels into it.
+    """
     root = cache_root(os.environ)
     if root is not None:
         folder = root / "simcuda-kernels" / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            code_cache(root, "simcuda-kernels", name)
             os.utime(folder)
             sweep(folder.parent, time.time() - _KEPT)
             sweep(folder, time.time() - _KEPT)
