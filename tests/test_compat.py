@@ -40,7 +40,7 @@ def test_root_of(pytester: pytest.Pytester, rootdir: str | None, inifile: str | 
 
 
 def test_join_threads_ends_pools_and_waits_for_the_others() -> None:
-    # Threads only append: `print` writes its text and the newline separately, so two threads could mix theirs.
+    # Threads only append: `print` writes its text and the newline separately, so two threads could mix their output.
     code = (
         "import threading; from concurrent.futures import ThreadPoolExecutor; from harness import _compat\n"
         "done = []\n"

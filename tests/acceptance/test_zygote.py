@@ -173,7 +173,9 @@ def test_a_fork_that_always_fails_ends_the_run(make_project: MakeProject, spread
 
 @STARTS
 @SPREADS
-def test_a_program_of_a_case_is_given_no_descriptor_of_ours(make_project: MakeProject, spread: str, start: str) -> None:
+def test_a_program_of_a_case_inherits_no_descriptor_of_the_harness(
+    make_project: MakeProject, spread: str, start: str
+) -> None:
     project = make_project()
     project.write(
         "suites/plain/test_lists.py",
