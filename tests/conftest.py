@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -121,6 +126,22 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[]
             return path.read_text(encoding="utf-8")
 
     return read
+
+
+@pytest.fixture(scope="session")
+def cases(once: Callable[[str, Callable[[], str]], str]) -> list[dict[str, Any]]:
+    """Return all cases of the project, as the catalog lists them. They are collected once: it takes ten seconds."""
+
+    def catalog() -> str:
+        command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
+        done = subprocess.run(
+            command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    found: list[dict[str, Any]] = json.loads(once("catalog.json", catalog))
+    return found
 
 
 def pytest_sessionfinish() -> None:

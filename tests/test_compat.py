@@ -40,7 +40,7 @@ def test_root_of(pytester: pytest.Pytester, rootdir: str | None, inifile: str | 
 
 
 def test_join_threads_ends_pools_and_waits_for_the_others() -> None:
-    # Threads only append: `print` writes its text and the newline separately, so two threads could mix theirs.
+    # Threads only append: `print` writes its text and the newline separately, so two threads could mix their output.
     code = (
         "import threading; from concurrent.futures import ThreadPoolExecutor; from harness import _compat\n"
         "done = []\n"
@@ -256,6 +256,21 @@ def test_things_are_added_to_the_last_line(pytester: pytest.Pytester, stop: str)
     assert "1 finding" in line
     assert "\x1b[31m" in line
     done.assert_outcomes(passed=1 if stop else 3, failed=1 if stop else 0)
+
+
+def test_kinds_of_results_are_left_out_of_the_short_summary(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        from harness import _compat
+
+        def pytest_terminal_summary(terminalreporter):
+            _compat.leave_out_of_short_summary(terminalreporter, "fE")
+        """
+    )
+    pytester.makepyfile("import pytest\ndef test_a(): assert 0\ndef test_b(): pytest.skip('why')\n")
+    assert "FAILED" not in pytester.runpytest("-pno:cacheprovider").stdout.str()
+    done = pytester.runpytest("-pno:cacheprovider", "-rfs").stdout.str()
+    assert ("FAILED" in done, "SKIPPED" in done) == (False, True)
 
 
 def test_a_base_folder_of_temporary_files_is_used(pytester: pytest.Pytester) -> None:

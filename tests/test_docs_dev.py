@@ -11,6 +11,7 @@ from tests.test_layers import FLOORS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "dev").glob("*.md"))
+FOR_USERS = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "measurements").glob("*.md")])
 OVERVIEW = (ROOT / "docs" / "dev" / "overview.md").read_text(encoding="utf-8")
 #: The maximum number of lines of a page.
 LONGEST = {"overview.md": 200}
@@ -54,7 +55,7 @@ def test_each_path_exists(page: Path) -> None:
     assert not missing, f"{page.name}: {', '.join(missing)}"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", FOR_USERS, ids=lambda page: page.name)
 def test_each_path_of_a_page_for_users_exists(page: Path) -> None:
     """This includes commands. Paths in examples are in suites/ and configs/."""
     text = page.read_text(encoding="utf-8")
@@ -82,6 +83,15 @@ def test_each_page_is_short(page: Path) -> None:
 def test_the_overview_leads_to_each_page() -> None:
     others = {page.name for page in PAGES} - {"overview.md"}
     assert set(re.findall(r"^\| \[([\w-]+\.md)\]\(\1\) ", OVERVIEW, re.MULTILINE)) == others
+
+
+def test_the_page_of_measurements_is_short_and_leads_to_each_dated_file() -> None:
+    page = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 120
+    dated = {path.name for path in (ROOT / "docs" / "measurements").iterdir()}
+    assert dated
+    assert set(re.findall(r"\]\(measurements/([^)#]+)", page)) == dated
+    assert all(re.match(r"20\d\d-\d\d-\d\d-[a-z0-9-]+\.md$", name) for name in dated)
 
 
 def _shown(name: str) -> str:

@@ -1,12 +1,10 @@
-"""Makes the two pictures of the README from a real run of small cases: ``python docs/images/make.py``.
+"""Makes the picture of the README from a real run of small cases: ``python docs/images/make.py``.
 
-``terminal.svg`` is the end of the output of pytest, ``report.png`` the top of ``report.html``. It needs the package
-with its extra ``test``, and Chromium.
+``report.png`` is the top of ``report.html``. It needs the package with its extra ``test``, and Chromium.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
@@ -15,11 +13,8 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from rich.console import Console
-from rich.text import Text
 
 HERE = Path(__file__).parent
-WIDTH = 118
 
 CASES = """
 import ctypes
@@ -60,30 +55,17 @@ def test_needs_a_gpu(device):
 """
 
 
-def run(folder: Path) -> str:
-    """What pytest prints for the cases, with colours. The run directory is ``folder/results/demo``."""
+def run(folder: Path) -> None:
+    """Run the cases. The run directory is ``folder/results/demo``."""
     suite = folder / "suites" / "demo"
     suite.mkdir(parents=True)
     folder.joinpath("pyproject.toml").write_text('[tool.pytest.ini_options]\nharness_suites = ["suites"]\n')
     suite.joinpath("test_demo.py").write_text(CASES)
-    words = ["-m", "pytest", "suites", "-n0", "--seed=1", "--color=yes", "--progress=off", "--results-dir=results/demo"]
-    environment = {**os.environ, "COLUMNS": str(WIDTH), "CUDA_VISIBLE_DEVICES": ""}
+    words = ["-m", "pytest", "suites", "-n0", "--seed=1", "--progress=off", "--results-dir=results/demo"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode != 1:
         raise SystemExit(f"the run ended with {done.returncode}, and should be red (1):\n{done.stdout}")
-    return done.stdout.replace(str(folder), "~/project")
-
-
-def terminal(output: str, path: Path) -> None:
-    """The summary of the harness, which begins with a line of its own, as a picture."""
-    lines = output.splitlines()
-    begin = next(number for number, line in enumerate(lines) if " harness " in line and "===" in line)
-    end = next(number for number, line in enumerate(lines) if "short test summary" in line)
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), color_system="standard", force_terminal=True)
-    console.print("$ pytest suites -n0 --seed=1", style="bold")
-    for line in (*lines[begin:end], lines[-1]):
-        console.print(Text.from_ansi(line))
-    console.save_svg(str(path), title="pytest", unique_id="terminal")  # the same names each time
 
 
 def page(report: Path, path: Path) -> None:
@@ -103,10 +85,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="demo-") as name:
         folder = Path(name) / "project"
         folder.mkdir()
-        terminal(run(folder), HERE / "terminal.svg")
+        run(folder)
         page(folder / "results" / "demo" / "report.html", HERE / "report.png")
-    for picture in ("terminal.svg", "report.png"):
-        print(f"wrote {HERE / picture} ({(HERE / picture).stat().st_size / 1e3:.0f} kB)")
+    picture = HERE / "report.png"
+    print(f"wrote {picture} ({picture.stat().st_size / 1e3:.0f} kB)")
 
 
 if __name__ == "__main__":

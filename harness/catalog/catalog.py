@@ -30,8 +30,9 @@ class CatalogEntry:
     """One case. `line` counts from 1 and is None if pytest does not know it. `timeout` is in seconds.
 
     `requires` holds the arguments of each ``requires`` mark, `covers` those of all ``covers`` marks, as written. Marks
-    of the module come first, marks of the case last. `extended`: the default run leaves it out. `partial`: the entries
-    of `covers` that name a whole upstream suite (``…::*``); one case covers only a part of it.
+    of the module come first, marks of the case last. `extended`: the default run leaves it out. `group`: that of its
+    suite (`harness.gating.profiles`); "" for none. `partial`: the entries of `covers` that name a whole upstream suite
+    (``…::*``); one case covers only a part of it.
     """
 
     id: str
@@ -43,6 +44,7 @@ class CatalogEntry:
     covers: tuple[Any, ...]
     timeout: Any
     extended: bool = False
+    group: str = ""
 
     @property
     def partial(self) -> tuple[str, ...]:

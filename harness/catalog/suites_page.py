@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.catalog.catalog import CatalogEntry
@@ -30,7 +30,7 @@ def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
         by_suite.setdefault(entry.suite, {}).setdefault(entry.file, []).append(entry)
     lines = [_HEADER, f"{format_count(len(entries), 'case')} in {format_count(len(by_suite), 'suite')}.", ""]
     lines += [
-        f"- [{suite}](#{suite}): {format_count(sum(map(len, files.values())), 'case')}"
+        f"- [{suite}](#{suite}): {format_count(sum(map(len, files.values())), 'case')}{_group(files)}"
         for suite, files in by_suite.items()
     ]
     for suite, files in by_suite.items():
@@ -47,6 +47,11 @@ def suites_page(entries: Sequence[CatalogEntry], root: Path) -> str:
         if folder.name == "suites" and (table := _helpers(folder)):
             lines += ["", "## Helpers of several suites", *table]
     return "\n".join(lines) + "\n"
+
+
+def _group(files: Mapping[str, Sequence[CatalogEntry]]) -> str:
+    (group,) = {case.group for cases in files.values() for case in cases}
+    return f", group {group}" if group else ""
 
 
 def _helpers(folder: Path) -> list[str]:

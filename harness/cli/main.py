@@ -8,6 +8,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -348,7 +349,7 @@ def catalog(
     update: _Update = False,
     description: _Description = "",
 ) -> None:
-    """List every case: what it checks, requires and covers. No case runs.
+    """List every case: what it checks, requires and covers, and the group of its suite. No case runs.
 
     With --must-pass, exit status 1 means that the list names cases that do not exist.
     """
@@ -366,15 +367,18 @@ def catalog(
 
 
 def _collected(paths: list[str]) -> tuple[list[CatalogEntry], Path]:
-    """Return the cases, and the folder of the configuration: here, or of this installation."""
+    """Return the cases with their groups, and the folder of the configuration: here, or of this installation."""
     from harness.catalog.catalog import collect_catalog
+    from harness.gating.profiles import suite_groups
 
-    if Path("suites").exists() or not all(path.partition("/")[0] == "suites" for path in paths):
-        return collect_catalog(paths), Path("configs")
-    from harness.cli.installed import Home
+    arguments, configs = paths, Path("configs")
+    if not Path("suites").exists() and all(path.partition("/")[0] == "suites" for path in paths):
+        from harness.cli.installed import Home
 
-    home = Home.find()
-    return collect_catalog(home.arguments(paths, None)), home.folder / "configs"
+        home = Home.find()
+        arguments, configs = home.arguments(paths, None), home.folder / "configs"
+    groups = suite_groups(configs)
+    return [replace(entry, group=groups.get(entry.suite, "")) for entry in collect_catalog(arguments)], configs
 
 
 def _without(entries: list[CatalogEntry], exclude: list[str]) -> list[CatalogEntry]:
@@ -485,7 +489,7 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
     from harness.catalog.catalog import covered_in_part
 
     table = Table()
-    for name in ("case", "requires", "covers", "timeout", "description"):
+    for name in ("case", "requires", "covers", "timeout", "description", "group"):
         table.add_column(name, overflow="fold")  # ids are not broken, so that they can be copied
     console = make_console()
     fits = console.is_terminal or bool(os.environ.get("COLUMNS"))
@@ -493,7 +497,7 @@ def _print_catalog(entries: list[CatalogEntry]) -> None:
         requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
         covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
         timeout = "" if entry.timeout is None else str(entry.timeout)
-        row = tuple(map(inert_line, (entry.id, requires, covers, timeout, entry.description)))
+        row = tuple(map(inert_line, (entry.id, requires, covers, timeout, entry.description, entry.group)))
         if fits:
             table.add_row(*row)
         else:  # for other programs, such as cut and grep

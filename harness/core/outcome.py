@@ -121,10 +121,11 @@ def deciding_attempt(attempts: Sequence[AttemptResult], outcome: Outcome, *, rul
 
     None if no attempt is final and no rule applies, so that the case is `lost` or `not_run`.
 
-    - Of the final attempts with the outcome, the last one. If a stop cut the last attempt short, of all attempts.
+    - Of the final attempts with the outcome, the first one. If a stop cut the last attempt short, the last one of all
+      attempts with the outcome.
     - A `flaky` case is explained by the last attempt that recovered. The red one before it is in the history.
-    - If a rule gave the outcome (`ruled`), the last one of the worst red attempts: of the final ones if the rule excuses
-      them, of all if the rule makes the case red. Without a red attempt, the last one that counts.
+    - If a rule gave the outcome (`ruled`), the last one of the worst red attempts: of the final ones if the rule
+      excuses them, of all if the rule makes the case red. Without a red attempt, the last one that counts.
     """
     finals = [place for place, attempt in enumerate(attempts) if attempt.final]
     if ruled:
@@ -133,9 +134,10 @@ def deciding_attempt(attempts: Sequence[AttemptResult], outcome: Outcome, *, rul
         return max(red, key=lambda place: (attempts[place].outcome.severity, place)) if red else [*pool][-1]
     if not finals:
         return None
-    for places in (finals, range(len(attempts))):
-        if same := [place for place in places if attempts[place].outcome is outcome]:
-            return same[-1]
+    if same := [place for place in finals if attempts[place].outcome is outcome]:
+        return same[0]
+    if same := [place for place, attempt in enumerate(attempts) if attempt.outcome is outcome]:
+        return same[-1]
     # No attempt has the outcome `flaky`.
     recovered = [place for place in finals if place and not attempts[place - 1].final]
     return (recovered or finals)[-1]

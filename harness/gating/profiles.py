@@ -59,10 +59,12 @@ DeviceKind = Annotated[str, AfterValidator(_device_kind)]
 class Profile(StrictModel):
     """The selection of cases and the settings of a run.
 
-    For None, the setting comes from the ini file or its default.
+    For None, the setting comes from the ini file or its default. `group`: the profile names a group of suites, which
+    `harness catalog` shows.
     """
 
     description: Text
+    group: bool = False
     device: DeviceKind | None = None
     suites: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     cases: Annotated[tuple[Pattern, ...], Field(min_length=1)] | None = None
@@ -96,6 +98,8 @@ def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
     """
     loaded = configfile.load_config(configfile.find_config(name, configs / "profiles", "profile", base), Profile)
     problems = []
+    if loaded.value.group and loaded.value.suites is None:
+        problems.append(loaded.problem("a group needs the key 'suites', with the suites that it consists of", "group"))
     for where, file in _files(loaded.value):
         folder, noun, suffix = _FOLDERS[where[0]]
         try:
@@ -105,6 +109,21 @@ def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
     if problems:
         raise ConfigError("\n".join(problems))
     return loaded
+
+
+def suite_groups(configs: Path) -> dict[str, str]:
+    """Return the group of each suite: the name of the profile in ``<configs>/profiles`` that has it and is a group.
+
+    Raise ConfigError for a profile with an error, and for a suite in two groups.
+    """
+    found: dict[str, str] = {}
+    for path in sorted((configs / "profiles").glob("*.yaml")):
+        loaded = load_profile(path.stem, configs, Path())
+        for index, suite in enumerate(loaded.value.suites or () if loaded.value.group else ()):
+            if (other := found.setdefault(suite, path.stem)) != path.stem:
+                text = f"{suite!r} is in the group {other!r} too; remove it from one of the two"
+                raise ConfigError(loaded.problem(text, "suites", index))
+    return found
 
 
 # For each key that names files: their folder below the configuration, the noun for errors, and their suffix.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ from harness.zygote.client import ZygoteError
 GRACE = 5.0
 #: Bytes kept of each output stream of a case.
 OUTPUT_LIMIT = 64 << 10
+#: Seconds within which a request to stop comes, if the signal that ended an executor was sent to the whole run.
+_STOP_COMES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,8 @@ class Listener:
             self.zygote_lost = str(error).splitlines()[0]
         except StoppedError as error:
             self.stopped = str(error)
+        if not (self.over or self.late or self.stopped or self.garbled) and self.handle.exit_status == -signal.SIGTERM:
+            self.stopped = self.handle.stop_within(_STOP_COMES)
         return Evidence(
             phases=tuple(self.phases),
             done=self.over,

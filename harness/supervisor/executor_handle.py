@@ -304,6 +304,13 @@ class ExecutorHandle:
         ):  # `receive` detects the exit of a dead executor, and the deadline of a stuck one
             self._channel.send(message)
 
+    def stop_within(self, seconds: float) -> str:
+        """Return why the run is stopped, if a request to stop is there or comes within this time; otherwise empty."""
+        stop = self._link.stop.receive()
+        if stop is None and select.select([self._link.stop], [], [], seconds)[0]:
+            stop = self._link.stop.receive()
+        return "" if stop is None else stop.reason
+
     def receive(self, deadline: float, *, obey_stop: bool = True) -> Message | NoMessage:
         """Return the next message, or why none came by `deadline` (of `core.clock.monotonic`). Raises ZygoteError.
 

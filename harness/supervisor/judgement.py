@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -135,7 +136,8 @@ def judge(seen: Evidence) -> Judgement:
     if seen.unknown:
         advice = "check that its id is the same in every collection"
         return Judgement(Outcome.LOST, f"the executor did not collect this case; it collected {seen.unknown}; {advice}")
-    if not seen.done and seen.stopped and seen.exit_status is None:
+    # What stops a batch job, a container or a service sends SIGTERM to all of its processes, also to the executor.
+    if not seen.done and seen.stopped and seen.exit_status in (None, -signal.SIGTERM):
         return _cut_short(seen, where)
     if not seen.done:
         broken = _aborted(seen, where)

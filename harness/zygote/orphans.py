@@ -51,11 +51,11 @@ class _Orphan:
 class OrphanKiller:
     """Kills the orphans: every child of the zygote that the zygote did not fork."""
 
-    def __init__(self, processes: ProcessOperations, loop: EventLoop, ours: Container[int]) -> None:
-        """`ours` are the process ids of the executors."""
+    def __init__(self, processes: ProcessOperations, loop: EventLoop, executors: Container[int]) -> None:
+        """`executors` are the process ids of the executors."""
         self._processes = processes
         self._loop = loop
-        self._ours = ours
+        self._executors = executors
         self._orphans: dict[int, _Orphan] = {}
         self._sweeps = 0
 
@@ -99,8 +99,8 @@ class OrphanKiller:
                     ended = self._kill(pid, sweep) or ended
 
     def _is_new_orphan(self, pid: int) -> bool:
-        is_known = pid in self._ours or pid in self._orphans
-        return not is_known and self._processes.session(pid) not in self._ours
+        is_known = pid in self._executors or pid in self._orphans
+        return not is_known and self._processes.session(pid) not in self._executors
 
     def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
         """Kill one orphan. Return whether it has ended already."""

@@ -93,7 +93,9 @@ def test_register_hook_in_the_middle_and_its_removal(device: torch.device) -> No
 
 
 @pytest.mark.parametrize("hooked", [(0,), (1,), (2,), (0, 2)], ids=str)
-def test_register_hook_on_outputs_of_one_operator_changes_theirs(device: torch.device, hooked: tuple[int, ...]) -> None:
+def test_register_hook_on_outputs_of_one_operator_changes_their_gradients(
+    device: torch.device, hooked: tuple[int, ...]
+) -> None:
     """A hook on one output of an operator changes the gradient of that output only."""
 
     def work() -> Iterator[object]:

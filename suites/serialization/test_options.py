@@ -106,7 +106,7 @@ def test_set_crc32_options_decides_whether_checksums_are_written(wanted: bool) -
         assert (archive.testzip() is None) is wanted
 
 
-def test_default_load_endianness_is_for_files_that_do_not_say_theirs() -> None:
+def test_default_load_endianness_is_for_files_without_a_byte_order() -> None:
     """A file that does not record its byte order is read in the default one, and other files in the recorded one.
 
     An unknown byte order is refused.

@@ -245,6 +245,9 @@ def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_
         found[key] = element
     findings = [found.pop(key) for key in list(found) if key[0] == "harness.findings"]
     assert [element.find("error") is not None for element in findings] == [True] * len(result.ledger.findings)
+    of_run = [found.pop(key) for key in list(found) if key[0] == "harness.run"]
+    unexplained = result.ledger.run_exit_status() and not result.ledger.findings and not result.ledger.red
+    assert [element.find("error") is not None for element in of_run] == [True] * bool(unexplained)
     assert set(found) == {_junit_name(case) for case in cases}
     for case, (outcome, message) in cases.items():
         element = found[_junit_name(case)]
@@ -260,10 +263,10 @@ def compare_junit(result: Result, cases: Mapping[str, tuple[str, str]], *, fail_
             assert child.attrib["type"] == outcome
             assert escape_invalid_xml(message) in child.attrib["message"]
     children = Counter(child.tag for element in found.values() for child in element)
-    assert int(root.attrib["tests"]) == len(cases) + len(findings)
+    assert int(root.attrib["tests"]) == len(cases) + len(findings) + len(of_run)
     assert int(root.attrib["failures"]) == children["failure"]
-    assert int(root.attrib["errors"]) == children["error"] + len(findings)
-    assert sum(int(suite.attrib["tests"]) for suite in root) == len(cases) + len(findings)
+    assert int(root.attrib["errors"]) == children["error"] + len(findings) + len(of_run)
+    assert sum(int(suite.attrib["tests"]) for suite in root) == len(cases) + len(findings) + len(of_run)
     assert sum(int(suite.attrib["skipped"]) for suite in root) == children["skipped"]
 
 

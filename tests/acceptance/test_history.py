@@ -80,7 +80,7 @@ def test_without_history_the_limit_tells(project: Project) -> None:
         (["--shuffle", "--seed=3"], "LoadScheduling"),
     ],
 )
-def test_whoever_chooses_an_order_gets_it(project: Project, options: list[str], name: str) -> None:
+def test_an_order_that_an_option_chooses_is_kept(project: Project, options: list[str], name: str) -> None:
     result = project.run("-n2", "-v", *options)
     assert f"scheduling tests via {name}" in result.terminal
     assert len(begun(result)) == 22

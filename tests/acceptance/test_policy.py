@@ -275,7 +275,7 @@ def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeP
     configure(project, "profiles/strict", description="strict", gates=["memory"])
     result = project.run("-n0", "--profile=strict", "--isolation=none")
     assert result.counts == {"passed": 1, "failed": 1, "gated": 2, "skipped": 1}
-    assert "Failed: gated, but profile strict does not allow gating for device" in result.terminal
+    assert "gated, but profile strict does not allow gating for device" in result.terminal
     verdicts = result.verdicts
     assert verdicts["suites/strict/test_strict.py::test_gated_for_another_reason"] == "failed"
     assert verdicts["suites/strict/test_strict.py::test_gated_for_size"] == "gated"

@@ -327,7 +327,7 @@ def test_one_command_starts_a_run_and_continues_it(project: Project, begun: list
 
 
 @SPREADS
-def test_a_run_whose_collection_failed_starts_again_once_it_is_mended(project: Project, spread: str) -> None:
+def test_a_run_whose_collection_failed_starts_again_once_it_is_fixed(project: Project, spread: str) -> None:
     (project.folder / "probe" / "go").touch()
     project.write("suites/some/test_other.py", "import nosuch\n")
     failed = project.run(spread)

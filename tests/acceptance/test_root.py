@@ -300,7 +300,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.mark.ways(("option", "spelling"), [*zip(PATHS, itertools.cycle(SPELLINGS), strict=False)])
-def test_no_value_of_ours_is_taken_for_an_argument(elsewhere: Project, option: str, spelling: str) -> None:
+def test_no_value_of_an_option_is_taken_for_an_argument(elsewhere: Project, option: str, spelling: str) -> None:
     variable = "--{} {}" if spelling == "PYTEST_ADDOPTS" else ""
     words = (variable or spelling).format(option, PATHS[option])
     more = (".", *FOREIGN, "-n0", "--device=cpu", *([] if variable else words.split()))

@@ -134,6 +134,26 @@ def test_a_signal_to_the_whole_group_is_the_controllers(start: Start, spread: st
 
 
 @SPREADS
+def test_sigterm_to_all_processes_is_a_stop_and_no_crash(project: Project, start: Start, spread: str) -> None:
+    """scancel, a time limit of a batch job, systemd and an evicted pod send it to each process, executors included."""
+    running = start(spread, "--grace=600")
+    for process in sorted(running.processes(), key=lambda each: each.pid != running.process.pid):
+        process.terminate()
+    result = running.result()
+    check_stopped(result, signal.SIGTERM)
+    assert message_of(result, WAITS) == "stopped by SIGTERM (in call)"
+    (project.folder / "probe" / "go").touch()
+    resumed = project.run(spread, f"--resume={result.run_dir.name}", results_dir=False)
+    assert {
+        line["outcome"] for line in journal_lines(result.run_dir) if line["event"] == "finish" and line["final"]
+    } == {
+        "passed",
+        "not_run",
+    }
+    assert resumed.status == 0, resumed.tail()
+
+
+@SPREADS
 def test_what_ends_within_the_grace_has_its_verdict(project: Project, start: Start, spread: str) -> None:
     running = start(spread, "--grace=600")
     running.process.send_signal(signal.SIGTERM)

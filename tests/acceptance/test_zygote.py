@@ -112,7 +112,7 @@ def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
 ) -> None:
     """Importing `torch._inductor` takes as long as importing torch: a run of one case does not wait for it."""
     project = make_project()
-    project.write("heavy.py", "import os\nzygote = os.getpid()\n")
+    project.write("heavy.py", "import os\nzygote = int(str(os.getpid()))\n")
     text = (
         "import os, sys\nimport pytest\n\n"
         f"@pytest.mark.parametrize('number', range({cases}))\ndef test_a(number):\n"
@@ -134,6 +134,11 @@ def test_a_module_that_cannot_be_imported_is_named(make_project: MakeProject, sp
     project.write("suites/plain/test_plain.py", PLAIN.replace("4", "10"))
     result = project.run(spread, f"-o{ini}=no_such_module")
     assert result.status != 0
+    if ini == "harness_preload":
+        assert result.status == 4
+        assert "harness_preload needs no_such_module, and no_such_module is not installed for" in result.terminal
+        assert not result.run_dir.exists()
+        return
     assert f"{ini} names 'no_such_module'" in result.terminal, result.tail()
     assert "passed" not in result.verdicts.values()
 
@@ -168,7 +173,9 @@ def test_a_fork_that_always_fails_ends_the_run(make_project: MakeProject, spread
 
 @STARTS
 @SPREADS
-def test_a_program_of_a_case_is_given_no_descriptor_of_ours(make_project: MakeProject, spread: str, start: str) -> None:
+def test_a_program_of_a_case_inherits_no_descriptor_of_the_harness(
+    make_project: MakeProject, spread: str, start: str
+) -> None:
     project = make_project()
     project.write(
         "suites/plain/test_lists.py",

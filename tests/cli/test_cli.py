@@ -168,6 +168,7 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
         "description": "",
         "partial": [],
         "extended": False,
+        "group": "",
     }
     place = {"suite": "streams", "file": "suites/streams/test_sums.py"}
     assert entries == [
@@ -181,6 +182,7 @@ def test_catalog_lists_every_case_and_runs_none(project: Path) -> None:
                 "covers": ["rows 1 to 3", "row 4", "test_suite::TestAll::*"],
                 "partial": ["test_suite::TestAll::*"],
                 "extended": False,
+                "group": "",
                 "timeout": 12.5,
             }
             for size in (1, 2)
@@ -210,13 +212,28 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
     assert "test_undocumented" in done.stdout
     assert "test_sum[1]" not in done.stdout
     assert "1 case in 1 suite" in done.stdout
-    row = "suites/streams/test_sums.py::TestGroup::test_undocumented\tdevice=cuda\trows 1 to 3\t\t"
+    row = "suites/streams/test_sums.py::TestGroup::test_undocumented\tdevice=cuda\trows 1 to 3\t\t\t"
     piped = harness("catalog", "suites/streams/test_sums.py::TestGroup", cwd=project, environ={"COLUMNS": ""})
     assert row in piped.stdout.splitlines()
     whole = harness("catalog", cwd=project, environ={"COLUMNS": "60"})
     assert "…" not in whole.stdout
     assert "4 cases in 1 suite\ncovered in part only, by 2 cases: test_suite::TestAll::*\n" in whole.stdout
     assert "in part" not in done.stdout
+
+
+def test_catalog_shows_the_group_of_a_suite(project: Path) -> None:
+    profile = project / "configs" / "profiles" / "base.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("description: a group\ngroup: true\nsuites: [streams]\n")
+    (row, *_) = harness("catalog", cwd=project, environ={"COLUMNS": ""}).stdout.splitlines()
+    assert row.endswith("\tbase")
+    listed = json.loads(harness("catalog", "--format", "json", cwd=project).stdout)
+    assert {entry["group"] for entry in listed} == {"base"}
+    assert (
+        "- [streams](#streams): 4 cases, group base\n" in harness("catalog", "--format", "markdown", cwd=project).stdout
+    )
+    profile.write_text("description: a group\ngroup: true\n")
+    assert "base.yaml:2: group: a group needs the key 'suites'" in refused(harness("catalog", cwd=project))
 
 
 def test_catalog_of_the_default_run_leaves_out_extended_cases(project: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.gating.configfile import ConfigError, Loaded
-from harness.gating.profiles import Profile, load_profile
+from harness.gating.profiles import Profile, load_profile, suite_groups
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def problems(folder: Path, text: str) -> list[str]:
 def test_a_missing_key_keeps_its_default(folder: Path) -> None:
     said = {
         "description": "a profile",
+        "group": False,
         "exclude": (),
         "requires": {},
         "gates": "all",
@@ -50,6 +51,7 @@ def test_a_missing_key_keeps_its_default(folder: Path) -> None:
 
 def test_a_profile_with_every_key(folder: Path) -> None:
     text = """\
+group: true
 device: soft
 suites: [streams, profiler]
 cases: ["suites/graphs/test_a.py::*", "*[cuda-*]"]
@@ -76,6 +78,7 @@ hardware: h200
 """
     said: dict[str, Any] = {
         "description": "a profile",
+        "group": True,
         "device": "soft",
         "suites": ("streams", "profiler"),
         "cases": ("suites/graphs/test_a.py::*", "*[cuda-*]"),
@@ -170,3 +173,32 @@ def test_the_error_for_an_unknown_profile_suggests_an_existing_one(folder: Path)
 def test_a_profile_does_not_change(folder: Path) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         read(folder, "").value.repeats = 2  # type: ignore[misc]
+
+
+def test_the_groups_of_suites_are_the_profiles_that_say_so(folder: Path) -> None:
+    for name, text in {
+        "device": "group: true\nsuites: [streams, graphs]",
+        "framework": "group: true\nsuites: [amp]",
+        "soft": "suites: [streams]",
+        "all": "extended: true",
+    }.items():
+        (folder / "configs" / "profiles" / f"{name}.yaml").write_text(f"description: a profile\n{text}\n")
+    found = {"streams": "device", "graphs": "device", "amp": "framework"}
+    assert suite_groups(folder / "configs") == found
+    assert suite_groups(folder / "nowhere") == {}
+
+
+def test_a_suite_in_two_groups_is_an_error(folder: Path) -> None:
+    for name in ("device", "mine"):
+        text = "description: a profile\ngroup: true\nsuites:\n  - graphs\n  - streams\n"
+        (folder / "configs" / "profiles" / f"{name}.yaml").write_text(text.replace("graphs", f"{name}-only"))
+    with pytest.raises(ConfigError) as caught:
+        suite_groups(folder / "configs")
+    assert str(caught.value).endswith(
+        "profiles/mine.yaml:5: suites[1]: 'streams' is in the group 'device' too; remove it from one of the two"
+    )
+
+
+def test_a_group_without_suites_is_an_error(folder: Path) -> None:
+    (problem,) = problems(folder, "group: true\n")
+    assert problem.endswith("mine.yaml:2: group: a group needs the key 'suites', with the suites that it consists of")

@@ -20,7 +20,7 @@ from harness.gating import configfile, mustpass, requirements
 from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle_rules, rule_on_gate
-from harness.gating.profiles import Profile, load_profile
+from harness.gating.profiles import Profile, load_profile, suite_groups
 from harness.sim.simcuda import machine as simulated
 from harness.sim.softdevice import registration as soft
 from tests.breaks.calls import overloads
@@ -206,6 +206,24 @@ def test_smoke_selects_some_cases_of_every_suite(cases: list[dict[str, Any]]) ->
     missing = {case["suite"] for case in cases} - set(selected)
     assert not missing, f"add a pattern for {', '.join(sorted(missing))} to configs/profiles/smoke.yaml"
     assert len(selected) < len(cases) / 2
+
+
+def test_each_suite_is_in_exactly_one_group() -> None:
+    folders = {path.parent.name for path in (ROOT / "suites").glob("*/test_*.py")}
+    groups = suite_groups(CONFIGS)
+    assert set(groups.values()) == {"device", "arithmetic", "framework"}
+    assert set(groups) == folders, "add the suite to the group where it belongs, in configs/profiles"
+
+
+@pytest.mark.parametrize("group", ["device", "arithmetic", "framework"])
+def test_a_group_selects_the_default_cases_of_its_suites(group: str, cases: list[dict[str, Any]]) -> None:
+    said = profile(group)
+    policy = Policy(suites=said.suites, cases=said.cases, exclude=said.exclude, extended=bool(said.extended))
+    assert not policy.extended
+    selected = {case["suite"] for case in cases if policy.selects(case["id"], case["suite"])}
+    assert selected == set(said.suites or ()) == {case["suite"] for case in cases if case["group"] == group}
+    row = next(line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{group}` |"))
+    assert row.endswith(f"| {', '.join(said.suites or ())} |")
 
 
 @pytest.mark.parametrize("model", [Profile, Hardware])

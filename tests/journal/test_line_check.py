@@ -88,6 +88,6 @@ def test_what_is_plain_is_taken_by_the_models(name: str, odd: object) -> None:
         EVENT.validate_json(json.dumps(line))
 
 
-def test_a_line_that_is_none_is_a_mistake_of_ours(tmp_path: Path) -> None:
+def test_a_line_that_is_none_is_an_error_of_the_harness(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.ndjson") as open_journal, pytest.raises(JournalError):
         open_journal.append({**FINISH, "case": ""})

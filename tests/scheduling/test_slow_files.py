@@ -85,7 +85,7 @@ def test_runs_without_cases_give_no_file(tmp_path: Path) -> None:
     assert str(done.exception) == f"no case ran in '{tmp_path / '1'}'"
 
 
-def test_ours_names_files_that_exist() -> None:
+def test_the_file_of_this_project_names_files_that_exist() -> None:
     root = Path(__file__).parents[2]
     ours = durations.load_slow_files(root / "configs")
     assert ours is not None

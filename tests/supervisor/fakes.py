@@ -15,12 +15,14 @@ from typing import Any, cast
 
 import pytest
 
+from harness.core.outcome import Outcome
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
-from harness.supervisor.attempt import CaseRequest
+from harness.supervisor.attempt import Attempt, CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.supervisor.judgement import Evidence, Judgement
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
@@ -46,6 +48,31 @@ class FakeItem:
     nodeid = "suites/a/test_a.py::test_a"
     location = ("a", 1, "b")
     keywords: Mapping[str, object] = {}
+
+
+def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
+    return Attempt(
+        number=number,
+        alone=True,
+        executor=f"e{number}",
+        devices=(),
+        environment={},
+        reports=(),
+        warnings=(),
+        evidence=Evidence(),
+        judgement=Judgement(outcome, text),
+        duration=0.5,
+        stdout="",
+        stderr="",
+        temp=Path(),
+        kept=Path(),
+        notes=(),
+        suspicions={},
+        spent=False,
+        levels={},
+        struck={},
+        memory={},
+    )
 
 
 def case(name: str = "a::b", *, limit: float = 60.0, devices: int = 1) -> Case:

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.core.outcome import Outcome, Ruling
-from harness.supervisor.attempt import Attempt
 from harness.supervisor.case_history import CaseHistory, attempt_result, message
-from harness.supervisor.judgement import Evidence, Judgement
-from tests.supervisor.fakes import case
+from tests.supervisor.fakes import attempt, case
 
 P, F, C, L, LEAKED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED, Outcome.LOST, Outcome.LEAKED
-
-
-def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
-    return Attempt(
-        number=number,
-        alone=True,
-        executor=f"e{number}",
-        devices=(),
-        environment={},
-        reports=(),
-        warnings=(),
-        evidence=Evidence(),
-        judgement=Judgement(outcome, text),
-        duration=0.5,
-        stdout="",
-        stderr="",
-        temp=Path(),
-        kept=Path(),
-        notes=(),
-        suspicions={},
-        spent=False,
-        levels={},
-        struck={},
-        memory={},
-    )
 
 
 def history(*attempts: tuple[Outcome, bool], earlier: int = 0) -> CaseHistory:
@@ -59,7 +31,7 @@ def history(*attempts: tuple[Outcome, bool], earlier: int = 0) -> CaseHistory:
         ([(L, False), (L, True)], L, 2),
         ([(L, False), (C, False), (P, True)], Outcome.FLAKY, 3),
         ([(P, True), (F, True), (P, True)], F, 2),
-        ([(F, True), (F, True)], F, 2),
+        ([(F, True), (F, True)], F, 1),
         ([(F, True), (C, True), (F, True)], C, 2),
         ([(C, False)], L, 1),  # it was to be tried again, but was not
     ],

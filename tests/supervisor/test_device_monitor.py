@@ -25,8 +25,7 @@ from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient
-from tests.supervisor.fakes import FakeExecutor, FakeZygote, case
-from tests.supervisor.test_case_history import attempt
+from tests.supervisor.fakes import FakeExecutor, FakeZygote, attempt, case
 
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(2)]
 LOST = HealthEvent("lost", "the device is lost", "fatal")

@@ -366,7 +366,7 @@ def _cold(folder: Path, script: Callable[[FakeExecutor], None], prepare: Callabl
 
 
 def test_a_cold_executor_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
-    assert _cold(tmp_path, _silent, lambda executor: executor.send("ready")) == ""
+    assert _cold(tmp_path, _silent, lambda executor: executor.send("ready", collected=1, hash="sha256:0")) == ""
 
 
 def test_a_cold_executor_that_ends_before_has_its_log_quoted(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.supervisor.exit_bisect import ExitBisect
-from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, case
-from tests.supervisor.test_case_history import attempt
+from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, attempt, case
 
 NAMES = [f"c{number}" for number in range(8)]
 

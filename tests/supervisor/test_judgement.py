@@ -76,6 +76,9 @@ def _failed(when: str) -> Phase:
         # The run was asked to stop.
         (Evidence(phases=(SETUP,), stopped="stopped"), Outcome.NOT_RUN, "stopped (in call)"),
         (Evidence(stopped="stopped"), Outcome.NOT_RUN, "stopped (in setup)"),
+        # The signal that stopped the run went to all of its processes.
+        (Evidence(phases=(SETUP,), exit_status=-15, stopped="stopped"), Outcome.NOT_RUN, "stopped (in call)"),
+        (Evidence(phases=(SETUP,), exit_status=-15), Outcome.CRASHED, "SIGTERM in call"),
         (Evidence(phases=(SETUP, CALL), stopped="stopped"), Outcome.NOT_RUN, "stopped (in teardown)"),
         (Evidence(phases=(SETUP, _failed("call")), stopped="stopped"), Outcome.FAILED, ""),
         (Evidence(phases=(_failed("setup"),), stopped="stopped"), Outcome.ERROR, ""),
