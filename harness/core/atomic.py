@@ -21,10 +21,10 @@ def write_atomically(path: Path, data: bytes) -> Path:
 
 
 def create_exclusively(path: Path) -> BinaryIO:
-    """Open a new file for writing. Raise OSError if anything has this name, also a link.
+    """Open a new file for writing, never an existing one. A file or link of this name is removed first.
 
     Other users may be able to write to the folder: through a link that they made, the data would replace another file.
-    A file that a dead process of the same number left is removed first, and not written to.
+    Raise OSError if the name cannot be freed, or if it was taken again.
     """
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
