@@ -13,6 +13,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,7 @@ def read_library_archive(
         with tarfile.open(path, mode="r:gz") as tar:
             manifest = _manifest(tar, path)
             contents = _contents(tar, manifest, path)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LibraryArchiveError(f"{str(path)!r} is no archive of libraries: {why}") from None
     keys = {(recipe.folder, build.cache_key(recipe)) for recipe in wanted}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,22 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         write_library_archive(
             tmp_path / "nowhere" / "a.tar.gz", [recipe(tmp_path)], {"HARNESS_CACHE_DIR": str(tmp_path / "first")}
         )
+
+
+def test_a_damaged_stream_is_an_error_of_the_archive(tmp_path: Path, archive: Path) -> None:
+    """The damage is within a member: `tarfile` reports damage between members as an error of its own."""
+    plain = io.BytesIO()
+    with tarfile.open(archive) as packed, tarfile.open(fileobj=plain, mode="w") as larger:
+        for member in packed.getmembers():
+            data = packed.extractfile(member)
+            assert data is not None
+            content = data.read() + (b"" if member.name == "manifest.json" else bytes(1 << 20))
+            member.size = len(content)
+            larger.addfile(member, io.BytesIO(content))
+    tar = plain.getvalue()
+    packer = zlib.compressobj(wbits=31)
+    whole = packer.compress(tar[: len(tar) // 3]) + packer.flush(zlib.Z_FULL_FLUSH)
+    archive.write_bytes(whole + b"\x07" * 100)  # no block of a stream has this type
+    with pytest.raises(LibraryArchiveError, match="is no archive of libraries: "):
+        read(tmp_path, archive)
+    assert cached(tmp_path) == {}
