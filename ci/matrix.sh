@@ -151,9 +151,13 @@ job() {
     wanted MATRIX_RUN MATRIX_HARDWARE MATRIX_DEVICE MATRIX_TORCH MATRIX_PYTHON_VERSION MATRIX_PROFILE
     python=$(job_python)
     check_driver "$python"
-    "$python" -m pytest suites/ -n "${MATRIX_WORKERS:-auto}" --device "$MATRIX_DEVICE" --hardware "$MATRIX_HARDWARE" \
-        --profile "$MATRIX_PROFILE" ${MATRIX_SHARD:+--shard "$MATRIX_SHARD"} --results-dir "$(folder)" \
-        --junit-flavour "${MATRIX_JUNIT:-default}" || status=$?
+    # Values are joined to their options: a value such as --version would be an option of its own, and no case would run.
+    "$python" -m pytest suites/ --numprocesses="${MATRIX_WORKERS:-auto}" --device="$MATRIX_DEVICE" \
+        --hardware="$MATRIX_HARDWARE" --profile="$MATRIX_PROFILE" ${MATRIX_SHARD:+"--shard=$MATRIX_SHARD"} \
+        --results-dir="$(folder)" --junit-flavour="${MATRIX_JUNIT:-default}" || status=$?
+    if ((status == 0)) && [[ ! -s $(folder)/journal.ndjson ]]; then
+        fail 1 "pytest ended with 0 and left no results in $(folder): no case ran"
+    fi
     # A small part may have no case that runs here. The merged run shows whether any ran.
     if [[ -n ${MATRIX_SHARD:-} ]] && ((status == 5)); then status=0; fi
     return "$status"

@@ -18,8 +18,12 @@ from harness.core.outcome import Outcome
 SCHEMA = 1
 SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
 
-Moment = Annotated[float, Field(ge=0, lt=253402300800)]  # up to the year 9999, the last that datetime can hold
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
+_END_OF_TIME = 253402300800.0  # the year 10000, which datetime cannot hold
+MOST_SECONDS = 1e9
+#: The latest begin of a run, so that its end is a moment of a journal too.
+LATEST_BEGIN = _END_OF_TIME - 2 * MOST_SECONDS
+Moment = Annotated[float, Field(ge=0, lt=_END_OF_TIME)]
+Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 Name = Annotated[str, Field(min_length=1)]
 
 

@@ -22,7 +22,7 @@ from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
 from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal
-from harness.journal.events import SCHEMA
+from harness.journal.events import LATEST_BEGIN, MOST_SECONDS, SCHEMA
 from harness.tools.junit_reading import JUnitCase, JUnitFile
 
 _IN_MEMORY = 8 << 20
@@ -153,8 +153,10 @@ class _Found:
         self._began = began if self._began is None else min(began, self._began)
 
     def _time_of(self, file: JUnitFile) -> float:
-        """Return when the file's suites began; without a time in the file, when it was written."""
-        return max(0.0, file.written) if file.began is None else file.began
+        """Return when the file's suites began; without a possible time in the file, when it was written."""
+        if file.began is not None and file.began <= LATEST_BEGIN:
+            return file.began
+        return min(max(0.0, file.written), LATEST_BEGIN)
 
     def _finish(self, case: JUnitCase) -> dict[str, Any]:
         return {
@@ -199,10 +201,12 @@ class _Found:
 
     def tail(self) -> bytes:
         """Return the lines after those of the cases."""
-        end = (self._began or 0.0) + min(self._seconds, 1e9)
+        end = (self._began or 0.0) + min(self._seconds, MOST_SECONDS)
         status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
         lines = [_finding("imported_totals", end, message) for message in self.findings]
-        return b"".join(lines) + _line("end", end, {"exit_status": status, "duration": min(self._seconds, 1e9)})
+        return b"".join(lines) + _line(
+            "end", end, {"exit_status": status, "duration": min(self._seconds, MOST_SECONDS)}
+        )
 
     def environment(self, argv: Sequence[str]) -> dict[str, Any]:
         """Return the facts for environment.json. Only facts from the files are known about the machine."""

@@ -24,7 +24,11 @@ case "$*" in
 *" -r /dev/stdin") cat >/dev/null ;;
 esac
 echo "$name $*" | sed "s#$CACHE/##g" >> "$LOG"
-if [[ "$*" == "-m pytest "* ]]; then exit "${STATUS:-0}"; fi
+if [[ "$*" == "-m pytest "* ]]; then
+    for word; do [[ $word == --results-dir=* ]] && run=${word#*=}; done
+    if [[ -z $NO_RESULTS ]]; then mkdir -p "$run"; echo '{}' > "$run/journal.ndjson"; fi
+    exit "${STATUS:-0}"
+fi
 if [[ "$*" == *" matrix plan "*"--format names"* ]]; then printf '%s\\n' $NAMES; fi
 if [[ -n $BROKEN && "$*" == *"$BROKEN"* ]]; then exit 1; fi
 """
@@ -40,7 +44,7 @@ JOB = {
     "MATRIX_PROFILE": "nightly",
     "MATRIX_SHARD": "2/4",
 }
-PYTEST = "-m pytest suites/ -n auto --device cuda --hardware h200 --profile nightly"
+PYTEST = "-m pytest suites/ --numprocesses=auto --device=cuda --hardware=h200 --profile=nightly"
 
 
 class Script:
@@ -93,7 +97,7 @@ def test_a_job_makes_its_environment_once_and_runs_its_part(script: Script) -> N
     ]
     (ran,) = script.calls("python -m pytest")
     assert ran == (
-        f"python {PYTEST} --shard 2/4 --results-dir matrix-results/{JOB['MATRIX_RUN']}/2of4 --junit-flavour default"
+        f"python {PYTEST} --shard=2/4 --results-dir=matrix-results/{JOB['MATRIX_RUN']}/2of4 --junit-flavour=default"
     )
     script.run("job", **JOB)
     assert script.calls("pip") == ["pip install -q --no-deps -e ."]
@@ -118,6 +122,22 @@ def test_the_exit_status_is_that_of_the_run_but_a_part_may_be_empty(
     script: Script, status: str, shard: str, expected: int
 ) -> None:
     assert script.run("job", **JOB | {"MATRIX_SHARD": shard}, STATUS=status).returncode == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["MATRIX_PROFILE", "MATRIX_DEVICE", "MATRIX_HARDWARE", "MATRIX_SHARD", "MATRIX_WORKERS"]
+)
+def test_a_value_of_the_plan_is_no_option(script: Script, name: str) -> None:
+    script.run("job", **{**JOB, name: "--version"})
+    (ran,) = script.calls("python -m pytest")
+    assert "--version" not in ran.split()
+    assert "=--version" in ran
+
+
+def test_a_job_without_results_is_red(script: Script) -> None:
+    done = script.run("job", **JOB, NO_RESULTS="1")
+    assert done.returncode == 1
+    assert "pytest ended with 0 and left no results in" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -154,8 +174,8 @@ def test_a_given_python_is_used_as_it_is(script: Script) -> None:
     done = script.run("job", **JOB, MATRIX_PYTHON="python3", MATRIX_WORKERS="3", MATRIX_JUNIT="gitlab")
     assert done.returncode == 0, done.stderr
     (ran,) = script.calls("python3 -m pytest")
-    assert " -n 3 " in ran
-    assert ran.endswith("--junit-flavour gitlab")
+    assert " --numprocesses=3 " in ran
+    assert ran.endswith("--junit-flavour=gitlab")
     assert script.calls("pip") == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_ids_are_stable_and_no_two_are_the_same(names: list[tuple[str, str]], id
     made = Ids("t")
     assert [made.of(JUnitCase(group, name, Outcome.PASSED, 0.0)) for group, name in names] == ids == made.all
     assert made.numbered == numbered
+
+
+@pytest.mark.parametrize("began", ["9999-12-31T23:59:59", "9999-12-31T23:59:59-12:00", "9990-01-01T00:00:00"])
+@pytest.mark.parametrize("written", [1e9, 4e11], ids=["now", "in another age"])
+def test_an_impossible_time_leaves_no_broken_run(began: str, written: float, tmp_path: Path) -> None:
+    path = tmp_path / "late.xml"
+    cases = '<testcase name="x" time="1000000000"/><testcase name="y" time="9"/>'
+    path.write_text(f'<testsuite name="s" timestamp="{began}">{cases}</testsuite>')
+    os.utime(path, (written, written))
+    junit_import.write(wanted(path), tmp_path / "run")
+    contents = reader.read_run_journal(tmp_path / "run" / journal.FILE_NAME)
+    assert (contents.damaged, [verdict.case for verdict in Ledger.from_journal(contents).verdicts]) == (
+        (),
+        ["gtest/s::x", "gtest/s::y"],
+    )
 
 
 def test_the_journal_of_imported_results(gtest: Path, tmp_path: Path) -> None:
