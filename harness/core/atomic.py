@@ -23,8 +23,8 @@ def write_atomically(path: Path, data: bytes) -> Path:
 def create_exclusively(path: Path) -> BinaryIO:
     """Open a new file for writing. Raise OSError if anything has this name, also a link.
 
-    The folder may be one that others can write to: through their link, the data would replace another file. A
-    file that a dead process of the same number left is removed first, and not written to.
+    Other users may be able to write to the folder: through a link that they made, the data would replace another file.
+    A file that a dead process of the same number left is removed first, and not written to.
     """
     with contextlib.suppress(FileNotFoundError):
         path.unlink()

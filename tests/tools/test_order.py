@@ -19,7 +19,7 @@ ROOT_OPTIONS = ["--rootdir", "../elsewhere", "-oxfail_strict=true", "-W", "error
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return the root folder of suites, beside and around files of no suite."""
+    """Return the root folder of suites, beside and around files that do not belong to them."""
     root = tmp_path / "root"
     for name in ("root/s/test_a.py", "root/s/test_b.py", "other/test_evil.py", "root/results/r1/files/test_evil.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
