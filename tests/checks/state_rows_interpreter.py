@@ -62,7 +62,7 @@ def enter_rows() -> None:
     def logging_disabled() -> None:
         logging.disable(logging.ERROR)
 
-    @contaminates("did not restore the filters of the root logger (…")
+    @contaminates("did not restore the filters of the root logger (…", once=True)
     def root_filter() -> None:
         logging.getLogger().addFilter(lambda _: True)
 
@@ -74,7 +74,7 @@ def enter_rows() -> None:
     def record_factory() -> None:
         logging.setLogRecordFactory(type("OtherRecord", (logging.LogRecord,), {}))
 
-    @contaminates("did not restore the traps of the decimal context (…")
+    @contaminates("did not restore the traps of the decimal context (…", once=True)
     def decimal_traps() -> None:
         decimal.getcontext().traps[decimal.Inexact] = True
 
@@ -94,7 +94,7 @@ def enter_rows() -> None:
     def coroutine_origins() -> None:
         sys.set_coroutine_origin_tracking_depth(3)
 
-    @contaminates("did not restore the safe globals of torch.load (…")
+    @contaminates("did not restore the safe globals of torch.load (…", once=True)
     def safe_globals() -> None:
         torch.serialization.add_safe_globals([threading.Barrier])
 
