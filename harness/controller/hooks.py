@@ -20,6 +20,7 @@ from harness.configuration import command_line
 from harness.controller.header import header
 from harness.controller.run import Run
 from harness.core.outcome import EXIT_INTERNAL
+from harness.journal.ledger import Ledger
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
@@ -35,6 +36,14 @@ if TYPE_CHECKING:
 def show_late(config: pytest.Config, report: pytest.TestReport) -> None:
     """Give pytest another report on a case that was already reported."""
     config.hook.pytest_runtest_logreport(report=report)
+
+
+def _has_all_red(ledger: Ledger, reporter: pytest.TerminalReporter) -> bool:
+    """Return whether the harness's summary names all that failed. A test that is no case is in pytest's alone."""
+    red = {verdict.case for verdict in ledger.red}
+    reports = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
+    cases = all(isinstance(report, pytest.CollectReport) or report.nodeid in red for report in reports)
+    return cases and len(red) <= terminal.SHOWN
 
 
 class ControllerHooks:
@@ -300,7 +309,7 @@ class ControllerHooks:
             ledger, run_dir = self._run.ledger, self._run.run_dir
             for line in terminal.terminal_summary(ledger, run_dir, blocks=blocks, after_pytest=True):
                 terminalreporter.line(line)
-            if len(ledger.red) <= terminal.SHOWN and not self._asked_for_short_summary:
+            if not self._asked_for_short_summary and _has_all_red(ledger, terminalreporter):
                 _compat.leave_out_of_short_summary(terminalreporter, "fE")
 
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")

@@ -417,3 +417,13 @@ def test_an_unknown_operator_is_a_usage_error(make_project: MakeProject, spread:
     wanted = "expected an operator that a case of this run tests: did you mean nn.functional.conv2d?"
     assert result.terminal.count(f"ERROR: --operators='nn.functional.conv': {wanted}") == 1
     assert "INTERNALERROR" not in result.terminal
+
+
+def test_a_red_case_is_not_repeated_in_the_short_summary(make_project: MakeProject) -> None:
+    """A failed test that is no case is named there, since the harness's summary has cases only."""
+    project = make_project()
+    project.write("suites/own/test_own.py", "def test_red(): assert 0\n")
+    project.write("other/test_plain.py", "def test_plain(): assert 0\n")
+    assert project.run("-n0").terminal.count("FAILED suites/own/test_own.py::test_red") == 1
+    assert project.run("-n0", "-rf").terminal.count("FAILED suites/own/test_own.py::test_red") == 2
+    assert "FAILED other/test_plain.py::test_plain" in project.run("other", "-n0").terminal
