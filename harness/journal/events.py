@@ -448,6 +448,18 @@ class Late(_Line):
     message: str = ""
 
 
+class Suspect(_Line):
+    """Only in a cluster run: a case may have ended its node, session or worker. It runs alone, after all other cases.
+
+    A case that was leased to a lost node is a suspect, even without a `start` line: the node may not have sent it.
+    """
+
+    event: Literal["suspect"]
+    case: Name
+    host: Name
+    """The name of the node."""
+
+
 class SecondStart(_NodeLine):
     """Only in a cluster run: an attempt at a red case on a second device starts. It decides nothing.
 
@@ -517,6 +529,7 @@ Event = Annotated[
     | Stopped
     | Node
     | Late
+    | Suspect
     | SecondStart
     | SecondDevice
     | End,

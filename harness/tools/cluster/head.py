@@ -61,6 +61,7 @@ from harness.tools.cluster.queue import (
     OpenSession,
     QuitNode,
     ReopenedCase,
+    Suspected,
 )
 from harness.tools.cluster.record import ClusterRecord, SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
@@ -452,7 +453,12 @@ class Head:
         seconds = next(
             member.ready.seconds for member in there if member.lines is reference and member.ready is not None
         )
-        self._queue.load(seconds, finished)
+        suspects = {} if self._earlier is None else self._earlier.suspects
+        self._queue.load(
+            seconds,
+            finished,
+            {self._positions[case]: node for case, node in suspects.items() if case in self._positions},
+        )
         self._log(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
         early, self._early = self._early, []
         for handle in early:
@@ -527,15 +533,18 @@ class Head:
                     self._give(self._members[name], jobs)
                 case EndSession(node=name):
                     self._send(self._members[name], End())
-                case OpenSession(node=name):
-                    self._send(self._members[name], Open())
+                case OpenSession(node=name, alone=alone):
+                    self._send(self._members[name], Open(alone=alone))
                 case QuitNode(node=name, stop=stop):
                     self._send(self._members[name], Quit(stop=stop))
                 case Drop(node=name, why=why):
                     self._drop(self._members[name], why)
-                case LostAttempt(case=case, why=why, final=final):
+                case LostAttempt(case=case, node=name, why=why, final=final):
                     if self._record is not None:
-                        self._record.lost(self._ids[case], why, final=final)
+                        self._record.lost(self._ids[case], name, why, final=final)
+                case Suspected(case=case, node=name):
+                    if self._record is not None:
+                        self._record.suspect(self._ids[case], name)
                 case ReopenedCase(case=case):
                     if self._record is not None:
                         self._record.reopened(self._ids[case])

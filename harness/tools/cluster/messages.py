@@ -16,7 +16,7 @@ from harness.core.text import single_line
 #: Maximum length of a line, in bytes. The ids of 100,000 cases fit.
 LONGEST = 32 << 20
 #: The version of this protocol. Head and agents must have the same version.
-VERSION = 1
+VERSION = 2
 #: Seconds between two heartbeats, in both directions.
 BEAT = 2.5
 
@@ -51,9 +51,10 @@ class Begin(FiniteModel):
 
 
 class Open(FiniteModel):
-    """Start another session."""
+    """Start another session. `alone`: with one worker."""
 
     say: Literal["open"] = "open"
+    alone: bool = False
 
 
 class CaseMessage(FiniteModel):

@@ -188,17 +188,21 @@ class ClusterRecord:
         """Record that the end of a case is written."""
         self._latest.pop(case, None)
 
-    def lost(self, case: str, why: str, *, final: bool) -> None:
+    def lost(self, case: str, node: str, why: str, *, final: bool) -> None:
         """Record that the attempt at a case is lost: the attempt in flight, or the one that would have followed."""
         latest = self._latest.pop(case, {})
         if "outcome" in latest:  # this attempt has ended; only the following one is lost
             if not final:
                 return
             latest = {}
-        latest = latest or {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case)}
+        latest = latest or {"attempt": self._highest.get(case, 0) + 1, "seed": self._case_seed(case), "host": node}
         kept = ("attempt", "alone", "worker", "executor", "devices", "seed", "host")
         fields = {name: latest[name] for name in kept if name in latest}
         self._finish(case, {**fields, "outcome": Outcome.LOST.value, "final": final, "message": why})
+
+    def suspect(self, case: str, node: str) -> None:
+        """Record that a case may have ended a node, so that a resumed run also runs it alone."""
+        self._journal.append({"event": "suspect", "case": case, "host": node})
 
     def not_run(self, case: str, why: str) -> None:
         """Record that a case will not run."""

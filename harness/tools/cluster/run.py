@@ -16,7 +16,7 @@ from harness.backends.table import BACKENDS, own_kinds
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from harness.core.text import format_count
 from harness.journal import identity, journal, reader
-from harness.journal.events import End, RunStarted
+from harness.journal.events import End, RunStarted, Suspect
 from harness.journal.ledger import Ledger
 from harness.reporting import junit, plot, terminal
 from harness.reporting.page import report as page
@@ -166,7 +166,8 @@ def _earlier(options: ClusterOptions, run_dir: Path, log: Callable[[str], None])
         raise ClusterError(f"--resume={str(options.resume)!r}: {error}") from None
     facts = {name: text for name, text in identity.identity_facts(first).items() if name not in records.FREE}
     lines = (*lost_lines(contents), *reopened_lines(contents, resumption))
-    return Earlier(resumption, first.run_id, facts, lines, options.force), first.seed
+    suspects = {event.case: event.host for event in contents.events if isinstance(event, Suspect)}
+    return Earlier(resumption, first.run_id, facts, lines, suspects, options.force), first.seed
 
 
 def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Callable[[str], None]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.core.caseid import digest_of_ids
+from harness.tools.cluster.messages import VERSION
 
 CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
 _LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays", "clock")
@@ -124,7 +125,7 @@ def main(name: str, lie: str) -> None:
     words = Words()
     reported = words.next()
     assert reported is not None
-    send("hello", version=1, token=reported["token"], host=name, pid=os.getpid(), harness="0")
+    send("hello", version=VERSION, token=reported["token"], host=name, pid=os.getpid(), harness="0")
     session = 1
     begin(name, lie, session)
     lied = False
