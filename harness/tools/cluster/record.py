@@ -2,105 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.backends.table import labels
 from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import Outcome
-from harness.journal import finding_kinds, identity, journal, lines, reader
-from harness.journal.events import (
-    Batch,
-    Collected,
-    Confirmation,
-    Device,
-    Event,
-    Executor,
-    Finding,
-    Finish,
-    Levels,
-    MustPass,
-    RunStarted,
-    Start,
-    Wait,
-    Waiver,
-)
+from harness.journal import finding_kinds, journal, lines
+from harness.journal.events import SCHEMA, Event, Finding, Finish, Levels, Start
 from harness.journal.journal import Journal
-from harness.journal.reader import Damaged, Unknown
-
-#: Facts that may differ between the nodes of one run. The lines of each case name its node.
-FREE = ("device", "driver")
-_ABOUT_CASE = Start | Finish | Levels | Confirmation
-_ABOUT_NODE = Executor | Device | Wait
-
-
-@dataclass(slots=True)
-class SessionLines:
-    """The first lines of a session's journal."""
-
-    name: str
-    number: int
-    run: RunStarted | None = None
-    raw_run: dict[str, Any] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()
-    deselected: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    lists: list[dict[str, Any]] = field(default_factory=list)
-    red: bool = False
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Return the facts that must be equal in all sessions of the run."""
-        facts = {} if self.run is None else identity.identity_facts(self.run)
-        return {name: text for name, text in facts.items() if name not in FREE}
-
-
-def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:
-    """Return the event in a line of an agent, and its fields; None if the line is not an event."""
-    try:
-        event = _parser()(1, text.encode("utf-8", "backslashreplace"))
-        fields = json.loads(text)
-    except (journal.JournalError, ValueError, RecursionError):
-        return None, {}
-    if isinstance(event, Damaged | Unknown) or not isinstance(fields, dict):
-        return None, {}
-    return event, fields
-
-
-@functools.cache
-def _parser() -> Callable[[int, bytes], Event | Damaged | Unknown]:
-    return reader.line_parser(Path("of an agent"))
-
-
-def cases_of(event: Event) -> tuple[str, ...] | None:
-    """Return the cases that a line is about; None if a node may write it about itself."""
-    if isinstance(event, _ABOUT_CASE):
-        return (event.case,)
-    if isinstance(event, Batch | Finding):
-        return event.cases
-    return None if isinstance(event, _ABOUT_NODE) else ()
-
-
-def is_head_of_session(event: Event) -> bool:
-    """Return whether the line belongs to the start of a session, so that it is not copied."""
-    return isinstance(event, RunStarted | Collected | MustPass | Waiver)
-
-
-def enter_session_line(session: SessionLines, event: Event, fields: dict[str, Any]) -> None:
-    """Record a line of the start of a session."""
-    match event:
-        case RunStarted():
-            session.run, session.raw_run = event, fields
-        case Collected() if event.ids or not event.count:
-            session.ids, session.deselected, session.unread = event.ids, event.deselected, event.unread
-        case MustPass() | Waiver():
-            session.lists.append(fields)
+from harness.tools.cluster.rules import Rules
+from harness.tools.cluster.sessions import SessionLines, cases_of
 
 
 class ClusterRecord:
@@ -119,6 +35,7 @@ class ClusterRecord:
     def begin(
         self,
         reference: SessionLines,
+        rules: Rules,
         *,
         run_id: str,
         argv: Sequence[str],
@@ -127,13 +44,16 @@ class ClusterRecord:
         attempts: Mapping[str, int] | None = None,
         resumed: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Begin or resume the run. `resumed`: lines about attempts that were in flight when it was interrupted."""
+        """Begin or resume the run. `reference`: the session that has the cases of the run.
+
+        `resumed`: lines about attempts that were in flight when it was interrupted.
+        """
         assert reference.run is not None
-        self._seed = reference.run.seed
+        line = {"event": "run", "schema": SCHEMA, **rules.run_fields(reference.run), "label": labels([*devices])}
+        self._seed = line["seed"]
         self._highest = dict(attempts or {})
         self._begun = time.time()
-        line = {
-            **reference.raw_run,
+        line |= {
             "t": self._begun,
             "run_id": run_id,
             "argv": list(argv),
@@ -143,7 +63,7 @@ class ClusterRecord:
             "part": self._part,
             "forced": list(forced),
         }
-        self._journal.append(line, *(reference.lists if self._part == 1 else ()), *resumed)
+        self._journal.append(line, *(rules.lists if self._part == 1 else ()), *resumed)
         ids = reference.ids
         self._journal.append(
             lines.collected(

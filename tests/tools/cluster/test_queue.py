@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
 from harness.tools.cluster import queue
-from harness.tools.cluster.queue import (
+from harness.tools.cluster.jobs import (
     Action,
-    CaseQueue,
     Drop,
     EndSession,
     GiveJobs,
+    Job,
     LostAttempt,
     NodeState,
     NotRun,
@@ -22,6 +22,7 @@ from harness.tools.cluster.queue import (
     QuitNode,
     ReopenedCase,
 )
+from harness.tools.cluster.queue import CaseQueue
 
 KIND = "H200"
 
@@ -138,7 +139,7 @@ def test_a_red_case_is_tried_on_another_device_once() -> None:
     assert OpenSession("a") in actions
     ready(found, "a")
     (look,) = jobs(found.wants("a", 1), "a")
-    assert found.jobs[look] == queue.Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
+    assert found.jobs[look] == Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
     assert found.left == 0
     found.judged(look, Outcome.PASSED)
     actions = found.done("a", case, "a-0")

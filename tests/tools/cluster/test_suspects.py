@@ -10,9 +10,8 @@ from itertools import count
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.tools.cluster.queue import (
+from harness.tools.cluster.jobs import (
     Action,
-    CaseQueue,
     EndSession,
     GiveJobs,
     LostAttempt,
@@ -21,6 +20,7 @@ from harness.tools.cluster.queue import (
     QuitNode,
     Suspected,
 )
+from harness.tools.cluster.queue import CaseQueue
 
 WORKERS, SECONDS = 2, 0.3
 #: Seconds between two looks of an agent at the journal of its session: it sends what is new.
