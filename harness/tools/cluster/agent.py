@@ -246,7 +246,16 @@ class Agent:
             raise LinkProtocolError(f"the head uses version {begin.version} of the protocol, and this agent {VERSION}")
         self._begin = begin
         host = platform.node()
-        self._send(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))
+        self._send(
+            Hello(
+                version=VERSION,
+                token=begin.token,
+                host=host,
+                pid=os.getpid(),
+                harness=__version__,
+                clock=time.time(),
+            )
+        )
         shared = bool(begin.proof) and (Path(begin.run_dir) / begin.proof).exists()
         home = Path(begin.run_dir) / "nodes" if shared else Path(tempfile.mkdtemp(prefix="conformance-node-"))
         self._base = home / begin.node

@@ -62,7 +62,7 @@ from harness.tools.cluster.messages import (
     Want,
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
-from harness.tools.cluster.record import ClusterRecord
+from harness.tools.cluster.record import ClusterRecord, skew_of, skew_text
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.sessions import SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
@@ -89,6 +89,8 @@ class Member:
     lost: bool = False
     closed: bool = False
     done: int = 0
+    #: The seconds by which its clock is behind the head's.
+    skew: float = 0.0
     #: How many lines are about none of its cases.
     extra: int = 0
     #: The device of the last attempt at each of its cases, and the end of the attempt.
@@ -295,9 +297,11 @@ class Head:
     def _take(self, member: Member, message: ToHead) -> None:
         name = member.host.name
         match message:
-            case Hello(host=host, pid=pid):
+            case Hello(host=host, pid=pid, clock=clock):
                 self._count_extra(member)
-                self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected")
+                member.skew = skew_of(clock, time.time())
+                wrong = f"; {skew_text(member.skew)}" if member.skew else ""
+                self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected{wrong}")
             case Lines(lines=lines):
                 for text in lines:
                     self._enter(member, text)
@@ -535,9 +539,11 @@ class Head:
         if wrong:
             self._exclude(member, f"it differs from the others: {wrong}")
             return
+        self._record.set_skew(name, member.skew)
         self._record.node(
             name,
             "ready",
+            message=skew_text(member.skew),
             session=ready.session,
             folder=ready.folder,
             devices=list(ready.devices),
@@ -604,7 +610,7 @@ class Head:
         member.lost = True
         name = member.host.name
         words = member.link.last_output()
-        text = f"{why}{f' ({words})' if words and words not in why else ''}"
+        text = f"{why}{f' ({words})' if words and words not in why else ''}; see {LOGS}/{name}.log in the run directory"
         self._note(name, "lost", text)
         self._finding("node_lost", f"node {name} was lost: {text}", name)
         if not member.closed:

@@ -97,9 +97,10 @@ class Beat(FiniteModel):
 
 
 class Hello(FiniteModel):
-    """The agent has started."""
+    """The agent has started. `clock`: its time, in seconds since 1970."""
 
     say: Literal["hello"] = "hello"
+    clock: Annotated[float, Field(ge=0, le=1e11)]
     version: Number
     token: Text
     host: Text
