@@ -63,6 +63,14 @@ _Grace = Annotated[
 _LostAfter = Annotated[
     float, typer.Option("--lost-after", min=6, help="Seconds without a message after which a node is lost.")
 ]
+_OrphanedAfter = Annotated[
+    float,
+    typer.Option(
+        "--orphaned-after",
+        min=10,
+        help="Seconds without a message from the head after which a node stops its pytest, and frees its GPUs.",
+    ),
+]
 _StartLimit = Annotated[
     float, typer.Option("--start-limit", min=1, help="Seconds to wait for the first message of an agent.")
 ]
@@ -112,6 +120,7 @@ def run(
     force_resume: _ForceResume = False,
     grace: _Grace = 10.0,
     silence: _LostAfter = 10.0,
+    orphaned_after: _OrphanedAfter = 120.0,
     start_limit: _StartLimit = 120.0,
     stuck: _StuckAfter = 7200.0,
     second_device: _SecondDevice = 20,
@@ -142,6 +151,7 @@ def run(
         force=force_resume,
         grace=grace,
         silence=silence,
+        orphaned_after=orphaned_after,
         start_limit=start_limit,
         stuck=stuck,
         second_looks=second_device,

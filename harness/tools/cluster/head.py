@@ -164,6 +164,7 @@ class Head:
                 arguments=wanted.arguments,
                 variables=dict(wanted.variables),
                 grace=wanted.grace,
+                orphaned_after=wanted.orphaned_after,
             )
         )
         return Member(host, link, SessionLines(host.name, 1))
@@ -446,9 +447,7 @@ class Head:
         if member.ready is None and not is_expected:
             self._finding("session", f"node {name}: the tests could not be collected: {last}", name)
         elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not is_expected) or unexplained:
-            text = (
-                why if not unexplained else "pytest reported a failure outside the cases; its output is in the folder"
-            )
+            text = why if not unexplained else f"pytest reported a failure outside the cases: {last}"
             self._finding("session", f"node {name}: session {member.lines.number}: {text}", name)
         actions = self._queue.session_over(name, why, time.monotonic())
         member.lines, member.ready = SessionLines(name, member.lines.number + 1), None

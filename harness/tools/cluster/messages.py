@@ -50,6 +50,8 @@ class Begin(FiniteModel):
     """Those of pytest."""
     variables: dict[str, str]
     grace: float = Field(ge=0)
+    orphaned_after: float = Field(gt=0)
+    """Seconds without a message from the head after which the agent stops its session."""
 
 
 class Open(FiniteModel):

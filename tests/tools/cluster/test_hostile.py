@@ -107,7 +107,7 @@ def test_a_clock_that_is_an_hour_behind_is_corrected(tmp_path: Path) -> None:
     begun = time.time()
     ended = Ended(tmp_path / "run", "hour")
     times = [line["t"] for line in ended.lines if line["event"] in ("start", "finish")]
-    assert len({*times}) == 6
+    assert len({*times}) >= 6
     assert all(begun <= moment <= time.time() for moment in times)
     (ready,) = [line for line in ended.lines if line["event"] == "node" and line["state"] == "ready"]
     assert ready["message"] == "its clock is 3600 s behind, and its times are corrected"
