@@ -16,11 +16,13 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, list_first, single_line
-from harness.journal import identity, lines
-from harness.journal.events import Finding, Finish, Start
+from harness.journal import identity
+from harness.journal.events import Finding, Finish, Start, StateOfNode, Stopped
 from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import record as records
@@ -226,7 +228,7 @@ class Head:
         self.stopped_by = name
         self._log(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
         if self._record is not None:
-            self._record.append(lines.stopped(name, self._wanted.grace))
+            self._record.append(Stopped(t=time.time(), by=name, grace=self._wanted.grace))
         self._act(self._queue.stop(f"the run was stopped by {name}"))
 
     # Messages of agents.
@@ -288,13 +290,13 @@ class Head:
 
     def _enter(self, member: Member, text: str) -> None:
         """Handle a line of the journal of a session."""
-        event, fields = records.read_line(text)
+        event = records.read_line(text)
         name = member.host.name
         if event is None:
             return
         if records.is_head_of_session(event):
             if member.lines.run is None or event.event != "run":
-                records.enter_session_line(member.lines, event, fields)
+                records.enter_session_line(member.lines, event)
             return
         cases = records.cases_of(event)
         if cases == () and not isinstance(event, Finding):
@@ -310,13 +312,13 @@ class Head:
             self._record.late(name, event)
             return
         if isinstance(event, Start | Finish):
-            self._attempt(member, event, fields, positions[0], jobs[0] or 0)
+            self._attempt(member, event, positions[0], jobs[0] or 0)
             return
         if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
             return  # an attempt on a second device decides nothing
-        self._record.copy(name, member.lines.number, event, fields)
+        self._record.copy(name, member.lines.number, event)
 
-    def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
+    def _attempt(self, member: Member, event: Start | Finish, case: int, job: int) -> None:
         """Handle a line about an attempt at a case that the node has."""
         assert self._record is not None
         self._queue.began(member.host.name, job)
@@ -324,7 +326,7 @@ class Head:
             member.devices[case] = event.devices[0]
         if isinstance(event, Finish) and self._is_lost(member, event):
             # The queue decides whether the case runs again, so the line must not end it.
-            fields |= {"final": False, "outcome": Outcome.LOST.value}
+            event = msgspec.structs.replace(event, final=False, outcome=Outcome.LOST)
         elif isinstance(event, Finish) and event.final:
             outcome = event.outcome if event.ruling is None else event.ruling.outcome
             earlier = self._queue.jobs[job].verdict
@@ -333,9 +335,9 @@ class Head:
             member.finishes[case] = event
             member.lines.red = member.lines.red or outcome.is_red
         if isinstance(event, Finish) and event.gate is not None:
-            fields["notes"] = [*fields.get("notes", ()), *self._gates(case)]
+            event = msgspec.structs.replace(event, notes=(*event.notes, *self._gates(case)))
         if not self._queue.jobs[job].look:
-            self._record.copy(member.host.name, member.lines.number, event, fields)
+            self._record.copy(member.host.name, member.lines.number, event)
         elif isinstance(event, Start):
             self._record.second_start(member.host.name, member.lines.number, event)
 
@@ -574,11 +576,11 @@ class Head:
         if not member.closed:
             self._send(member, Quit(stop="the head has abandoned this node", now=True))
 
-    def _note(self, name: str, state: str, message: str) -> None:
+    def _note(self, name: str, state: StateOfNode, message: str) -> None:
         self._log(f"node {name}: {state}: {message}")
         self._write_node(name, state, message)
 
-    def _write_node(self, name: str, state: str, message: str) -> None:
+    def _write_node(self, name: str, state: StateOfNode, message: str) -> None:
         if self._record is None:
             self._early.append(partial(self._write_node, name, state, message))
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.head import Head
 from harness.tools.cluster.wanted import ClusterRequest
+from tests.reporting import build
 
 FAKE = Path(__file__).with_name("fake_agent.py")
 
@@ -29,7 +29,7 @@ class Ended:
         self.head = Head(wanted, hosts, self.said.append)
         self.head.run()
         path = run_dir / journal.FILE_NAME
-        self.lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.lines = build.read_lines(path.read_bytes())
         self.ledger = Ledger.from_journal(reader.read_run_journal(path))
 
     def whose(self) -> dict[str, tuple[str, str]]:
