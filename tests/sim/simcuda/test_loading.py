@@ -61,7 +61,10 @@ def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None
     runtime = str(fake_runtime(tmp_path, installs=False))
     script = "from harness.sim.simcuda.autoload import load; load()"
     done = run_python(script, {"LD_PRELOAD": runtime, autoload.VARIABLE: runtime})
-    assert f"RuntimeError: the operators in {runtime!r} cannot be registered with this torch" in done.stderr
+    assert (
+        f"RuntimeError: the operators of the simulated CUDA in {runtime!r} cannot be registered with this torch"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
