@@ -43,7 +43,7 @@ def test_a_process_without_the_variable_imports_and_loads_nothing() -> None:
 
 def test_operators_are_not_loaded_beside_another_runtime() -> None:
     done = run_python("from harness.sim.simcuda.autoload import load; load()", {autoload.VARIABLE: "/c/operators.so"})
-    assert "RuntimeError: SIMCUDA_OPERATORS is set, but the CUDA runtime of this process is not the" in done.stderr
+    assert "RuntimeError: SIMCUDA_OPERATORS is set, but the CUDA runtime of this process is not that of" in done.stderr
 
 
 def test_operators_are_loaded_once(tmp_path: Path) -> None:
