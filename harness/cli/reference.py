@@ -1,7 +1,7 @@
 """Generate two pages of the documentation from the code: the options and the commands.
 
-``python -m harness.cli.reference`` prints ``docs/options.md``. Only the site has the page of the commands, which repeats
-``--help``.
+``python -m harness.cli.reference`` prints ``docs/options.md``. The page of the commands repeats ``--help``, and is a page
+of the site only.
 """
 
 from __future__ import annotations
