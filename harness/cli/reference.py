@@ -1,7 +1,7 @@
 """Generate two pages of the documentation from the code: the options and the commands.
 
-``python -m harness.cli.reference`` prints ``docs/options.md``. The page of the commands repeats ``--help``, and is a page
-of the site only.
+``python -m harness.cli.reference`` prints ``docs/options.md``. The page of the commands is part of the site only, since
+``--help`` prints the same.
 """
 
 from __future__ import annotations
