@@ -247,7 +247,6 @@ OTHERS = {
     "history bisect": "red cases of one group",
     "history export": "the pages of runs, with what history report --run prints",
     "history prune": "no run",
-    "history serve": "the pages of history export",
     "history sql": "what the query asks for",
     "import": "results of other tools",
     "matrix plan": "no run",
