@@ -14,7 +14,7 @@ cases before it can decide otherwise. Two processes decide this, each by what it
   monitored device there is no lookahead: what a GPU reports between two cases belongs to the first.
 
 Order: of the cases that have begun, only the first has its `start` line, in one write with the end of the case before
-it; the others get theirs one by one. The journal therefore shows cases one after the other. If the worker dies, that
+it; each other gets its own in turn. The journal therefore shows cases one after the other. If the worker dies, that
 first case is `lost`, and those behind it are `not_run`, though some may have run.
 
 If pytest asks for another case than the one that has begun, the executor is ended, that attempt is `lost` and does not
