@@ -1,6 +1,24 @@
 """Write the journal of a run: one JSON object per line, appended by several processes that may be killed at any moment.
 
 Every case writes to the journal, so this module imports nothing heavy. `harness.journal.reader` reads it.
+
+What `Journal.append` promises: when it returns, the kernel has the whole lines; when it raises, it has none of them.
+What can go wrong, and the order that prevents it:
+
+- Two writers at once. Everything from the look at the end to the last byte is under a POSIX record lock. The lock ends
+  with its process, also if a forked child still has the file open, which would keep a lock of `flock`. Record locks do
+  not exclude threads of one process, so there is a lock of `threading` around it.
+- A writer is killed in the middle. The file then ends within a line. The next writer sees that the last byte is no
+  newline, and writes one first: the torn line stays apart, and the reader counts it as damaged. A writer that was the
+  last one itself (`_end`) need not look.
+- The file system is full, or a write is short. The rest is written in a loop; after an error the file is cut back to
+  its former size, which is safe under the lock. If that fails as well, the next writer sees a torn line, as above.
+- Lines of one call belong together: the end of a case and the start of the next. They are one write, and after a kill
+  the file has a prefix of them, so a case never starts before the end of the one before it is there.
+
+Not handled: a process that closes any other descriptor of the journal loses its locks there, so a reader in a writing
+process keeps its descriptor open (`harness/controller/journal_tail.py`). File systems without record locks. A machine
+that loses power: nothing calls `fsync`, and the kernel writes the lines when it likes.
 """
 
 from __future__ import annotations
@@ -78,19 +96,17 @@ class Journal:
             raise JournalError(f"cannot write event {event.event!r} to {str(self.path)!r} as JSON") from error
 
     def _write(self, lines: bytes) -> None:
-        # A POSIX record lock, not flock: the lock must end when its process is killed, even if a forked child still
-        # has the same file open.
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
             size = os.lseek(self._fd, 0, os.SEEK_END)
             if size != self._end and os.pread(self._fd, 1, size - 1) != b"\n":
-                lines = b"\n" + lines  # a killed writer left a partial line: begin a new one
+                lines = b"\n" + lines
             rest = memoryview(lines)
             try:
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
             except OSError:
-                with contextlib.suppress(OSError):  # on failure, the next writer begins with a newline
+                with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, size)
                 raise
             self._end = size + len(lines)
