@@ -25,10 +25,12 @@ from harness.journal.finding_kinds import KINDS
 from harness.journal.ledger import Ledger
 from harness.reporting import terminal
 from harness.tools.cluster import run as cluster_run
-from harness.tools.cluster.record import ClusterRecord, SessionLines
+from harness.tools.cluster.record import ClusterRecord
+from harness.tools.cluster.sessions import SessionLines
 from harness.tools.evidence import manifest, record, verify
 from tests.journal import journals
 from tests.reporting import build
+from tests.tools.cluster.fake_rules import fake_rules
 
 HARNESS = Path(harness.__file__).parent
 GPU = "GPU-11111111-0000-0000-0000-000000000000"
@@ -163,7 +165,7 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     contents = reader.read_run_journal(red / journal.FILE_NAME)
     made = ClusterRecord(out)
     session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)))
-    made.begin(session, run_id="c", argv=[], devices=[GPU])
+    made.begin(session, fake_rules(), run_id="c", argv=[], devices=[GPU])
     for event in contents.events:
         if event.event not in ("run", "collected", "end"):
             made.copy("n1", 1, event)

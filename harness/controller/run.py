@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import json
 import os
 import platform
 import random
@@ -27,7 +26,7 @@ from harness.backends.table import labels
 from harness.configuration import carried, command_line, options
 from harness.configuration.context import RunContext
 from harness.configuration.rootdir import RootFolder
-from harness.controller import plan, preparation, stop_signals, suite_files
+from harness.controller import plan, preparation, rules, stop_signals
 from harness.controller.journal_tail import JournalTail
 from harness.controller.plan import ConfigProblem, Machine
 from harness.controller.stop_signals import StopSignals
@@ -46,11 +45,9 @@ from harness.journal.events import (
     End,
     Event,
     Finding,
-    MustPass,
     RunStarted,
     SessionProperty,
     Stopped,
-    Waiver,
 )
 from harness.journal.journal import Journal, JournalError, JournalWriteError
 from harness.journal.ledger import Ledger
@@ -76,21 +73,6 @@ from harness.sim.native.provider import ProvidedDevice
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, collection_overrides
-
-#: Settings that the journal has under other names, or that do not describe what was run.
-_TOLD_ELSEWHERE = (
-    "seed",
-    "isolation",
-    "fail_on_flaky",
-    "profile",
-    "hardware",
-    "results_dir",
-    "progress",
-    "shard",
-    "resume",
-    "force_resume",
-    "history",
-)
 
 
 class Run:
@@ -148,7 +130,7 @@ class Run:
                     _ = machine[device.uuid]["free_memory"]
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
-            self.identity = self._identify(config)
+            self.identity = identity.run_identity(inventory, rules.files_identity(config, self.plan))
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
                 self.signals = self._handle_signals(config, temp)
@@ -251,19 +233,6 @@ class Run:
             return int(self.identity[identity.SUITE_FILES].removeprefix("sha256:")[:8], 16)
         return random.SystemRandom().getrandbits(32)
 
-    def _identify(self, config: pytest.Config) -> dict[str, str]:
-        """Return the facts that must be equal if results of this run and others are combined."""
-        folders, files = suite_files.roots(
-            [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
-            config.getini("harness_suites"),
-        )
-        return identity.run_identity(
-            self.inventory,
-            suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
-            waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
-            lists=[(must_pass.name, must_pass.hash) for must_pass in self.plan.lists],
-        )
-
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
         """Return the handling of signals. From now on, a signal asks the workers to stop."""
         stops = temp / stop_request.FOLDER
@@ -315,21 +284,15 @@ class Run:
             schema_version=SCHEMA,
             run_id=context.run_id,
             argv=tuple(mask_command(["pytest", *context.args])),
-            seed=context.seed,
-            isolation=context.isolation,
             host=platform.node(),
             pid=os.getpid(),
             devices=devices,
             label=labels(devices),
-            fail_on_flaky=context.fail_on_flaky,
             rootdir=context.rootdir,
-            profile=self.plan.policy.profile,
-            hardware=self.plan.policy.hardware,
-            minimum_cases=self.plan.minimum_cases,
             shard=context.shard,
             part=1 if self.interrupted is None else self.interrupted.resumption.part,
             identity=self.identity,
-            settings={n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
+            **rules.run_fields(self.plan, seed=context.seed, isolation=context.isolation),
         )
 
     def _record_start(self) -> None:
@@ -337,14 +300,7 @@ class Run:
         self._recorded = True
         self.journal.append(self._line)
         if self.interrupted is None:
-            for must_pass in self.plan.lists:
-                self.journal.append(
-                    MustPass(t=clock.now(), name=must_pass.name, hash=must_pass.hash, ids=must_pass.ids)
-                )
-            for waiver in self.plan.policy.waivers:
-                # A condition may hold a value of YAML that JSON lacks, such as a date.
-                plain = json.loads(json.dumps(waiver.to_json(), default=repr))
-                self.journal.append(msgspec.convert({"t": clock.now(), **plain}, Waiver))
+            self.journal.append(*rules.list_lines(self.plan))
         else:
             self.journal.append(*self.interrupted.lost, *self.interrupted.reopened)
             with convert_to_write_error(f"into {str(self.run_dir)!r}"):
@@ -649,10 +605,3 @@ def _uncollected() -> Generator[None]:
 def _today() -> date:
     """Return the date in UTC, so that a waiver expires everywhere at the same time."""
     return datetime.now(UTC).date()
-
-
-def _plain(name: str, value: Any) -> str | int | float | bool | None:
-    """Return a setting as a JSON value."""
-    if isinstance(value, Path):
-        return str(value)
-    return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value

@@ -436,6 +436,17 @@ class Late(_Line, tag="late", frozen=True, kw_only=True):
     message: str = ""
 
 
+class Suspect(_Line, tag="suspect", frozen=True, kw_only=True):
+    """Only in a cluster run: a case may have ended its node, session or worker. It runs alone, after all other cases.
+
+    A case that was leased to a lost node is a suspect, even without a `start` line: the node may not have sent it.
+    """
+
+    case: Name
+    host: Name
+    """The name of the node."""
+
+
 class SecondStart(_NodeLine, tag="second_start", frozen=True, kw_only=True):
     """Only in a cluster run: an attempt at a red case on a second device starts. It decides nothing.
 
@@ -502,6 +513,7 @@ Event = (
     | Stopped
     | Node
     | Late
+    | Suspect
     | SecondStart
     | SecondDevice
     | End

@@ -155,7 +155,9 @@ def _unlike(parts: Sequence[Part]) -> Iterator[str]:
     }
     for part in parts:
         for text in dict.fromkeys(
-            difference.against for facts in part.facts for difference in identity.differences(usual, facts)
+            difference.against("in most others")
+            for facts in part.facts
+            for difference in identity.differences(usual, facts)
         ):
             yield f"{part.text} is not like the others: {text}"
 

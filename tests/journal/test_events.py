@@ -62,6 +62,7 @@ LINES = [
     build.stopped("SIGINT", 0),
     {"event": "node", "t": 1.0, "host": "h0", "state": "lost", "message": "silent", "devices": ["GPU-0"]},
     {"event": "late", "t": 1.0, "host": "h0", "case": "a", "what": "finish", "outcome": "passed"},
+    {"event": "suspect", "t": 1.0, "case": "a", "host": "h1"},
     {"event": "second_start", "t": 1.0, "case": "a", "attempt": 1, "devices": ["GPU-1"], "seed": 1, "host": "h1"},
     {
         "event": "second_device",

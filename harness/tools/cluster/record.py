@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness.backends.table import labels
 from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import Outcome
-from harness.journal import finding_kinds, identity, journal, reader
+from harness.journal import finding_kinds, journal
 from harness.journal.events import (
-    Batch,
+    SCHEMA,
     Collected,
-    Confirmation,
-    Device,
     Event,
-    Executor,
     Finding,
     Finish,
     Late,
     Levels,
-    MustPass,
     Node,
     Reopened,
     RunStarted,
@@ -35,75 +30,11 @@ from harness.journal.events import (
     SecondStart,
     Start,
     StateOfNode,
-    Wait,
-    Waiver,
+    Suspect,
 )
 from harness.journal.journal import Journal
-from harness.journal.reader import Damaged, Unknown
-
-#: Facts that may differ between the nodes of one run. The lines of each case name its node.
-FREE = ("device", "driver")
-_ABOUT_CASE = Start | Finish | Levels | Confirmation
-_ABOUT_NODE = Executor | Device | Wait
-
-
-@dataclass(slots=True)
-class SessionLines:
-    """The first lines of a session's journal."""
-
-    name: str
-    number: int
-    run: RunStarted | None = None
-    ids: tuple[str, ...] = ()
-    deselected: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    lists: list[MustPass | Waiver] = field(default_factory=list)
-    red: bool = False
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Return the facts that must be equal in all sessions of the run."""
-        facts = {} if self.run is None else identity.identity_facts(self.run)
-        return {name: text for name, text in facts.items() if name not in FREE}
-
-
-def read_line(text: str) -> Event | None:
-    """Return the event in a line of an agent; None if the line is not an event."""
-    try:
-        event = _parser()(1, text.encode("utf-8", "backslashreplace"))
-    except journal.JournalError:
-        return None
-    return None if isinstance(event, Damaged | Unknown) else event
-
-
-@functools.cache
-def _parser() -> Callable[[int, bytes], Event | Damaged | Unknown]:
-    return reader.line_parser(Path("of an agent"))
-
-
-def cases_of(event: Event) -> tuple[str, ...] | None:
-    """Return the cases that a line is about; None if a node may write it about itself."""
-    if isinstance(event, _ABOUT_CASE):
-        return (event.case,)
-    if isinstance(event, Batch | Finding):
-        return event.cases
-    return None if isinstance(event, _ABOUT_NODE) else ()
-
-
-def is_head_of_session(event: Event) -> bool:
-    """Return whether the line belongs to the start of a session, so that it is not copied."""
-    return isinstance(event, RunStarted | Collected | MustPass | Waiver)
-
-
-def enter_session_line(session: SessionLines, event: Event) -> None:
-    """Record a line of the start of a session."""
-    match event:
-        case RunStarted():
-            session.run = event
-        case Collected() if event.ids or not event.count:
-            session.ids, session.deselected, session.unread = event.ids, event.deselected, event.unread
-        case MustPass() | Waiver():
-            session.lists.append(event)
+from harness.tools.cluster.rules import Rules
+from harness.tools.cluster.sessions import SessionLines, cases_of
 
 
 class ClusterRecord:
@@ -122,6 +53,7 @@ class ClusterRecord:
     def begin(
         self,
         reference: SessionLines,
+        rules: Rules,
         *,
         run_id: str,
         argv: Sequence[str],
@@ -130,23 +62,29 @@ class ClusterRecord:
         attempts: Mapping[str, int] | None = None,
         resumed: Sequence[Event] = (),
     ) -> None:
-        """Begin or resume the run. `resumed`: lines about attempts that were in flight when it was interrupted."""
+        """Begin or resume the run. `reference`: the session that has the cases of the run.
+
+        `resumed`: lines about attempts that were in flight when it was interrupted.
+        """
         assert reference.run is not None
-        self._seed = reference.run.seed
+        fields = rules.run_fields(reference.run)
+        self._seed = fields["seed"]
         self._highest = dict(attempts or {})
         self._begun = time.time()
-        run = msgspec.structs.replace(
-            reference.run,
+        run = RunStarted(
             t=self._begun,
+            schema_version=SCHEMA,
             run_id=run_id,
             argv=tuple(argv),
             host=platform.node(),
             pid=os.getpid(),
             devices=tuple(devices),
+            label=labels([*devices]),
             part=self._part,
             forced=tuple(forced),
+            **fields,
         )
-        self._journal.append(run, *(reference.lists if self._part == 1 else ()), *resumed)
+        self._journal.append(run, *(rules.lists if self._part == 1 else ()), *resumed)
         ids = reference.ids
         self._journal.append(
             Collected(
@@ -191,14 +129,18 @@ class ClusterRecord:
         """Record that the end of a case is written."""
         self._latest.pop(case, None)
 
-    def lost(self, case: str, why: str, *, final: bool) -> None:
+    def lost(self, case: str, node: str, why: str, *, final: bool) -> None:
         """Record that the attempt at a case is lost: the attempt in flight, or the one that would have followed."""
         latest = self._latest.pop(case, None)
         if isinstance(latest, Finish):  # this attempt has ended; only the following one is lost
             if not final:
                 return
             latest = None
-        self._finish(case, Outcome.LOST, why, final=final, start=latest)
+        self._finish(case, Outcome.LOST, why, final=final, start=latest, node=node)
+
+    def suspect(self, case: str, node: str) -> None:
+        """Record that a case may have ended a node, so that a resumed run also runs it alone."""
+        self._journal.append(Suspect(t=time.time(), case=case, host=node))
 
     def not_run(self, case: str, why: str) -> None:
         """Record that a case will not run."""
@@ -264,9 +206,12 @@ class ClusterRecord:
     def close(self) -> None:
         self._journal.close()
 
-    def _finish(self, case: str, outcome: Outcome, why: str, *, final: bool, start: Start | None = None) -> None:
+    def _finish(
+        self, case: str, outcome: Outcome, why: str, *, final: bool, start: Start | None = None, node: str = ""
+    ) -> None:
         """Record the end of an attempt that no node has reported. `start`: its start, if a node has reported that."""
-        known = start or Start(t=0.0, case=case, attempt=self._highest.get(case, 0) + 1, seed=self._case_seed(case))
+        number = self._highest.get(case, 0) + 1
+        known = start or Start(t=0.0, host=node, case=case, attempt=number, seed=self._case_seed(case))
         self._highest[case] = max(self._highest.get(case, 0), known.attempt)
         self._journal.append(
             Finish(

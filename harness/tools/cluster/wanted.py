@@ -35,10 +35,15 @@ class ClusterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The state of a resumed run. `facts`: what must not have changed. `lines`: about attempts that were in flight."""
+    """The state of a resumed run.
+
+    `facts`: what must not have changed. `lines`: about attempts that were in flight. `suspects`: the cases that may
+    have ended a node, each with its node.
+    """
 
     resumption: Resumption
     run_id: str
     facts: Mapping[str, str]
     lines: tuple[Event, ...] = ()
+    suspects: Mapping[str, str] = field(default_factory=dict)
     force: bool = False

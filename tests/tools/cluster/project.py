@@ -135,13 +135,21 @@ class Running:
         return {verdict.case.rpartition("::")[2]: verdict.outcome.value for verdict in self.ledger.verdicts}
 
     def agent(self, node: str) -> psutil.Process:
-        """Return the process of a node's agent, which has started the node's pytest."""
-        folder = f"{self.run_dir}/nodes/{node}/"
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if _output(process.pid).startswith(folder) and not _output(process.ppid()).startswith(folder):
-                    return psutil.Process(process.ppid())
-        raise AssertionError(f"no agent of {node} is at work:\n{self.output[-6000:]}")
+        """Return the process of a node's agent."""
+        try:
+            return agent_of(self.run_dir, node)
+        except ProcessLookupError as error:
+            raise AssertionError(f"{error}:\n{self.output[-6000:]}") from None
+
+
+def agent_of(run_dir: Path, node: str) -> psutil.Process:
+    """Return the process of a node's agent, which has started the node's pytest. Raise ProcessLookupError."""
+    folder = f"{run_dir}/nodes/{node}/"
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if _output(process.pid).startswith(folder) and not _output(process.ppid()).startswith(folder):
+                return psutil.Process(process.ppid())
+    raise ProcessLookupError(f"no agent of {node} is at work")
 
 
 def _output(pid: int) -> str:
