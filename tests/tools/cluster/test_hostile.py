@@ -11,7 +11,7 @@ import pytest
 
 from harness.cli.cluster import _log
 from harness.core.caseid import digest_of_ids
-from harness.journal import journal
+from harness.journal import journal, reader
 from harness.journal.events import MustPass
 from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
