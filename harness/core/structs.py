@@ -1,6 +1,6 @@
 """The base of the msgspec structs of files that every case writes. `harness.core.models` has the bases for pydantic.
 
-msgspec encodes, checks and decodes a line twenty times as fast as pydantic, and its import takes a tenth of the time.
+msgspec reads and checks a line of a journal five times as fast as pydantic, and executors need no pydantic.
 """
 
 from __future__ import annotations
