@@ -11,13 +11,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.configuration import options
 from harness.controller import plan, preparation, suite_files
 from harness.controller.plan import Plan
+from harness.core import clock
 from harness.core.outcome import EXIT_OK
-from harness.journal import identity, lines
+from harness.journal import identity
+from harness.journal.events import MustPass, Waiver
 
 #: The file to write.
 VARIABLE = "HARNESS_RULES_FILE"
@@ -46,7 +49,8 @@ def write_if_wanted(config: pytest.Config) -> None:
     made = plan.make(config)
     isolation, _ = preparation.isolation_of(config, made.settings)
     run = run_fields(made, seed=made.settings["seed"], isolation=isolation)
-    written = {"run": run, "files": files_identity(config, made), "lists": list_lines(made)}
+    lists = [msgspec.to_builtins(line) for line in list_lines(made)]
+    written = {"run": run, "files": files_identity(config, made), "lists": lists}
     Path(path).write_text(json.dumps(written), encoding="ascii")
     pytest.exit("the rules are written", returncode=EXIT_OK)
 
@@ -77,12 +81,13 @@ def files_identity(config: pytest.Config, made: Plan) -> dict[str, str]:
     )
 
 
-def list_lines(made: Plan) -> list[dict[str, Any]]:
+def list_lines(made: Plan) -> list[MustPass | Waiver]:
     """Return the journal lines of the must-pass lists and the waivers."""
-    must_pass = [lines.must_pass(listed.name, listed.hash, listed.ids) for listed in made.lists]
+    now = clock.now()
+    lists = [MustPass(t=now, name=listed.name, hash=listed.hash, ids=listed.ids) for listed in made.lists]
     # A condition may hold a value of YAML that JSON lacks, such as a date.
     waivers = [json.loads(json.dumps(waiver.to_json(), default=repr)) for waiver in made.policy.waivers]
-    return [*must_pass, *({"event": "waiver", **waiver} for waiver in waivers)]
+    return [*lists, *(msgspec.convert({"t": now, **waiver}, Waiver) for waiver in waivers)]
 
 
 def _plain(name: str, value: Any) -> str | int | float | bool | None:

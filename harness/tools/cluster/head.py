@@ -16,11 +16,12 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from harness.core.errors import WriteError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, list_first, single_line
-from harness.journal import lines
-from harness.journal.events import Finding, Finish, Start
+from harness.journal.events import Finding, Finish, Start, StateOfNode, Stopped
 from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import sessions
@@ -242,7 +243,7 @@ class Head:
         self.stopped_by = name
         self._log(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
         if self._record is not None:
-            self._record.append(lines.stopped(name, self._wanted.grace))
+            self._record.append(Stopped(t=time.time(), by=name, grace=self._wanted.grace))
         self._act(self._queue.stop(f"the run was stopped by {name}"))
 
     # Messages of agents.
@@ -323,7 +324,7 @@ class Head:
 
     def _enter(self, member: Member, text: str) -> None:
         """Handle a line of the journal of a session."""
-        event, fields = sessions.read_line(text)
+        event = sessions.read_line(text)
         name = member.host.name
         if event is None:
             return
@@ -349,11 +350,11 @@ class Head:
             self._record.late(name, event)
             return
         if isinstance(event, Start | Finish):
-            self._attempt(member, event, fields, positions[0], jobs[0] or 0)
+            self._attempt(member, event, positions[0], jobs[0] or 0)
             return
         if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
             return  # an attempt on a second device decides nothing
-        self._record.copy(name, member.lines.number, event, fields)
+        self._record.copy(name, member.lines.number, event)
 
     def _count_extra(self, member: Member) -> None:
         """Count a line that is about no case of its node. Raise LinkProtocolError for too many."""
@@ -361,7 +362,7 @@ class Head:
         if member.extra > MOST_EXTRA + 10 * member.done:
             raise LinkProtocolError(f"it sent {member.extra} lines that are about none of its cases")
 
-    def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
+    def _attempt(self, member: Member, event: Start | Finish, case: int, job: int) -> None:
         """Handle a line about an attempt at a case that the node has."""
         assert self._record is not None
         if event.attempt > MOST_ATTEMPTS:
@@ -371,7 +372,7 @@ class Head:
             member.devices[case] = event.devices[0]
         if isinstance(event, Finish) and self._is_lost(member, event):
             # The queue decides whether the case runs again, so the line must not end it.
-            fields |= {"final": False, "outcome": Outcome.LOST.value}
+            event = msgspec.structs.replace(event, final=False, outcome=Outcome.LOST)
         elif isinstance(event, Finish) and event.final:
             outcome = event.outcome if event.ruling is None else event.ruling.outcome
             earlier = self._queue.jobs[job].verdict
@@ -380,9 +381,9 @@ class Head:
             member.finishes[case] = event
             member.lines.red = member.lines.red or outcome.is_red
         if isinstance(event, Finish) and event.gate is not None:
-            fields["notes"] = [*fields.get("notes", ()), *self._gates(case)]
+            event = msgspec.structs.replace(event, notes=(*event.notes, *self._gates(case)))
         if not self._queue.jobs[job].look:
-            self._record.copy(member.host.name, member.lines.number, event, fields)
+            self._record.copy(member.host.name, member.lines.number, event)
         elif isinstance(event, Start):
             self._record.second_start(member.host.name, member.lines.number, event)
 
@@ -615,11 +616,11 @@ class Head:
         if not member.closed:
             self._send(member, Quit(stop="the head has abandoned this node", now=True))
 
-    def _note(self, name: str, state: str, message: str) -> None:
+    def _note(self, name: str, state: StateOfNode, message: str) -> None:
         self._log(f"node {name}: {state}: {message}")
         self._write_node(name, state, message)
 
-    def _write_node(self, name: str, state: str, message: str) -> None:
+    def _write_node(self, name: str, state: StateOfNode, message: str) -> None:
         if self._record is None:
             self._early.append(partial(self._write_node, name, state, message))
         else:

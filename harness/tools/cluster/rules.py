@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from harness.controller import rules
 from harness.core.text import format_exit_code, last_error_line
 from harness.journal import identity
-from harness.journal.events import RunStarted
+from harness.journal.events import MustPass, RunStarted, Waiver
 from harness.tools.cluster.wanted import ClusterError
 
 #: The facts about a node's machine, which the `run` line takes from the nodes.
@@ -30,12 +32,12 @@ class Rules:
     """
 
     run: Mapping[str, Any]
-    lists: tuple[Mapping[str, Any], ...] = ()
+    lists: tuple[MustPass | Waiver, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
     def difference(self, run: RunStarted) -> str:
         """Return how the `run` line of a session differs from these rules; empty if it does not."""
-        expected = run.model_copy(update={**self.run, "identity": {**run.identity, **self.files}})
+        expected = msgspec.structs.replace(run, **{**self.run, "identity": {**run.identity, **self.files}})
         found = identity.differences(identity.identity_facts(expected), identity.identity_facts(run))
         return "; ".join(difference.against("on the head") for difference in found)
 
@@ -69,4 +71,4 @@ def read_rules(arguments: Sequence[str], folder: str) -> Rules:
         except FileNotFoundError:
             why = last_error_line(done.stdout) or f"pytest ended with {format_exit_code(done.returncode)}"
             raise ClusterError(f"the head cannot read the rules of the run in {str(here)!r}: {why}") from None
-    return Rules(read["run"], tuple(read["lists"]), read["files"])
+    return Rules(read["run"], msgspec.convert(read["lists"], tuple[MustPass | Waiver, ...]), read["files"])

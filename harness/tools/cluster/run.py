@@ -16,7 +16,7 @@ from harness.backends.table import BACKENDS, own_kinds
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from harness.core.text import format_count
 from harness.journal import identity, journal, reader
-from harness.journal.events import End, RunStarted, Suspect
+from harness.journal.events import End, Event, RunStarted, Suspect
 from harness.journal.ledger import Ledger
 from harness.reporting import junit, plot, terminal
 from harness.reporting.page import report as page
@@ -169,7 +169,7 @@ def _earlier(options: ClusterOptions, run_dir: Path, log: Callable[[str], None])
     except ResumeError as error:
         raise ClusterError(f"--resume={str(options.resume)!r}: {error}") from None
     facts = {name: text for name, text in identity.identity_facts(first).items() if name not in sessions.FREE}
-    lines = (*lost_lines(contents), *reopened_lines(contents, resumption))
+    lines: tuple[Event, ...] = (*lost_lines(contents), *reopened_lines(contents, resumption))
     suspects = {event.case: event.host for event in contents.events if isinstance(event, Suspect)}
     return Earlier(resumption, first.run_id, facts, lines, suspects, options.force), first.seed
 
@@ -180,9 +180,9 @@ def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Call
     contents = reader.read_run_journal(path)
     ledger = Ledger.from_journal(contents)
     status = EXIT_INTERRUPTED if interrupted else ledger.exit_status()
-    end = End(event="end", t=time.time(), exit_status=status, duration=round(seconds, 3))
+    end = End(t=time.time(), exit_status=status, duration=round(seconds, 3))
     with journal.Journal(path) as written:
-        written.append(end.model_dump())
+        written.append(end)
     ledger = dataclasses.replace(ledger, end=end)
     junit.write_junit(run_dir, ledger)
     page.write_html_report(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.core.caseid import digest_of_ids
 from harness.core.text import format_count
@@ -63,16 +61,13 @@ class SessionLines:
         return self.ids, self.deselected, self.unread
 
 
-def read_line(text: str) -> tuple[Event | None, dict[str, Any]]:
-    """Return the event in a line of an agent, and its fields; None if the line is not an event."""
+def read_line(text: str) -> Event | None:
+    """Return the event in a line of an agent; None if the line is not an event."""
     try:
         event = _parser()(1, text.encode("utf-8", "backslashreplace"))
-        fields = json.loads(text)
-    except (journal.JournalError, ValueError, RecursionError):
-        return None, {}
-    if isinstance(event, Damaged | Unknown) or not isinstance(fields, dict):
-        return None, {}
-    return event, fields
+    except journal.JournalError:
+        return None
+    return None if isinstance(event, Damaged | Unknown) else event
 
 
 @functools.cache

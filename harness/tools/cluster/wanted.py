@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.core.errors import HarnessError
+from harness.journal.events import Event
 from harness.scheduling.resumption import Resumption
 
 
@@ -49,6 +49,6 @@ class Earlier:
     resumption: Resumption
     run_id: str
     facts: Mapping[str, str]
-    lines: tuple[Mapping[str, Any], ...] = ()
+    lines: tuple[Event, ...] = ()
     suspects: Mapping[str, str] = field(default_factory=dict)
     force: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import psutil
 
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
+from tests.reporting import build
 from tests.warm import client
 
 #: Seconds after which a wait fails: far more than any needs.
@@ -110,7 +110,7 @@ class Running:
             data = (self.run_dir / journal.FILE_NAME).read_bytes()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+        return build.read_lines(data)
 
     def of(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the lines of one kind with these fields."""

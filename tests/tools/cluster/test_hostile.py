@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from pathlib import Path
@@ -12,13 +11,15 @@ import pytest
 
 from harness.cli.cluster import _log
 from harness.core.caseid import digest_of_ids
-from harness.journal import journal, lines, reader
+from harness.journal import journal, reader
+from harness.journal.events import MustPass
 from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.head import Head
 from harness.tools.cluster.record import skew_of, skew_text
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.wanted import ClusterRequest
+from tests.reporting import build
 from tests.tools.cluster.fake_agent import CASES
 from tests.tools.cluster.fake_rules import fake_rules
 
@@ -39,7 +40,7 @@ class Ended:
         self.head = Head(wanted, rules, hosts, self.said.append)
         self.head.run()
         path = run_dir / journal.FILE_NAME
-        self.lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.lines = build.read_lines(path.read_bytes())
         self.ledger = Ledger.from_journal(reader.read_run_journal(path))
 
     def whose(self) -> dict[str, tuple[str, str]]:
@@ -178,7 +179,7 @@ def test_waivers_are_those_of_the_head(first: bool, tmp_path: Path) -> None:
 def test_must_pass_lists_are_those_of_the_head(lie: str, tmp_path: Path) -> None:
     """They hold although no node has them, and although the list of the first node lacks a case."""
     ids = [*CASES, "suites/some/test_some.py::test_that_no_node_has"]
-    line = {"t": 1.0, **lines.must_pass("core", digest_of_ids(ids), ids)}
+    line = MustPass(t=1.0, name="core", hash=digest_of_ids(ids), ids=tuple(ids))
     ended = Ended(tmp_path / "run", lie, lie, rules=dataclasses.replace(RULES, lists=(line,)))
     assert [(each["event"], each["name"]) for each in ended.lines if each["event"] == "must_pass"] == [
         ("must_pass", "core")
