@@ -59,7 +59,7 @@ def test_one_command_gets_an_allocation_and_runs_on_all_nodes(tmp_path: Path) ->
     ended = played("plain", tmp_path)
     assert ended.status == 0, ended.output
     assert ended.outcomes == {"passed"}
-    nodes = {line["host"]: (line["gres"], line["features"]) for line in ended.of("node", state="ready")}
+    nodes = {line["host"]: (line["gres"], [*line["features"]]) for line in ended.of("node", state="ready")}
     assert nodes == {
         "h0": ("gpu:h200:8", ["hopper", "nvlink"]),
         "h1": ("gpu:h200:8", ["hopper"]),
