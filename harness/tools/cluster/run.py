@@ -62,6 +62,7 @@ class ClusterOptions:
     force: bool = False
     grace: float = 10.0
     silence: float = 10.0
+    orphaned_after: float = 120.0
     start_limit: float = 120.0
     stuck: float = 7200.0
     second_looks: int = 20
@@ -112,6 +113,7 @@ def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], No
             variables=forwarded_variables(dict(os.environ)),
             grace=options.grace,
             silence=options.silence,
+            orphaned_after=options.orphaned_after,
             start_limit=options.start_limit,
             stuck=options.stuck,
             second_looks=options.second_looks,
