@@ -81,10 +81,9 @@ PACKAGES = {
     ),
     "einops": Package(
         "0.8.2",
-        ("einops/tests",),
+        _files("einops/tests/test_*.py", "packing parsing other"),
         ".",
         needs=("parameterized",),
-        arguments=("--ignore=einops/tests/test_notebooks.py",),
         environment={"EINOPS_TEST_BACKENDS": "numpy,torch"},  # the collection of the tests asks for it
     ),
     "h11": Package("0.16.0", ("h11/tests",), "."),
