@@ -13,7 +13,8 @@
 #             own process, with the same verdicts
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
 #   options   every case once per option and per surrounding that must not change a verdict: leak checks, isolation,
-#             workers, locale, user, home, no network and others. No case may be red
+#             workers, locale, user, home, no network and others, and with python3.14 if there is one. No case may be
+#             red
 #   chaos     the tests in which processes are killed, stopped and starved, with ten seeds
 #   breaks    breaks of torch, each of which a case must detect (`python -m tests.breaks run`)
 #   mutants   a tenth of the changes of torch that `python -m tests.breaks mutants` makes, chosen by the seed
@@ -38,16 +39,17 @@ cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/e
 workers=${NIGHTLY_WORKERS:-auto}
 unset PYTEST_ADDOPTS
 
-# Prints the folder of the virtual environment with this requirement of torch. It is created once per content of the
+# Prints the folder of the virtual environment with this requirement of torch, of the Python in the variable `python` if
+# it is set. It is created once per content of the
 # files that determine it. Older ones with the same name are removed.
 environment() {
-    local name=$1 torch=$2 key folder
-    key=$(cat constraints.txt pyproject.toml <(python3 --version) <(echo "$torch") | sha256sum | cut -c1-16)
+    local name=$1 torch=$2 python=${python:-python3} key folder
+    key=$(cat constraints.txt pyproject.toml <("$python" --version) <(echo "$torch") | sha256sum | cut -c1-16)
     folder=$cache/$name-$key
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$cache/$name-"*
         mkdir -p "$cache"
-        python3 -m venv "$folder"
+        "$python" -m venv "$folder"
         "$folder/bin/pip" install -q -c constraints.txt "$torch" -e '.[test]' >&2
         touch "$folder/complete"
     fi
@@ -113,9 +115,13 @@ seeds() {
 }
 
 options() {
-    local made
+    local made newer=()
     made=$(environment plain "torch==$pinned")
-    "$made/bin/python" -m tests.ci.option_matrix suites/ --seed "$seed" --workers "$workers" --results "$results/options"
+    if command -v python3.14 >/dev/null; then
+        newer=(--python "$(python=python3.14 environment newer "torch==$pinned")/bin/python")
+    fi
+    "$made/bin/python" -m tests.ci.option_matrix suites/ --seed "$seed" --workers "$workers" \
+        --results "$results/options" "${newer[@]}"
 }
 
 chaos() {

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,10 @@ from benchmarks.measuring import machine_facts
 from harness.core.caseid import digest_of_ids
 from harness.journal.journal import FILE_NAME
 from harness.tools.history import folder as folders
-from harness.tools.history import front, record, serve, site, stage, text, views
+from harness.tools.history import front, record, site, stage, text, views
 from harness.tools.history.answers import Answers
 from harness.tools.history.database import remove_runs, transaction
 from harness.tools.history.folder import FolderStore, write_staged
-from harness.tools.history.pages import page_file_name
 from harness.tools.history.store import FileStore
 from harness.tools.history.suspicion import suspicions
 
@@ -197,9 +195,6 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
         answers = Answers(database)
         answers.runs  # noqa: B018 - read once, as a page does
         found["front_page_parts"] = parts(answers)
-        found["served"] = served(
-            store.path, [str(generator.cases[place]) for place in range(3, shape.cases, shape.cases // 20)]
-        )
         case = str(generator.cases[3])
         found["case"] = timed(lambda: list(views.case_lines(answers, case)))
         group = answers.groups()[0].key
@@ -212,44 +207,6 @@ def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
             sum(path.stat().st_size for path in (folder / "site").rglob("*") if path.is_file()) / 1e6, 1
         )
     return found
-
-
-def served(db: Path, cases: list[str], repeats: int = 5) -> dict[str, Any]:
-    """Return the seconds of requests to `harness history serve`.
-
-    They are for the first page after the server's start, which reads the history, for that page once more, and for
-    pages of cases, each for the first time.
-    """
-    command = [sys.executable, "-m", "harness.cli", "history", "serve", "--db", str(db), "--port", "0"]
-    found: dict[str, Any] = {}
-    firsts = []
-    for _ in range(repeats):
-        # A new run makes the server read the history again; here the file gets a new time.
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            address = server.stdout.readline().split()[0]
-            try:
-                fetch(address)
-                os.utime(db)
-                firsts.append(fetch(address))
-                if "front_again" not in found:
-                    found["front_again"] = spread([fetch(address) for _ in range(repeats)])
-                    found["case"] = spread([fetch(address + page_file_name("cases", case)) for case in cases])
-                    time.sleep(serve.IDLE + 1)  # until the file is closed
-                    found["case_after_a_pause"] = round(fetch(address + page_file_name("cases", cases[0])), 3)
-                    for name in ("groups", "cases", "devices", "runs"):
-                        found[name] = spread([fetch(f"{address}{name}.html") for _ in range(repeats)])
-            finally:
-                server.terminate()
-    return {"front_page_of_a_changed_history": spread(firsts), **found}
-
-
-def fetch(address: str) -> float:
-    """Return the seconds for a page."""
-    begun = time.perf_counter()
-    with urllib.request.urlopen(address) as answer:
-        answer.read()
-    return time.perf_counter() - begun
 
 
 def spread(seconds: list[float]) -> dict[str, float]:

@@ -14,8 +14,8 @@ _MOST_REQUIREMENTS = 4
 _HEADER = """\
 # Suites
 
-What is checked, and where. Do not edit this page. It is generated from the docstrings of the suites:
-`harness catalog --format markdown > docs/suites.md`. `harness catalog suites/NAME` lists each case and what it checks.
+What is checked, and where, from the docstrings of the suites. `harness catalog --format markdown` prints this page, and
+`harness catalog suites/NAME` lists each case and what it checks.
 
 Requirements are those of any case of the file. A reference is a row of the inventory of behaviours that cases cover.
 Below the files of a suite are its helpers, with what they offer to cases: functions, classes, and

@@ -116,18 +116,24 @@ def report(
     db: Db = "",
     case: Annotated[str, typer.Option(metavar="ID", help="Report on this case.")] = "",
     run: Annotated[str, typer.Option(metavar="ID", help="Report what is new in this run.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="ID", help="With --run: the run to compare it with. Default: the one before.")
+    ] = "",
 ) -> None:
     """Print the last night: red groups with age and spread, machines, suspicious devices, flaky and slower cases.
 
     Exit status: 0, also if something is red; 4 if there is no such history, case or run.
     """
     from harness.tools.history import front, text, views
+    from harness.tools.history.database import HistoryError
 
+    if since and not run:
+        raise HistoryError("--since needs --run: give the run to compare")
     with answering(db) as answers:
         if case:
             lines = list(views.case_lines(answers, case))
         elif run:
-            lines = list(views.run_lines(answers, run))
+            lines = list(views.run_lines(answers, run, since))
         else:
             say_lines(text.front_text(front.front(answers)))
             return
@@ -171,28 +177,6 @@ def export(
     with answering(db) as answers:
         pages = site.export_site(answers, out)
     say(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
-
-
-@app.command()
-def serve(
-    db: Db = "",
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8765,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A further name under which browsers may call the server; may be repeated."),
-    ] = None,
-) -> None:
-    """Serve the pages, with one for every case, group, device and run, a search, and comparisons of two runs.
-
-    The server is read-only, and only this machine can reach it: with --host, others can read the history too.
-    There is no password.
-
-    Exit status: 0 after Ctrl-C; 4 if there is no history, or the port is taken.
-    """
-    from harness.tools.history import serve as server
-
-    server.serve(_store(db), host, port, name or [])
 
 
 @app.command()

@@ -1,13 +1,13 @@
-"""Generate two pages of the documentation from the code: ``docs/options.md`` and ``docs/commands.md``.
+"""Generate two pages of the documentation from the code: the options and the commands.
 
-``python -m harness.cli.reference docs`` writes both.
+``python -m harness.cli.reference`` prints ``docs/options.md``. The page of the commands is part of the site only, since
+``--help`` prints the same.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from harness.cli.main import app
 from harness.configuration.options import INI_VALUES, OPTIONS, Option
 from harness.core.text import markdown_row
 
-REGENERATE = "python -m harness.cli.reference docs"
+REGENERATE = "python -m harness.cli.reference > docs/options.md"
 
 #: Pages with more about an option, with their link texts.
 PAGES: Mapping[str, str] = {
@@ -110,8 +110,6 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        f"This page is generated from the code of the commands. Change their help, then run `{REGENERATE}`.",
-        "",
         "`harness COMMAND --help` prints the same text. A usage error has exit status 4.",
         "",
         "| command | |",
@@ -196,19 +194,5 @@ def _row(cells: Iterable[str]) -> str:
     return markdown_row(cell if cell.startswith("`") else cell.replace("<", "\\<") for cell in cells)
 
 
-def write_reference(folder: Path) -> None:
-    """Write both pages into the documentation folder."""
-    folder.joinpath("options.md").write_text(options_page(), encoding="utf-8")
-    folder.joinpath("commands.md").write_text(commands_page(), encoding="utf-8")
-
-
-def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
-        print(f"usage: {REGENERATE}", file=sys.stderr)
-        return 4
-    write_reference(Path(arguments[0]))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    print(options_page(), end="")

@@ -113,11 +113,11 @@ def capabilities_page() -> str:
     lines = [
         "# Capabilities",
         "",
-        "What a case can require of device, driver and software. Do not edit this page. It is generated from the table",
-        "that the harness itself uses, `harness/devices/capabilities.py`: change the table, then run",
+        "What a case can require of device, driver and software. This page is generated from",
+        "`harness/devices/capabilities.py`: change the code, then run",
         "`python -m harness.devices.render > docs/capabilities.md`.",
         "",
-        "`harness devices --capabilities` prints the values on this machine. [writing-cases.md](writing-cases.md)",
+        "`harness devices --capabilities` prints the values on this machine, and [writing-cases.md](writing-cases.md)",
         "describes how to write conditions.",
         "",
         "A capability is detected when a case first requires it, and then keeps its value. An absent capability has a",
@@ -127,10 +127,10 @@ def capabilities_page() -> str:
         "| --- | --- |",
         *(markdown_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
         "",
-        "| capability | type | what it is | how it is detected | avoids |",
-        "| --- | --- | --- | --- | --- |",
+        "| capability | type | what it is | how it is detected |",
+        "| --- | --- | --- | --- |",
         *(
-            markdown_row([f"`{name}`", _type(entry), _choices(entry), entry.source, entry.without])
+            markdown_row([f"`{name}`", _type(entry), _choices(entry), entry.source])
             for name, entry in VOCABULARY.items()
         ),
         "",

@@ -1,36 +1,45 @@
 """Write the journal of a run: one JSON object per line, appended by several processes that may be killed at any moment.
 
 Every case writes to the journal, so this module imports nothing heavy. `harness.journal.reader` reads it.
+
+What `Journal.append` promises: when it returns, the kernel has the whole lines; when it raises, it has none of them.
+What can go wrong, and the order that prevents it:
+
+- Two writers at once. Everything from the look at the end to the last byte is under a POSIX record lock. The lock ends
+  with its process, also if a forked child still has the file open, which would keep a lock of `flock`. Record locks do
+  not exclude threads of one process, so there is a lock of `threading` around it.
+- A writer is killed in the middle. The file then ends within a line. The next writer sees that the last byte is no
+  newline, and writes one first: the torn line stays apart, and the reader counts it as damaged. A writer that was the
+  last one itself (`_end`) need not look.
+- The file system is full, or a write is short. The rest is written in a loop; after an error the file is cut back to
+  its former size, which is safe under the lock. If that fails as well, the next writer sees a torn line, as above.
+- Lines of one call belong together: the end of a case and the start of the next. They are one write, and after a kill
+  the file has a prefix of them, so a case never starts before the end of the one before it is there.
+
+Not handled: a process that closes any other descriptor of the journal loses its locks there, so a reader in a writing
+process keeps its descriptor open (`harness/controller/journal_tail.py`). File systems without record locks. A machine
+that loses power: nothing calls `fsync`, and the kernel writes the lines when it likes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Protocol, Self
 
-from harness.core import clock
 from harness.core.errors import HarnessError, WriteError
 from harness.core.file_kind import FileKind
-from harness.journal import line_check
+from harness.journal import lines
+from harness.journal.events import Event
 
 FILE_NAME = "journal.ndjson"
 
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
-_encode_any = json.JSONEncoder(ensure_ascii=True, default=repr, separators=(",", ":")).encode
-#: The first bytes of every journal, because `append` writes the kind first.
+#: The first bytes of every journal: the kind is the first field.
 FIRST_BYTES = b'{"event":"'
-
-
-def encode_line(event: Mapping[str, Any]) -> bytes:
-    """Return the line of an event, whose first field must be its kind. Raise TypeError, ValueError, RecursionError."""
-    return _encode(event).encode("ascii") + b"\n"
 
 
 class JournalError(HarnessError):
@@ -42,6 +51,12 @@ KIND = FileKind("journal", "give the run directory of a run", JournalError)
 
 class JournalWriteError(JournalError, WriteError):
     """A journal cannot be written."""
+
+
+class Record(Protocol):
+    """Appends events to the journal, in one write."""
+
+    def __call__(self, *events: Event) -> None: ...
 
 
 class Journal:
@@ -60,12 +75,10 @@ class Journal:
         except OSError as error:
             raise JournalWriteError(f"cannot open the journal {str(path)!r} for appending") from error
 
-    def append(self, *events: Mapping[str, Any]) -> None:
+    def append(self, *events: Event) -> None:
         """Append each event as one line, all of them or none. When this returns, the kernel has the whole lines.
 
-        An event holds "event" (its kind) and the fields that harness.journal.events documents for that kind. "t"
-        defaults to the current time. Raises JournalError if an event cannot be written as JSON, JournalWriteError if
-        the file cannot be written.
+        Raises JournalError if readers would refuse an event, JournalWriteError if the file cannot be written.
         """
         if self._fd < 0:
             raise JournalError(f"the journal {str(self.path)!r} is closed")
@@ -76,29 +89,24 @@ class Journal:
             except OSError as error:
                 raise JournalWriteError(f"cannot append to the journal {str(self.path)!r}") from error
 
-    def _line(self, event: Mapping[str, Any]) -> bytes:
+    def _line(self, event: Event) -> bytes:
         try:
-            event = {"event": event["event"], "t": clock.now(), **event}
-            if not line_check.is_plain_event(event):
-                event = line_check.repaired_event(json.loads(_encode_any(event)))
-            return encode_line(event)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
+            return lines.readable_line(event)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise JournalError(f"cannot write event {event.event!r} to {str(self.path)!r} as JSON") from error
 
     def _write(self, lines: bytes) -> None:
-        # A POSIX record lock, not flock: the lock must end when its process is killed, even if a forked child still
-        # has the same file open.
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
         try:
             size = os.lseek(self._fd, 0, os.SEEK_END)
             if size != self._end and os.pread(self._fd, 1, size - 1) != b"\n":
-                lines = b"\n" + lines  # a killed writer left a partial line: begin a new one
+                lines = b"\n" + lines
             rest = memoryview(lines)
             try:
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]
             except OSError:
-                with contextlib.suppress(OSError):  # on failure, the next writer begins with a newline
+                with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, size)
                 raise
             self._end = size + len(lines)

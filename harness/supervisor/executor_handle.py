@@ -1,4 +1,23 @@
-"""The supervisor's handle of one executor: messages, deadline, exit, and the kill ladder."""
+"""The supervisor's handle of one executor: messages, deadline, exit, and the kill ladder.
+
+`ExecutorHandle.receive` waits for four things at once, and the order in which it looks at them decides verdicts:
+
+1. The exit, which the zygote reports. It may have arrived together with another answer of the zygote, so it is looked
+   for before each wait. All that the executor has sent is in the socket's buffer by then, and is read; the end of the
+   stream is not awaited, since a process that the sweep missed may hold the other end.
+2. A message. One that has arrived wins over an exit, a request to stop and a deadline: an executor that reports the end
+   of a case and then dies has ended the case.
+3. A request to stop. It first forbids further cases on the page of phases; `StoppedError` comes after the grace.
+4. The deadline. Once it has passed there is one more look at all of the above, because this process may not have run
+   between the message and the deadline. Without that look a busy machine would turn passed cases into timeouts.
+
+The deadline is `GRACE` later than the executor's own watchdog, which writes the stacks: it is for an executor that is
+stopped, or hangs in the kernel. Starvation is read once a second during the wait. It only explains a timeout in words:
+nothing extends a deadline, since a case that hangs on a busy machine must end too.
+
+After a ProtocolError, nothing that the executor sends is trusted. After a ZygoteError, its state is unknown. Not
+handled: an executor that sends half a line and then stops is a deadline, and no error of the protocol.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +39,9 @@ from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
 from harness.core.kill_ladder import LADDER
 from harness.fixtures import CaseSettings
+from harness.protocol.endings import ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
-from harness.protocol.reports import RemoteFailure, unpack_failure
-from harness.protocol.session_news import SessionNews
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
@@ -196,14 +214,10 @@ class ExecutorHandle:
         self.garbled = ""
         #: An exception of the harness's own code in the executor, which ends the executor.
         self.harness_error: RemoteFailure | None = None
-        self.teardown_error = ""
         #: The number of the tests that a cold executor has collected, and the hash of their sorted ids.
         self.collected: tuple[int, str] | None = None
-        self.grown: dict[str, int] = {}
-        #: By case and meter, the growth of the meters that have grown suspiciously.
-        self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: The changes to the session by the teardown of the last fixtures.
-        self.exit_news = SessionNews()
+        #: What the executor reported when it was asked to exit.
+        self.end = ProcessEnd()
         self.temp = temp
         #: pytest's base folder of ``tmp_path``. All executors of the run on this host have the same parent folder, as
         #: with xdist: fixtures use a lock there to make what they all share.
@@ -325,12 +339,12 @@ class ExecutorHandle:
                 self._echo.copy()
             try:
                 if self.exit_status is None:
-                    self._check_exit()  # the exit may have arrived together with an answer of the zygote
+                    self._check_exit()
                 if (message := self._channel.pop()) is not None:
                     self._sent_message = True
                     if message["op"] != "harness_error":
                         return message
-                    self.harness_error = unpack_failure(message)
+                    self.harness_error = parse_ending(message, RemoteFailure)
                     continue
                 if self.exit_status is not None and self._channel.closed:
                     self._check_silent_exit()
@@ -341,7 +355,7 @@ class ExecutorHandle:
                 remaining = (deadline if stop is None else min(deadline, stop.deadline)) - now
                 if over:
                     return NoMessage.DEADLINE
-                over = remaining <= 0  # look once more after the deadline: this process may not have run for a while
+                over = remaining <= 0
                 self.starvation.look(self.pid, now)
                 wait = min(remaining, self.starvation.due - now, _LONGEST_POLL if self._echo is None else ECHO_INTERVAL)
                 for descriptor, _ in self._poll.poll(max(0.0, wait) * 1000):
@@ -431,8 +445,6 @@ class ExecutorHandle:
         self.swept = [str(command) for command in message["swept"]]
         left = f"executor {self.name} left a process that could not be killed"
         self.stuck += [f"{left}: {text}" for text in message["stuck"]]
-        # All messages of the executor are in the socket's buffer. Do not wait for the end of the stream: a process that
-        # the sweep missed may still hold the other end.
         while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
             self._read_channel()
         self._channel.closed = True

@@ -1,18 +1,36 @@
 """The cases that an executor runs before pytest asks for them.
 
 Pytest asks for a case once it has the reports of the previous one. If the executor waited for that, the two processes
-would work in turns. docs/dev/lookahead.md says when cases may begin early.
+would work in turns, and wake each other for each case. A case may begin early only if nothing that follows from the
+cases before it can decide otherwise. Two processes decide this, each by what it alone knows:
+
+- The executor goes on to the next case of a request (`harness/executor/executor.py`) if the last one passed in all
+  phases, no check found anything, the request is younger than `BURST`, and the supervisor has not forbidden it on the
+  page of phases. It first writes a line that ends one case and begins the next and survives a crash, so the case in
+  flight is known when it dies, and a case that had not begun is not blamed.
+- The supervisor makes a request (`Lookahead.next_cases`) if the last attempts are not red (`-x`, a second attempt, a
+  suspicion of a leak), the executor can run the next case on the same devices, and no request to stop or to free the
+  device is open. A case with a waiver is the last of its request, since a waiver can make a passed case red. On a
+  monitored device there is no lookahead: what a GPU reports between two cases belongs to the first.
+
+Order: of the cases that have begun, only the first has its `start` line, in one write with the end of the case before
+it; each other gets its own in turn. The journal therefore shows cases one after the other. If the worker dies, that
+first case is `lost`, and those behind it are `not_run`, though some may have run.
+
+If pytest asks for another case than the one that has begun, the executor is ended, that attempt is `lost` and does not
+count, and the case never begins early again (`_skipped`). Not handled: an order that pytest or xdist's schedulers do
+not tell in advance; then cases begin one by one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.journal.events import Start
 from harness.supervisor.ahead import Ahead, Upcoming
 from harness.supervisor.attempt import Attempt, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
@@ -95,9 +113,7 @@ class Lookahead:
     def next_cases(self, history: CaseHistory, attempt: Attempt, obstacle: Callable[[], str]) -> Next:
         """Return the cases that may begin before the last attempt is reported.
 
-        They may begin if no consequence of the previous attempts can prevent it: these are not red, the executor can
-        run further cases, no stop is requested, and no other worker waits for the device. `obstacle` returns why no
-        case can run, or an empty string.
+        `obstacle` returns why no case can run, or an empty string.
         """
         handle, upcoming = self._slot.current, self.upcoming
         if not self._enabled or (self._begun and not self._begun[-1].burst.over):
@@ -107,12 +123,11 @@ class Lookahead:
         if history.outcome.is_red:
             return ()
         before = history.case
-        if self._begun:  # all but the last of these have passed
+        if self._begun:
             last = self._begun[-1].burst.last
             if last is None or not last.usable or not last.evidence.is_plain_pass:
                 return ()
             before = self._begun[-1].history.case
-        # Events that a GPU reports between two cases belong to the first of them.
         if self._pool.monitored or self._slot.wanted or obstacle():
             return ()
         return self._following(before, upcoming(len(self._begun), self._many))
@@ -122,7 +137,6 @@ class Lookahead:
         sequence: list[tuple[CaseHistory, Ahead]] = []
         for ahead in upcoming:
             case = self._prepare(ahead.item)
-            # A waiver may turn a passed case red.
             if not may_follow(case, before) or (sequence and case.waivers) or case.id in self._skipped:
                 break
             sequence.append((CaseHistory(case), ahead))
@@ -131,7 +145,7 @@ class Lookahead:
                 break
         return sequence
 
-    def start_lines(self, cases: Next) -> Sequence[Mapping[str, Any]]:
+    def start_lines(self, cases: Next) -> Sequence[Start]:
         """Return the `start` line of the case that runs next: one that has begun, or the first of `cases`."""
         if self._begun:
             first = self._begun[0]

@@ -5,7 +5,25 @@ fork becomes a fresh interpreter that collects the cases itself (`harness.zygote
 connects to the zygote's socket, and one zygote serves all of them. When a supervisor ends, its executors are killed.
 When the run's controller ends, the zygote ends.
 
-No process and no client blocks the server: exits, messages and time limits are events.
+No process and no client blocks the server: exits, messages and time limits are events. Their order matters in four
+places:
+
+1. An exit: signal the group, reap the leader, sweep its orphans, report, and only then fork what is due. Until the
+   leader is reaped, its zombie keeps the number of the group, so the signal cannot reach a stranger. A supervisor that
+   hears of an exit may give the devices to another worker, so nothing that used them may run by then.
+2. The end of a supervisor: its executors are killed, and no fork happens for anyone until they are gone or
+   `KILL_PATIENCE` is over, because another worker may already hold a lease of their devices. Orders wait in one queue
+   in the order of their arrival; those of the supervisor that is gone are dropped.
+3. A fork: flush first, or the child would write buffered text again. The child closes each descriptor of the zygote
+   before all else: a pidfd or a socket that it kept would hide the end of a process or of a supervisor. It then ties
+   its life to the zygote's, and checks that its parent is still the zygote. Its exceptions never unwind.
+4. `spawned` is sent after the pidfd is watched, so that no exit comes before it. If there is no pidfd, the child is
+   killed as an orphan, and the order refused.
+
+A `kill` is always answered, also for an executor that has ended, because its exit may be under way to the supervisor.
+
+Not handled here: a zygote that is stopped or killed (its supervisors notice, and the kernel ends the executors), and a
+process that SIGKILL does not end: it is reported, and waited for no longer.
 """
 
 from __future__ import annotations
@@ -94,7 +112,7 @@ class ForkServer:
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}
         self._orphans = OrphanKiller(self._processes, self._loop, self._by_pid)
-        #: Executors whose supervisor is gone. There is no fork until they have ended or their time to end has passed.
+        #: Executors whose supervisor is gone, until they have ended or are given up.
         self._abandoned: set[_Child] = set()
         self._orders: deque[_Order] = deque()
         self._listening = False
@@ -190,12 +208,7 @@ class ForkServer:
                 raise ProtocolError(f"a supervisor sent {repr(message)[:80]}, expected a spawn or kill message")
 
     def _drop(self, client: _Client) -> None:
-        """Handle the end of a supervisor: kill its executors.
-
-        There is no fork until they have ended or their time has passed.
-
-        The next supervisor that gets these devices must not find them in use.
-        """
+        """Handle the end of a supervisor: kill its executors. There is no fork until they are gone or given up."""
         self._loop.unwatch(client.channel.fileno())
         client.channel.close()
         self._clients.remove(client)
@@ -252,7 +265,7 @@ class ForkServer:
         try:
             pidfd = self._processes.open(pid)
         except OSError as error:
-            self._processes.kill(pid)  # it is an orphan now; the next sweep finds it
+            self._processes.kill(pid)  # the next sweep finds it
             self._refuse(order.client, name, "open a descriptor of an executor", error)
             return
         child = _Child(name, pid, pidfd, order.client)
@@ -282,7 +295,7 @@ class ForkServer:
             os._exit(EXIT_HARNESS_ERROR)
 
     def _signal(self, child: _Child | None, number: int) -> None:
-        """Signal the executor's process group. The group still exists, because its leader was not reaped yet."""
+        """Signal the executor's process group, unless its leader has been reaped."""
         if child is not None and self._by_pid.get(child.pid) is child:
             self._processes.kill_group(child.pid, number)
 
@@ -294,7 +307,7 @@ class ForkServer:
 
     def _reap(self, child: _Child) -> None:
         """Reap an executor that has ended, kill its leftover processes, then report the exit to its supervisor."""
-        self._signal(child, signal.SIGKILL)  # safe: the zombie still holds the group id, so it cannot be reused
+        self._signal(child, signal.SIGKILL)
         status = self._processes.reap(child.pid)
         if status is None:
             self._loop.after(REAP_PAUSE, lambda: self._reap(child))

@@ -1,8 +1,13 @@
 """Runs suites once per option and per surrounding that must not change a verdict. No case may be red.
 
-    python -m tests.ci.option_matrix suites/ --profile default --seed 20261122 --results DIR [--only NAME]...
+    python -m tests.ci.option_matrix suites/ --profile default --seed 20261122 --results DIR
+    python -m tests.ci.option_matrix suites/ --only locale --only "umask 077" --results DIR
+    python -m tests.ci.option_matrix suites/ --together --results DIR --python /usr/bin/python3.14
 
-What this machine cannot provide (a locale, a user, another Python) is named as not tried, with the reason.
+`--together` covers the same variants in six runs instead of one run each: options that do not exclude each other share
+a run. A red case then has several possible causes; repeat it with `--only`.
+
+What this machine cannot provide (a locale, a user) is named as not tried, with the reason.
 
 Exit status: 0 if no run is red, 1 if one is.
 """
@@ -11,11 +16,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +34,8 @@ NOBODY = 65534
 class Variant:
     """One run: arguments of pytest, variables (None removes one), and words before the command.
 
-    `needs`: programs without which it is not tried. `root`: whether it needs the superuser.
+    `needs`: programs without which it is not tried. `root`: whether it needs the superuser. `python`: the interpreter,
+    which has the harness installed.
     """
 
     name: str
@@ -37,14 +44,15 @@ class Variant:
     before: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     root: bool = False
+    python: str = sys.executable
 
 
 def _of(*arguments: str) -> Variant:
     return Variant(" ".join(arguments).replace("--", ""), arguments)
 
 
-def variants(folder: Path) -> list[Variant]:
-    """Return all runs. `folder` has what they need: see `prepare`."""
+def variants(folder: Path, pythons: Iterable[str] = ()) -> list[Variant]:
+    """Return all variants. `folder` has what they need: see `prepare`. `pythons`: further interpreters."""
     no_home = folder / "read-only-home"
     return [
         Variant("base"),
@@ -63,7 +71,13 @@ def variants(folder: Path) -> list[Variant]:
         Variant("PYTHONMALLOC=debug", variables={"PYTHONMALLOC": "debug"}),
         Variant("TORCH_LOGS", variables={"TORCH_LOGS": "+dynamo"}),
         Variant("locale", variables={"LC_ALL": "de_DE.UTF-8", "LOCPATH": str(folder)}, needs=("localedef",)),
-        Variant("no network", before=("unshare", "--net"), needs=("unshare",), root=True),
+        # As in a container without a network, only the loopback interface is there. Ranks on the CPU use it.
+        Variant(
+            "no network",
+            before=("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"),
+            needs=("unshare", "ip"),
+            root=True,
+        ),
         # Also for the superuser, who may write to any folder that is not mounted read-only.
         Variant(
             "read-only HOME",
@@ -82,7 +96,50 @@ def variants(folder: Path) -> list[Variant]:
             root=True,
         ),
         Variant("PYTHONPATH with tests", variables={"PYTHONPATH": str(folder / "path")}),
+        *(Variant(f"python={python}", python=python) for python in pythons),
     ]
+
+
+#: The runs of `--together`. The first column excludes itself; without isolation, options about executors do nothing.
+TOGETHER = (
+    ("-n0", "leak-check=full", "no network", "umask 077", "TORCH_LOGS"),
+    ("-n1", "start=cold", "PYTHONMALLOC=debug", "HOME unset"),
+    ("-n2", "isolation=case", "start=fork", "locale", "PYTHONPATH with tests"),
+    ("-n3", "leak-check=off", "slots=2", "shuffle", "PYTHONOPTIMIZE", "read-only HOME"),
+    ("-n4", "extended", "unprivileged user"),
+    ("isolation=none", "repeat=2"),
+)
+
+
+def combined(parts: Sequence[Variant]) -> Variant:
+    """Return one run with the arguments and the surroundings of all parts."""
+    return Variant(
+        " + ".join(part.name for part in parts),
+        tuple(argument for part in parts for argument in part.arguments),
+        {name: value for part in parts for name, value in part.variables.items()},
+        tuple(word for part in parts for word in part.before),
+        tuple(program for part in parts for program in part.needs),
+        any(part.root for part in parts),
+        next((part.python for part in parts if part.python != sys.executable), sys.executable),
+    )
+
+
+def plan(every: Sequence[Variant], folder: Path, only: Sequence[str], *, together: bool) -> list[Variant]:
+    """Return the runs. What cannot be tried on this machine is printed and left out."""
+    possible = {}
+    for variant in every:
+        if only and variant.name not in only:
+            continue
+        if why := why_not_tried(variant, folder):
+            print(f"{variant.name}: not tried, since {why}", flush=True)
+        else:
+            possible[variant.name] = variant
+    if not together:
+        return list(possible.values())
+    grouped = {name for names in TOGETHER for name in names}
+    groups = [[possible[name] for name in names if name in possible] for names in TOGETHER]
+    others = [[variant] for name, variant in possible.items() if name not in grouped]
+    return [combined(parts) for parts in [*groups, *others] if parts]
 
 
 def prepare(folder: Path) -> None:
@@ -114,7 +171,7 @@ def why_not_tried(variant: Variant, folder: Path) -> str:
 def command(variant: Variant, arguments: Iterable[str], workers: str, results: Path) -> list[str]:
     """Return the command of a run."""
     spread = () if any(argument.startswith("-n") for argument in variant.arguments) else (f"-n{workers}",)
-    pytest_words = [sys.executable, "-m", "pytest", *arguments, *spread, *variant.arguments]
+    pytest_words = [variant.python, "-m", "pytest", *arguments, *spread, *variant.arguments]
     return [*variant.before, *pytest_words, f"--results-dir={results}", "-p", "no:cacheprovider"]
 
 
@@ -133,6 +190,8 @@ def main() -> int:
     parser.add_argument("--workers", default="auto")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="may be repeated")
+    parser.add_argument("--together", action="store_true", help="six runs for all variants instead of one run each")
+    parser.add_argument("--python", action="append", default=[], metavar="PATH", help="another Python; may be repeated")
     given = parser.parse_args()
     results = given.results.resolve()
     results.mkdir(parents=True, exist_ok=True)
@@ -140,17 +199,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="option-matrix-") as made:
         folder = Path(made)
         prepare(folder)
-        every = variants(folder)
+        every = variants(folder, given.python)
         if unknown := [name for name in given.only if name not in {variant.name for variant in every}]:
             parser.error(f"--only={unknown[0]!r}: expected one of {', '.join(repr(each.name) for each in every)}")
-        for variant in every:
-            if given.only and variant.name not in given.only:
-                continue
-            if why := why_not_tried(variant, folder):
-                print(f"{variant.name}: not tried, since {why}", flush=True)
-                continue
-            run_dir = results / variant.name.replace(" ", "-").replace("=", "-")
-            if variant.name == "unprivileged user":
+        for variant in plan(every, folder, given.only, together=given.together):
+            run_dir = results / re.sub("[^A-Za-z0-9.]+", "-", variant.name).strip("-")
+            if "setpriv" in variant.before:
                 run_dir.mkdir(parents=True, exist_ok=True)
                 os.chown(run_dir, NOBODY, NOBODY)
             arguments = [*given.suites, f"--profile={given.profile}", f"--seed={given.seed}"]

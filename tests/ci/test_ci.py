@@ -57,7 +57,7 @@ if [[ -n $OPENS && $call == *"$OPENS"* ]]; then echo go > "$PIPE"; fi
 [[ -z $BROKEN || $call != *"$BROKEN"* ]]
 END
 chmod +x "$3/bin/tool"
-for name in pip pytest harness ruff mypy python; do ln -s tool "$3/bin/$name"; done
+for name in pip pytest harness ruff mypy mkdocs python; do ln -s tool "$3/bin/$name"; done
 """
 
 
@@ -151,6 +151,7 @@ def test_what_needs_one_processor_runs_beside_the_rest(change: Change, held: str
         "ruff check",
         "ruff format",
         "mypy",
+        "mkdocs build --strict",
     ],
 )
 def test_a_change_with_a_failed_check_fails(change: Change, broken: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,18 @@ def test_each_variant_has_its_own_name_and_only_known_options() -> None:
     for variant in every:
         for argument in variant.arguments:
             assert argument.partition("=")[0] in flags or argument.startswith("-n")
+
+
+def test_runs_together_have_each_variant_once_and_no_option_twice() -> None:
+    every = {variant.name: variant for variant in option_matrix.variants(Path("/folder"))}
+    grouped = [name for names in option_matrix.TOGETHER for name in names]
+    assert sorted(grouped) == sorted(every.keys() - {"base"})
+    for names in option_matrix.TOGETHER:
+        run = option_matrix.combined([every[name] for name in names])
+        options = [re.sub("^-n[0-9]$", "-n", argument.partition("=")[0]) for argument in run.arguments]
+        variables = [name for each in names for name in every[each].variables]
+        assert len(set(options)) == len(options)
+        assert len(set(variables)) == len(variables) == len(run.variables)
 
 
 @pytest.mark.parametrize(

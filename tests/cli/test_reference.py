@@ -1,4 +1,4 @@
-"""The pages of options and commands match the code."""
+"""The page of options matches the code, and the page of commands has each of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import reference
-from harness.cli.reference import PAGES, REGENERATE, commands_page, main, options_page
+from harness.cli.reference import PAGES, REGENERATE, commands_page, options_page
 from harness.configuration.options import INI_VALUES, OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -16,10 +16,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_the_page_of_options_is_up_to_date() -> None:
     assert (DOCS / "options.md").read_text() == options_page(), f"run {REGENERATE}"
-
-
-def test_the_page_of_commands_is_up_to_date() -> None:
-    assert (DOCS / "commands.md").read_text() == commands_page(), f"run {REGENERATE}"
 
 
 def test_each_option_has_a_row_with_its_sources() -> None:
@@ -52,17 +48,6 @@ def test_no_row_of_a_page_is_torn() -> None:
     for page in (options_page(), commands_page()):
         for row in page.splitlines():
             assert not row.startswith("|") or row.endswith("|"), row
-
-
-def test_both_pages_are_written_into_the_folder(tmp_path: Path) -> None:
-    assert main([str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"options.md", "commands.md"}
-
-
-@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["missing"]])
-def test_a_folder_that_is_missing_is_a_usage_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 4
-    assert capsys.readouterr().err == f"usage: {REGENERATE}\n"
 
 
 def test_the_command_that_regenerates_names_the_module() -> None:

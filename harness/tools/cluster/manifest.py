@@ -64,6 +64,8 @@ def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
         "image": wanted.image,
         "command": [*command, *arguments],
         "resources": {"limits": {wanted.resource: str(wanted.gpus)}} if wanted.gpus else {},
+        # Not `runAsNonRoot`: the user is that of the image.
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "results", "mountPath": RESULTS}, {"name": "shm", "mountPath": "/dev/shm"}],
     }
     if wanted.folder:
@@ -71,6 +73,8 @@ def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 60,
+        "automountServiceAccountToken": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
         "volumes": [
             {"name": "results", "persistentVolumeClaim": {"claimName": wanted.claim}},

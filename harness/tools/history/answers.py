@@ -306,10 +306,6 @@ class Answers:
         """Return the red, flaky and waived verdicts after a night, the latest first."""
         return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
 
-    def failures_of_group(self, key: str, most: int = MOST) -> list[HistoryFailure]:
-        """Return the latest verdicts of a group."""
-        return self._failures("g.key = ?", [key], f"r.begun DESC, c.id LIMIT {most}")
-
     def failures_of_case(self, case: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts on a case, the latest first."""
         return self._failures('t."case" = ?', [case], "r.begun DESC")

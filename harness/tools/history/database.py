@@ -52,7 +52,29 @@ def open_text(path: Path, error: str) -> str:
         return f"{str(path)!r} is no history: expected a DuckDB file or a folder; give another --db"
     if "newer" in error or "version number" in error:
         return f"{str(path)!r} was written by a newer DuckDB: install that release ({first})"
+    if "corrupt" in error.lower():
+        return damaged_text(path, first)
     return f"cannot open the history {str(path)!r}: {first}"
+
+
+@contextlib.contextmanager
+def errors(path: Path, *, writing: bool) -> Iterator[None]:
+    """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be read or written."""
+    try:
+        yield
+    except duckdb().Error as error:
+        first = str(error).splitlines()[0]
+        if "corrupt" in first.lower():
+            raise HistoryError(damaged_text(path, first)) from None
+        advice = "; free space, or give another --db" if writing else ""
+        raise HistoryError(
+            f"cannot {'write' if writing else 'read'} the history {str(path)!r}: {first}{advice}"
+        ) from None
+
+
+def damaged_text(path: Path, error: str) -> str:
+    """Return the sentence about a damaged file."""
+    return f"the history {str(path)!r} is damaged: {error}; restore it from a backup, or add its runs to a new one"
 
 
 def quoted(path: Path) -> str:

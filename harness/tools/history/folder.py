@@ -53,7 +53,8 @@ class FolderStore:
             if there and self._print_of(database, target) == record.print:
                 return Added.SAME
             stage.stage(database, [record])
-            write_staged(database, target)
+            with databases.errors(target, writing=True):
+                write_staged(database, target)
         except OSError as error:
             raise HistoryError(
                 f"cannot write {str(target)!r}: {error.strerror}; give a writable folder to --db"

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -41,39 +41,30 @@ LISTED = 100
 MOST_LISTED_RUNS = 1000
 
 
-class Links(Protocol):
-    """The addresses of pages, relative to a page whose path to the top is `root`; "" for items without a page."""
-
-    @property
-    def search(self) -> bool:
-        """Whether pages have a search form."""
-        ...
-
-    def case(self, root: str, case: str) -> Markup: ...
-    def group(self, root: str, key: str) -> Markup: ...
-    def device(self, root: str, key: str) -> Markup: ...
-    def run(self, root: str, number: int) -> Markup: ...
-    def run_name(self, number: int) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
-class EveryLink:
-    """Links of a server, which has a page for everything."""
+class Links:
+    """The addresses of pages, relative to a page whose path to the top is `root`; "" for items without a page.
 
+    `runs`: the ids of all runs, by number. `paged_runs`: the numbers of those with a page.
+    """
+
+    cases: frozenset[str]
+    groups: frozenset[str]
+    devices: frozenset[str]
     runs: Mapping[int, str]
-    search: bool = True
+    paged_runs: frozenset[int]
 
     def case(self, root: str, case: str) -> Markup:
-        return Markup(f"{root}{page_file_name('cases', case)}")
+        return Markup(f"{root}{page_file_name('cases', case)}" if case in self.cases else "")
 
     def group(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{page_file_name('groups', key)}")
+        return Markup(f"{root}{page_file_name('groups', key)}" if key in self.groups else "")
 
     def device(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{page_file_name('devices', key)}")
+        return Markup(f"{root}{page_file_name('devices', key)}" if key in self.devices else "")
 
     def run(self, root: str, number: int) -> Markup:
-        return Markup(f"{root}{page_file_name('runs', self.runs[number])}")
+        return Markup(f"{root}{page_file_name('runs', self.runs[number])}" if number in self.paged_runs else "")
 
     def run_name(self, number: int) -> str:
         return self.runs[number]
@@ -88,10 +79,8 @@ def page_file_name(kind: str, name: str) -> str:
 class Pages:
     """Makes the pages of a history. `front`: the values of the front page; every page names its night."""
 
-    def __init__(self, answers: Answers, made: Front, links: Links, wanted: str = "") -> None:
-        """`wanted`: lists have only rows with all of these words."""
+    def __init__(self, answers: Answers, made: Front, links: Links) -> None:
         self._answers = answers
-        self._wanted = wanted
         self._front = made
         self._links = links
 
@@ -101,7 +90,7 @@ class Pages:
             _environment()
             .get_template(template)
             .render(
-                **_assets(self._links.search),
+                **_assets(),
                 front=self._front,
                 headline=text.headline(self._front),
                 links=self._links,
@@ -211,54 +200,10 @@ class Pages:
             ],
         )
 
-    def found(self, words: str, rows: Sequence[tuple[str, str, Any]]) -> bytes:
-        """Return the results of a search: rows of kind, text and value of a link."""
-        columns = ("Kind", "Name")
-        return self._list(
-            "search",
-            "Search",
-            f"{format_count(len(rows), 'name')} with {words!r}." if words else "Give a part of a name.",
-            columns,
-            [[("", noun), (kind, value)] for noun, kind, value in rows],
-            searched=words,
-        )
-
     def _list(
-        self,
-        page: str,
-        heading: str,
-        about: str,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[tuple[str, Any]]],
-        searched: str = "",
+        self, page: str, heading: str, about: str, columns: Sequence[str], rows: Sequence[Sequence[tuple[str, Any]]]
     ) -> bytes:
-        words = self._wanted.casefold().split()
-        chosen = [row for row in rows if _has_all(words, self._text(row))] if words else rows
-        return self._render(
-            "list.html",
-            "",
-            page=page,
-            heading=heading,
-            about=about,
-            columns=columns,
-            rows=chosen,
-            left_out=len(rows) - len(chosen),
-            wanted=self._wanted,
-            searched=searched,
-        )
-
-    def _text(self, row: Sequence[tuple[str, Any]]) -> str:
-        """Return the visible text of a row."""
-        shown = []
-        for kind, value in row:
-            match kind:
-                case "run":
-                    shown.append(self._links.run_name(value))
-                case "group":
-                    shown += value
-                case _:
-                    shown.append(str(value))
-        return " ".join(shown).casefold()
+        return self._render("list.html", "", page=page, heading=heading, about=about, columns=columns, rows=rows)
 
     # ---- pages of one thing ----
 
@@ -305,13 +250,10 @@ class Pages:
         values = {"device": device, "suspicion": suspicion, "failures": failures}
         return self._render("device.html", "../", columns=columns, nights=nights, **values)
 
-    def run(self, number: int, report: Markup, since: int | None = None) -> bytes:
-        """Return the page of a run. `report`: the address of the run's own page, or "".
-
-        `since`: the run to compare it with, if not the previous run.
-        """
+    def run(self, number: int, report: Markup) -> bytes:
+        """Return the page of a run. `report`: the address of its own page, or ""."""
         run = self._answers.runs[number]
-        news = self._answers.news(number, since)
+        news = self._answers.news(number)
         changes = "" if news.previous is None else front.changes_text(changed(self._answers.runs[news.previous], run))
         failures = self._answers.failures(number)
         return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, report=report)
@@ -334,34 +276,24 @@ def _tone(outcome: Outcome) -> str:
     return "odd" if outcome in (Outcome.FLAKY, Outcome.WAIVED) else "none"
 
 
-def _has_all(words: Sequence[str], text: str) -> bool:
-    return all(word in text for word in words)
-
-
 @functools.cache
-def scripts(search: bool) -> dict[str, str]:
-    """Return the scripts of the pages, by their file names. With `search`, a server answers while the user types."""
+def scripts() -> dict[str, str]:
+    """Return the scripts of the pages, by their file names."""
     assets = [(shell.PACKAGE, "uplot.min.js"), (shell.PACKAGE, "shared.js"), (_PACKAGE, "history.js")]
-    texts = {name: shell.asset(package, name) for package, name in [(_PACKAGE, "htmx.min.js")] * search + assets}
+    texts = {name: shell.asset(package, name) for package, name in assets}
     # Another text has another name, because a browser caches a file by its name.
     return {
         f"assets/{hashlib.sha256(script.encode()).hexdigest()[:12]}-{name}": script for name, script in texts.items()
     }
 
 
-def content_policy_of_site(*, search: bool) -> str:
-    """Return the content security policy of the pages. With `search`, they may send requests to their own server."""
-    policy = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
-    return policy.replace("form-action 'none'", "form-action 'self'; connect-src 'self'") if search else policy
-
-
 @functools.cache
-def _assets(search: bool) -> dict[str, Any]:
-    styles = [Markup(style) for style in _sheets()]
+def _assets() -> dict[str, Any]:
+    policy = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
     return {
-        "styles": styles,
-        "scripts": [*map(Markup, scripts(search))],
-        "policy": Markup(content_policy_of_site(search=search)),
+        "styles": [Markup(style) for style in _sheets()],
+        "scripts": [*map(Markup, scripts())],
+        "policy": Markup(policy),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from harness.core.errors import convert_to_write_error
 from harness.tools.history import front
 from harness.tools.history.answers import NIGHTS, Answers, HistoryFailure
 from harness.tools.history.database import HistoryError
-from harness.tools.history.pages import Pages, page_file_name, scripts
+from harness.tools.history.pages import Links, Pages, page_file_name, scripts
 
 #: Maximum pages of each kind. Those with the latest failures have pages.
 MOST_CASES = 400
@@ -63,35 +62,8 @@ def _earlier(out: Path) -> set[str]:
 
 def pages(answers: Answers, out: Path) -> Iterator[tuple[str, bytes]]:
     """Yield each file: its name and its bytes. `out`: the folder, for links to the reports of runs."""
-    yield from ((name, text.encode()) for name, text in scripts(search=False).items())
+    yield from ((name, text.encode()) for name, text in scripts().items())
     yield from _Site(answers, out).pages()
-
-
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """Links to the pages of an export."""
-
-    cases: frozenset[str]
-    groups: frozenset[str]
-    devices: frozenset[str]
-    runs: Mapping[int, str]
-    paged_runs: frozenset[int]
-    search: bool = False
-
-    def case(self, root: str, case: str) -> Markup:
-        return Markup(f"{root}{page_file_name('cases', case)}" if case in self.cases else "")
-
-    def group(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{page_file_name('groups', key)}" if key in self.groups else "")
-
-    def device(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{page_file_name('devices', key)}" if key in self.devices else "")
-
-    def run(self, root: str, number: int) -> Markup:
-        return Markup(f"{root}{page_file_name('runs', self.runs[number])}" if number in self.paged_runs else "")
-
-    def run_name(self, number: int) -> str:
-        return self.runs[number]
 
 
 class _Site:
@@ -124,7 +96,7 @@ class _Site:
             for number in (onset.before, onset.since)
             if number
         ]
-        self._links = _Links(
+        self._links = Links(
             cases=frozenset(list(cases)[:MOST_CASES]),
             groups=frozenset(group.key for group in self._groups),
             devices=frozenset(devices),

@@ -7,7 +7,6 @@ that there is one writer at a time; readers open the file read-only.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -57,41 +56,21 @@ class FileStore:
         if not self.path.exists():
             raise HistoryError(missing_text(self.path))
         database = self._connect(read_only=True)
-        try:
+        with databases.errors(self.path, writing=False), contextlib.closing(database):
             databases.check_schema(database, self.path)
             yield database
-        finally:
-            database.close()
 
     @contextlib.contextmanager
     def writing(self) -> Generator[DuckDBPyConnection]:
         """Yield the database for writing, with the current schema. Make a new one if there is none."""
         with self._lock():
             if not self.path.exists():
-                self._create()
+                with databases.errors(self.path, writing=True):
+                    self._create()
             database = self._connect(read_only=False)
-            try:
+            with databases.errors(self.path, writing=True), contextlib.closing(database):
                 databases.prepare(database, self.path)
                 yield database
-            finally:
-                database.close()
-
-    def is_wanted(self) -> bool:
-        """Return whether a writer waits for the file, or holds it."""
-        try:
-            with self._lock_path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
-        except FileNotFoundError:  # nobody has written here yet
-            return False
-        except OSError:  # the lock is held, or its state is unknown
-            return True
-        return False
-
-    def wait_for_writers(self) -> None:
-        """Wait until no writer wants the file. Readers that reopen it immediately would starve writers."""
-        deadline = time.monotonic() + PATIENCE
-        while self.is_wanted() and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     @property
     def _lock_path(self) -> Path:
@@ -126,14 +105,11 @@ class FileStore:
         temporary = self.path.with_name(f".{self.path.name}.new")
         with self._lock():
             temporary.unlink(missing_ok=True)
-            database = duckdb().connect()
-            try:
+            with databases.errors(self.path, writing=True), contextlib.closing(duckdb().connect()) as database:
                 for name, path in (("old", self.path), ("new", temporary)):
                     mode = " (READ_ONLY)" if name == "old" else ""
                     database.execute(f"ATTACH {quoted(path)} AS {name}{mode}")
                 database.execute("COPY FROM DATABASE old TO new")
-            finally:
-                database.close()
             temporary.replace(self.path)
 
     def _connect(self, *, read_only: bool) -> DuckDBPyConnection:
@@ -146,13 +122,16 @@ class FileStore:
                     str(self.path), read_only=read_only, config=_CLOSED if read_only else {}
                 )
             except module.Error as error:
-                if not _is_busy(str(error)) or time.monotonic() > deadline:
+                if not is_busy(str(error)) or time.monotonic() > deadline:
                     raise HistoryError(databases.open_text(self.path, str(error))) from None
                 time.sleep(0.05)
             else:
                 return connection
 
 
-def _is_busy(error: str) -> bool:
-    """Return whether another process or thread has the file open in a way that excludes this one."""
-    return "lock" in error.lower() or "different configuration" in error
+def is_busy(error: str) -> bool:
+    """Return whether another process or thread has the file open in a way that excludes this one.
+
+    DuckDB has no type or code for these errors, so their texts are compared.
+    """
+    return "Could not set lock" in error or "different configuration" in error

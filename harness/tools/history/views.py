@@ -28,10 +28,10 @@ def case_lines(answers: Answers, case: str) -> Iterator[str]:
         yield f"  {failure.night} {failure.outcome}{where} [{failure.group}]: {failure.message}"
 
 
-def run_lines(answers: Answers, run_id: str) -> Iterator[str]:
-    """Yield the differences of a run from the previous one."""
+def run_lines(answers: Answers, run_id: str, since: str = "") -> Iterator[str]:
+    """Yield the differences of a run from the run `since`, by default the previous one of its machine."""
     run = answers.run_by_id(run_id)
-    news = answers.news(run["run"])
+    news = answers.news(run["run"], answers.run_by_id(since)["run"] if since else None)
     before = "the first run of its machine" if news.previous is None else answers.runs[news.previous]["run_id"]
     yield from text.news_lines(news, run["run_id"], before)
     if news.previous is not None:

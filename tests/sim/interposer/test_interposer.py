@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +28,6 @@ from harness.sim.softdevice import registration as soft
 pytestmark = pytest.mark.acceptance
 
 _CHECKS = Path(__file__).with_name("checks.py")
-_PAGE = Path(__file__).parents[3] / "docs" / "simcuda.md"
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +137,3 @@ def test_a_process_without_it_may_not_run_cases() -> None:
     check_interposer({})
     with pytest.raises(InterposerError, match="CUDA_INJECT is 'slow', but the library that injects faults is not in"):
         check_interposer({"CUDA_INJECT": "slow"})
-
-
-def test_the_page_lists_every_fault() -> None:
-    page = _PAGE.read_text(encoding="utf-8").partition("## Faults")[2]
-    of_cuda, _, of_nccl = page.partition("| fault of NCCL |")
-    rows = [dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", part, re.MULTILINE)) for part in (of_cuda, of_nccl)]
-    assert rows[0] == dict(faults.fault_catalogue(cuda.BACKEND.kind))
-    assert rows[0] | rows[1] == dict(faults.fault_catalogue(simcuda.BACKEND.kind))

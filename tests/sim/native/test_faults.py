@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from harness.sim.native.faults import (
     parse_injection,
     parse_injections,
 )
-from harness.sim.softdevice.registration import BACKEND, COUNT, INJECT, MASK, MEMORY
+from harness.sim.softdevice.registration import COUNT, INJECT, MASK, MEMORY
 
 
 @pytest.mark.parametrize("kind", injectable_kinds())
@@ -97,8 +96,6 @@ def test_several() -> None:
         parse_injections("slow;slow:0.5")
 
 
-def test_the_page_has_every_fault() -> None:
+def test_the_page_has_every_variable() -> None:
     page = (Path(__file__).parents[3] / "docs" / "softdevice.md").read_text(encoding="utf-8")
-    table = page.split("| fault | what it breaks |")[1].split("\n\n")[0]
-    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == dict(fault_catalogue(BACKEND.kind))
     assert all(f"`{name}`" in page for name in (COUNT, MASK, MEMORY, INJECT))

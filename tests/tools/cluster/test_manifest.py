@@ -44,6 +44,13 @@ def test_the_text_is_the_job_and_the_job_is_valid(wanted: ManifestRequest) -> No
     jsonschema.Draft202012Validator(json.loads((HERE / "job.schema.json").read_text())).validate(made)
 
 
+def test_a_pod_gets_no_token_and_no_rights() -> None:
+    pod = manifest.kubernetes_job(ManifestRequest("image", "claim", ("suites",)))["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
 def test_the_golden_file_is_valid() -> None:
     schema = json.loads((HERE / "job.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(GOLDEN.read_text()))

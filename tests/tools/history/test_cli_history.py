@@ -130,3 +130,12 @@ def test_a_file_that_is_no_archive_is_refused_with_its_name(tmp_path: Path) -> N
     file.write_text("hello")
     said = history("add", file, "--db", tmp_path / "h.duckdb", status=EXIT_RED)
     assert "1 refused" in said
+
+
+def test_a_run_is_compared_with_any_other(db: Path) -> None:
+    assert "since night4-n1" in history("report", "--run", "night5-n1", db=db)
+    assert "1 newly red, 0 fixed, 0 newly gated since night0-n1" in history(
+        "report", "--run", "night5-n1", "--since", "night0-n1", db=db
+    )
+    assert "the history has no run 'nothing'" in refused("report", "--run", "night5-n1", "--since", "nothing", db=db)
+    assert "--since needs --run" in refused("report", "--since", "night0-n1", db=db)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +22,7 @@ pytest.importorskip("duckdb")
 
 import duckdb
 
-from harness.core.outcome import Outcome
+from harness.core.outcome import EXIT_USAGE, Outcome
 from harness.tools.history import record, schema
 from harness.tools.history import store as stores
 from harness.tools.history.database import Added, HistoryError
@@ -398,3 +401,36 @@ def test_copies_that_nobody_uses_are_removed(tmp_path: Path, cache_of_the_test: 
             os.utime(each.copy.path, (0, 0) if each is stores[0] else None)
     assert len([*cache_of_the_test.rglob("*.duckdb")]) == 2
     assert rows(stores[0], "SELECT count(*) FROM runs") == [(1,)]
+
+
+def test_a_damaged_file_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB names the damaged "block", which is no lock: waiting for a lock would take two minutes."""
+    store = nights.regression(tmp_path)
+    intact = store.path.read_bytes()
+    made = record.read_history_record(nights.night(tmp_path, 9))
+    monkeypatch.setattr(stores, "PATIENCE", float("inf"))
+    for place in range(4096, len(intact), len(intact) // 6):
+        store.path.write_bytes(intact[:place] + bytes(64) + intact[place + 64 :])
+        for act in (lambda: rows(store, "SELECT * FROM results"), lambda: store.add(made)):
+            with contextlib.suppress(HistoryError):
+                act()
+    store.path.write_bytes(intact[:4096] + bytes(4096) + intact[8192:])
+    with pytest.raises(HistoryError, match="is damaged: Corrupt database file"):
+        rows(store, "SELECT * FROM results")
+
+
+def test_a_full_disk_is_one_sentence(store: FileStore | FolderStore, tmp_path: Path) -> None:
+    run = nights.night(tmp_path, 0)
+    target = tmp_path / "h.duckdb" if isinstance(store, FileStore) else tmp_path / "h"
+    target.mkdir() if isinstance(store, FolderStore) else None
+    for most in (100, 20_000):
+        command = ["prlimit", f"--fsize={most}", "--", sys.executable, "-m", "harness.cli", "history", "add", str(run)]
+        done = subprocess.run(
+            [*command, "--db", str(target)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        assert "Traceback" not in done.stderr
+        if done.returncode:
+            assert done.returncode == EXIT_USAGE
+            assert f"harness: cannot write the history '{target}" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+    assert store.add(record.read_history_record(run)) in (Added.NEW, Added.SAME)

@@ -1,7 +1,7 @@
 "use strict";
-// Charts above the tables that hold their values, and keys for the search box.
+// Charts above the tables that hold their values, and a filter above each list.
 (() => {
-  const { make, byId, colour, axis, plot } = shared;
+  const { make, counted, byId, colour, axis, plot } = shared;
   const TONES = { bad: "--bar-bad", odd: "--bar-odd", good: "--bar-good", none: "--bar-life" };
   // Room for the numbers at the left and half a date at the right, the same in all charts of a figure; and for a date.
   const LEFT = 64, RIGHT = 36, NIGHT = 90;
@@ -71,7 +71,26 @@
   }
 
   document.querySelectorAll("figure[data-chart]").forEach(drawFigure);
-  const search = byId("filter") ?? byId("q");
-  if (search) shared.watchKeys(search, () => search.dispatchEvent(new Event("input", { bubbles: true })));
+
+  // The filter is made here, since it does nothing without a script. Its text is in the address.
+  function addFilter(list) {
+    const box = make("input"), label = make("label", "", "Filter "), said = make("span", "quiet");
+    const rows = [...list.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]);
+    Object.assign(box, { type: "search", maxLength: 300, value: new URLSearchParams(location.hash.slice(1)).get("filter") ?? "" });
+    said.setAttribute("role", "status");
+    label.append(box);
+    const apply = (text) => {
+      const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+      let hidden = 0;
+      for (const [row, shown] of rows) hidden += row.hidden = !words.every((word) => shown.includes(word));
+      said.textContent = hidden ? ` ${counted(hidden, "row")} left out.` : "";
+      shared.writeAddress(["filter"], { filter: text });
+    };
+    shared.watchSearch(box, apply);
+    byId("about").append(said);
+    byId("about").before(label);
+    apply(box.value);
+  }
+  if (byId("listed")) addFilter(byId("listed"));
   document.documentElement.dataset.drawn = "yes";
 })();
