@@ -153,12 +153,13 @@ def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[No
 
 def set_node_id(node: pytest.Collector, nodeid: str) -> None:
     """Give a collector, of which nothing has been collected, another id. Those of its items begin with it."""
+    changed: Any = node
     try:
         from _pytest.nodeid import coerce_node_id
     except ImportError:  # pytest before 9.2
-        node._nodeid = nodeid
+        changed._nodeid = nodeid
     else:
-        node._id = coerce_node_id(nodeid)
+        changed._id = coerce_node_id(nodeid)
 
 
 def has_inductor(device_type: str) -> bool:
