@@ -87,6 +87,7 @@ def head(nodes: int, count: int) -> None:
     from harness.tools.cluster.engine import Host
     from harness.tools.cluster.head import Head
     from harness.tools.cluster.wanted import ClusterRequest
+    from tests.tools.cluster.fake_rules import fake_rules
 
     own = (sys.executable, str(Path(__file__).resolve()))
     hosts = [Host(f"n{at}", (*own, "--node", f"n{at}", "--cases", str(count))) for at in range(nodes)]
@@ -94,7 +95,7 @@ def head(nodes: int, count: int) -> None:
         wanted = ClusterRequest(
             (), ("harness",), "/", Path(folder), "r", silence=300.0, start_limit=300.0, second_looks=0
         )
-        run = Head(wanted, hosts, lambda _: None)
+        run = Head(wanted, fake_rules(), hosts, lambda _: None)
         begun = time.monotonic()
         run.run()
         wall = time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""The test suites of well-known pure-Python packages, compared between plain pytest and the harness test by test.
+"""Test suites of well-known packages, or some files of them, compared test by test: plain pytest and the harness.
 
 ``python -m benchmarks.packages [NAME ...]`` downloads the source archive of each package, runs its tests there with
 ``-p no:harness`` and with ``-p harness.plugin``, and compares the outcome of each test. It prints a line per package
@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,31 +41,91 @@ _WORDS = {"passed": "", "skipped": "skipped", "waived": "skipped", "failed": "fa
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A release of a package: the folder of its tests in the source archive, further requirements, arguments of pytest.
+    """A release of a package: its tests, files or folders of the source archive; requirements; arguments of pytest.
 
-    `sources`: the folder in the archive from which the package is imported.
+    `sources`: the folder in the archive from which the package is imported. None: the package is installed, since it
+    has compiled parts. `archived`: the tests are in the archive, and not in the installed package or in Python.
     """
 
     release: str
-    tests: str = "tests"
-    sources: str = "src"
+    tests: tuple[str, ...] = ("tests",)
+    sources: str | None = "src"
     needs: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    archived: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _files(pattern: str, names: str) -> tuple[str, ...]:
+    """Return the pattern with each name in the place of ``*``."""
+    return tuple(pattern.replace("*", name) for name in names.split())
 
 
 PACKAGES = {
+    "accelerate": Package(
+        "1.15.0",
+        _files("tests/test_*.py", "data_loader hooks optimizer scheduler utils"),
+        needs=("huggingface_hub", "safetensors", "parameterized"),
+    ),
     "attrs": Package("25.4.0"),
     "click": Package("8.3.1", arguments=("-Wignore::pytest.PytestRemovedIn10Warning",)),
-    "h11": Package("0.16.0", "h11/tests", "."),
+    # The tests are a part of Python, if it was built from its sources.
+    "cpython": Package(
+        platform.python_version(),
+        _files(
+            "test.test_*", "bisect contextlib copy descr fractions heapq os shelve signal tempfile textwrap threading"
+        ),
+        None,
+        arguments=("--pyargs",),
+        archived=False,
+    ),
+    "einops": Package(
+        "0.8.2",
+        ("einops/tests",),
+        ".",
+        needs=("parameterized",),
+        arguments=("--ignore=einops/tests/test_notebooks.py",),
+        environment={"EINOPS_TEST_BACKENDS": "numpy,torch"},  # the collection of the tests asks for it
+    ),
+    "h11": Package("0.16.0", ("h11/tests",), "."),
     "idna": Package("3.11", sources="."),
-    "iniconfig": Package("2.3.0", "testing"),
+    "iniconfig": Package("2.3.0", ("testing",)),
     "itsdangerous": Package("2.2.0", needs=("freezegun", "python-dateutil", "six")),
     "jinja2": Package("3.1.6", needs=("trio", "outcome", "sniffio")),
+    "joblib": Package(
+        "1.6.0",
+        _files("joblib/test/test_*.py", "disk func_inspect hashing memory"),
+        ".",
+        needs=("cloudpickle", "loky"),
+    ),
+    "kornia": Package("0.9.0", ("tests/geometry/test_conversions.py", "tests/color"), ".", needs=("kornia_rs", "onnx")),
     "markupsafe": Package("3.0.3"),
     "more-itertools": Package("10.8.0", sources="."),
+    "numpy": Package(
+        "2.4.6",
+        _files("numpy._core.tests.test_*", "einsum errstate print records shape_base"),
+        None,
+        needs=("hypothesis",),
+        arguments=("--pyargs",),
+        archived=False,
+    ),
     "packaging": Package("25.0", needs=("pretend",)),
-    "pluggy": Package("1.6.0", "testing"),
-    "toolz": Package("1.1.0", "toolz", "."),
+    "pluggy": Package("1.6.0", ("testing",)),
+    "pytest": Package("9.2.0", _files("testing/test_*.py", "monkeypatch skipping tmpdir")),
+    "requests": Package(
+        "2.34.2",
+        _files("tests/test_*.py", "hooks lowlevel structures utils"),
+        needs=("pytest-httpbin", "pytest-mock", "PySocks", "trustme"),
+    ),
+    "safetensors": Package("0.8.0", ("bindings/python/tests/test_simple.py",), None),
+    "tensordict": Package("0.15.3", ("test/test_nn.py", "test/test_utils.py"), None),
+    "toolz": Package("1.1.0", ("toolz",), "."),
+    "trio": Package(
+        "0.35.0",
+        _files("src/trio/_tests/test_*.py", "abc channel socket sync timeouts util"),
+        needs=("sortedcontainers", "outcome", "sniffio", "astor"),
+    ),
+    "watchdog": Package("6.0.0", needs=("flaky", "pytest-timeout", "eventlet"), arguments=("-oaddopts=",)),
 }
 
 
@@ -79,10 +140,11 @@ def main(names: Sequence[str], keep: Path | None) -> int:
 
 def _compare(name: str, package: Package, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    source = _unpacked(name, package.release, folder)
-    python = make_environment(package.needs, folder / "env")
+    source = _unpacked(name, package.release, folder) if package.archived else folder
+    installed = (f"{name}=={package.release}",) if package.sources is None and name != "cpython" else ()
+    python = make_environment((*installed, *package.needs), folder / "env")
     if python is None:
-        raise SystemExit(f"{name}: {', '.join(package.needs)} cannot be installed")
+        raise SystemExit(f"{name}: {', '.join((*installed, *package.needs))} cannot be installed")
     began = time.monotonic()
     theirs = _plain(python, package, source, folder)
     middle = time.monotonic()
@@ -149,21 +211,29 @@ def _with_harness(python: Path, package: Package, source: Path, results: Path) -
 
 def _named(case: str) -> str:
     """Return the name of a case in pytest's junit.xml."""
-    path, *names = case.split("::")
+    ids, bracket, values = case.partition("[")
+    path, *names = ids.split("::")
     *classes, name = names
-    return f"{'.'.join([path.removesuffix('.py').replace('/', '.'), *classes])}::{name}"
+    return f"{'.'.join([path.removesuffix('.py').replace('/', '.'), *classes])}::{name}{bracket}{values}"
 
 
 def _pytest(python: Path, package: Package, source: Path, more: Sequence[str]) -> None:
-    command = [str(python), "-m", "pytest", package.tests, "-q", "-p", "no:cacheprovider", *package.arguments, *more]
+    command = [str(python), "-m", "pytest", *package.tests, "-q", "-p", "no:cacheprovider", *package.arguments, *more]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTEST_"))}
-    environment["PYTHONPATH"] = str(source / package.sources)
-    subprocess.run(command, cwd=source, env=environment, check=False, capture_output=True)
+    environment.pop("PYTHONPATH", None)
+    if package.sources is not None:
+        environment["PYTHONPATH"] = str(source / package.sources)
+    environment |= package.environment
+    log = source.parent / f"{source.name}-{'harness' if _OURS[1] in more else 'plain'}.log"
+    with log.open("w") as output:
+        subprocess.run(
+            command, cwd=source, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PACKAGES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *PACKAGES], help=f"of {', '.join(PACKAGES)}")
     parser.add_argument("--keep", type=Path, help="a folder for what is downloaded and for the run directories")
     arguments = parser.parse_args()
     sys.exit(main(arguments.names, arguments.keep))

@@ -151,6 +151,14 @@ def compiled_autograd(compiler: Callable[..., Any]) -> AbstractContextManager[No
     return context
 
 
+def has_inductor(device_type: str) -> bool:
+    """Return whether inductor, the compiler of ``torch.compile``, generates code for devices of this type."""
+    from torch._inductor.codegen import common
+
+    common.init_backend_registration()
+    return common.get_scheduling_for_device(device_type) is not None
+
+
 def release_cuda_caches(torch: ModuleType) -> None:
     """Free memory that torch caches with CUDA and releases only on request.
 

@@ -16,11 +16,12 @@ from harness import marks
 from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
 from harness.checks.keeping import Keeps, parse_keeps_mark
-from harness.checks.process import KEPT_HELPERS, StateProblem
+from harness.checks.process import KEPT_HELPERS
 from harness.core import linux
 from harness.core.figures import Floors
 from harness.core.outcome import Outcome
 from harness.devices.guard import cuda_in_use
+from harness.protocol.endings import StateProblem
 from harness.ranks.ranks import Ranks, RankSettings
 
 if TYPE_CHECKING:

@@ -125,8 +125,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if _runs_nothing(config):
         if CaseScope.of(config).any and config.getoption("collectonly", False):
+            from harness.controller import rules
             from harness.controller.listing import ListingHooks
 
+            rules.write_if_wanted(config)
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
         return
     if concerned and not CaseScope.of(config).all:

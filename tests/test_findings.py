@@ -7,7 +7,6 @@ table of kinds.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,12 @@ from harness.journal.finding_kinds import KINDS
 from harness.journal.ledger import Ledger
 from harness.reporting import terminal
 from harness.tools.cluster import run as cluster_run
-from harness.tools.cluster.record import ClusterRecord, SessionLines
+from harness.tools.cluster.record import ClusterRecord
+from harness.tools.cluster.sessions import SessionLines
 from harness.tools.evidence import manifest, record, verify
 from tests.journal import journals
 from tests.reporting import build
+from tests.tools.cluster.fake_rules import fake_rules
 
 HARNESS = Path(harness.__file__).parent
 GPU = "GPU-11111111-0000-0000-0000-000000000000"
@@ -163,12 +164,11 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     """Return the head's records of a node's lines, and its output at the end."""
     contents = reader.read_run_journal(red / journal.FILE_NAME)
     made = ClusterRecord(out)
-    session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)), lines()[0])
-    made.begin(session, run_id="c", argv=[], devices=[GPU])
-    raw = [json.loads(line) for line in (red / journal.FILE_NAME).read_text().splitlines()]
-    for event, fields in zip(contents.events, raw, strict=True):
+    session = SessionLines("n1", 1, next(e for e in contents.events if isinstance(e, RunStarted)))
+    made.begin(session, fake_rules(), run_id="c", argv=[], devices=[GPU])
+    for event in contents.events:
         if event.event not in ("run", "collected", "end"):
-            made.copy("n1", 1, event, fields)
+            made.copy("n1", 1, event)
     assert made.findings == len(KINDS)
     made.close()
     said: list[str] = []
@@ -303,12 +303,11 @@ def kinds_in(path: Path) -> Iterator[str]:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Constant(value=str(kind)), *_]):
                 if name in _MAKERS:
                     yield kind
-            case ast.Dict(keys=keys, values=values):
-                found = {k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)}
-                event, kind_of = found.get("event"), found.get("kind")
-                if isinstance(event, ast.Constant) and event.value == "finding" and isinstance(kind_of, ast.Constant):
-                    assert isinstance(kind_of.value, str)
-                    yield kind_of.value
+            case ast.Call(func=ast.Name(id="Finding"), keywords=keywords):
+                for keyword in keywords:
+                    if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant):
+                        assert isinstance(keyword.value.value, str)
+                        yield keyword.value.value
 
 
 def test_the_table_has_every_kind_that_the_source_makes() -> None:

@@ -8,9 +8,9 @@ from os import getpid  # imported by name: a case may have replaced the attribut
 
 from harness.checks import process
 from harness.checks.live_fixtures import FixtureProblem, LiveFixture
-from harness.checks.process import StateProblem
 from harness.core import linux
 from harness.core.outcome import Outcome
+from harness.protocol.endings import StateProblem
 
 
 class ChildWatch:

@@ -25,10 +25,10 @@ from harness.checks.meters.table import (
     meter_of,
     suspicious_growths,
 )
-from harness.checks.process import StateProblem
 from harness.checks.state.guard import StateGuard
 from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr
+from harness.protocol.endings import StateProblem
 
 #: ``--leak-check``: no check, the cheap meters, or all meters after every case.
 LeakCheck = Literal["off", "fast", "full"]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from harness.checks.process import StateProblem
+from harness.protocol.endings import StateProblem
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import sleep  # imported by name: a case may have replaced the attribute of the module
 
 from harness.core import clock, linux
-from harness.core.outcome import Outcome
 
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
 #: multiprocessing, one of joblib's loky, and one of torch for tensors shared through files. Each entry is a part of the
@@ -43,14 +41,6 @@ _STATES = {
 #: not called exec after this time is reported as a fork.
 START_PATIENCE = 2.0
 _STEP = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class StateProblem:
-    """A problem with the process after a case: the outcome that it causes, and a description."""
-
-    outcome: Outcome
-    text: str
 
 
 class ExecPatience:

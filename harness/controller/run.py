@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import json
 import os
 import platform
 import random
@@ -15,18 +14,19 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.backends.table import labels
 from harness.configuration import carried, command_line, options
 from harness.configuration.context import RunContext
 from harness.configuration.rootdir import RootFolder
-from harness.controller import plan, preparation, stop_signals, suite_files
+from harness.controller import plan, preparation, rules, stop_signals
 from harness.controller.journal_tail import JournalTail
 from harness.controller.plan import ConfigProblem, Machine
 from harness.controller.stop_signals import StopSignals
@@ -37,11 +37,21 @@ from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.core.secrets import mask_command
 from harness.devices import capabilities
 from harness.devices.device import Inventory
-from harness.journal import environment, identity, lines, reader
+from harness.journal import environment, identity, reader
 from harness.journal import journal as journals
-from harness.journal.events import SCHEMA, Collected, End, Finding, RunStarted
+from harness.journal.events import (
+    SCHEMA,
+    Collected,
+    End,
+    Event,
+    Finding,
+    RunStarted,
+    SessionProperty,
+    Stopped,
+)
 from harness.journal.journal import Journal, JournalError, JournalWriteError
 from harness.journal.ledger import Ledger
+from harness.journal.lines import decode_line
 from harness.journal.reader import JournalContents
 from harness.progress.progress import Progress, Snapshot
 from harness.reporting import junit
@@ -63,21 +73,6 @@ from harness.sim.native.provider import ProvidedDevice
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec, collection_overrides
-
-#: Settings that the journal has under other names, or that do not describe what was run.
-_TOLD_ELSEWHERE = (
-    "seed",
-    "isolation",
-    "fail_on_flaky",
-    "profile",
-    "hardware",
-    "results_dir",
-    "progress",
-    "shard",
-    "resume",
-    "force_resume",
-    "history",
-)
 
 
 class Run:
@@ -135,7 +130,7 @@ class Run:
                     _ = machine[device.uuid]["free_memory"]
             self.plan.refuse_mismatches(machine)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
-            self.identity = self._identify(config)
+            self.identity = identity.run_identity(inventory, rules.files_identity(config, self.plan))
             self.context = self._make_context(config, temp, isolation, software, plugin_argument=plugin_argument)
             try:
                 self.signals = self._handle_signals(config, temp)
@@ -238,19 +233,6 @@ class Run:
             return int(self.identity[identity.SUITE_FILES].removeprefix("sha256:")[:8], 16)
         return random.SystemRandom().getrandbits(32)
 
-    def _identify(self, config: pytest.Config) -> dict[str, str]:
-        """Return the facts that must be equal if results of this run and others are combined."""
-        folders, files = suite_files.roots(
-            [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args],
-            config.getini("harness_suites"),
-        )
-        return identity.run_identity(
-            self.inventory,
-            suites=suite_files.digest(config.rootpath, folders, files, config.getini("norecursedirs")),
-            waivers=[waiver.to_json() for waiver in self.plan.policy.waivers],
-            lists=[(must_pass.name, must_pass.hash) for must_pass in self.plan.lists],
-        )
-
     def _handle_signals(self, config: pytest.Config, temp: Path) -> StopSignals:
         """Return the handling of signals. From now on, a signal asks the workers to stop."""
         stops = temp / stop_request.FOLDER
@@ -283,9 +265,8 @@ class Run:
             self._record_start()
         else:
             try:
-                self._line["forced"] = list(
-                    self.interrupted.changes(RunStarted.model_validate(self._line, strict=False))
-                )
+                changes = tuple(self.interrupted.changes(self._line))
+                self._line = msgspec.structs.replace(self._line, forced=changes)
             except HarnessError as error:
                 raise pytest.UsageError(f"--resume={str(self.plan.settings['resume'])!r}: {error}") from None
             shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
@@ -295,45 +276,33 @@ class Run:
             self.zygote = ZygoteProcess(spec, folder=folder, home=home, log=self.run_dir / "zygote.log")
             self.context = context.with_zygote(self.zygote.address)
 
-    def _run_line(self) -> dict[str, Any]:
+    def _run_line(self) -> RunStarted:
         context = self.context
-        return {
-            "event": "run",
-            "t": clock.now(),
-            "schema": SCHEMA,
-            "run_id": context.run_id,
-            "argv": mask_command(["pytest", *context.args]),
-            "seed": context.seed,
-            "isolation": context.isolation,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "devices": [device.uuid for device in self.devices],
-            "label": labels([device.uuid for device in self.devices]),
-            "fail_on_flaky": context.fail_on_flaky,
-            "rootdir": context.rootdir,
-            "profile": self.plan.policy.profile,
-            "hardware": self.plan.policy.hardware,
-            "minimum_cases": self.plan.minimum_cases,
-            "shard": context.shard,
-            "part": 1 if self.interrupted is None else self.interrupted.resumption.part,
-            "identity": self.identity,
-            "settings": {n: _plain(n, v) for n, v in self.plan.settings.items() if n not in _TOLD_ELSEWHERE},
-        }
+        devices = tuple(device.uuid for device in self.devices)
+        return RunStarted(
+            t=clock.now(),
+            schema_version=SCHEMA,
+            run_id=context.run_id,
+            argv=tuple(mask_command(["pytest", *context.args])),
+            host=platform.node(),
+            pid=os.getpid(),
+            devices=devices,
+            label=labels(devices),
+            rootdir=context.rootdir,
+            shard=context.shard,
+            part=1 if self.interrupted is None else self.interrupted.resumption.part,
+            identity=self.identity,
+            **rules.run_fields(self.plan, seed=context.seed, isolation=context.isolation),
+        )
 
     def _record_start(self) -> None:
         """Record the start of the run, or of its next part. Raises WriteError."""
         self._recorded = True
         self.journal.append(self._line)
         if self.interrupted is None:
-            for must_pass in self.plan.lists:
-                self.journal.append(lines.must_pass(must_pass.name, must_pass.hash, must_pass.ids))
-            for waiver in self.plan.policy.waivers:
-                # A condition may hold a value of YAML that JSON lacks, such as a date.
-                plain = json.loads(json.dumps(waiver.to_json(), default=repr))
-                self.journal.append({"event": "waiver", **plain})
+            self.journal.append(*rules.list_lines(self.plan))
         else:
-            for line in (*self.interrupted.lost, *self.interrupted.reopened):
-                self.journal.append(line)
+            self.journal.append(*self.interrupted.lost, *self.interrupted.reopened)
             with convert_to_write_error(f"into {str(self.run_dir)!r}"):
                 self.interrupted.keep_environment()
         for kind, message in self._problems:
@@ -386,7 +355,7 @@ class Run:
                 raise pytest.UsageError(
                     f"--resume={str(self.plan.settings['resume'])!r}: {changed_conditions_message(changes)}"
                 )
-            self._line["forced"] += changes
+            self._line = msgspec.structs.replace(self._line, forced=(*self._line.forced, *changes))
         try:
             self._record_start()
         except WriteError as error:
@@ -449,7 +418,7 @@ class Run:
         if not self._recorded:
             return status  # a resumed run that did not reach its cases: its run directory is unchanged
         if self.signals.by:
-            self._append(lines.stopped(self.signals.by, self.signals.grace))
+            self._append(Stopped(t=clock.now(), by=self.signals.by, grace=self.signals.grace))
         try:
             contents, ledger = self._account(status)
         except JournalError as error:
@@ -524,8 +493,8 @@ class Run:
         """Record the end of the run. Return the ledger with it."""
         duration = round(clock.monotonic() - self.begun, 3)
         status = EXIT_INTERNAL if self.failure else status
-        end = End(event="end", t=clock.now(), exit_status=status, duration=duration)
-        self._append(end.model_dump())
+        end = End(t=clock.now(), exit_status=status, duration=duration)
+        self._append(end)
         return dataclasses.replace(ledger, end=end)
 
     def fail(self, problem: str) -> None:
@@ -546,7 +515,7 @@ class Run:
             done = f"{decided} of {len(verdicts)} cases have a verdict in the journal"
         return f"harness: {self.failure}; {done}: make room, then type: harness report {self.run_dir}"
 
-    def _append(self, event: Mapping[str, Any]) -> None:
+    def _append(self, event: Event) -> None:
         try:
             self.journal.append(event)
         except JournalWriteError as error:
@@ -555,15 +524,15 @@ class Run:
     def session_properties(self) -> list[tuple[str, str]]:
         """Return the properties of the whole run that cases recorded, each once."""
         with self.journal.path.open("rb") as file:
-            lines_of_it = [json.loads(line) for line in file if line.startswith(b'{"event":"session_property",')]
-        return list(dict.fromkeys((line["name"], line["value"]) for line in lines_of_it))
+            events = [decode_line(line) for line in file if line.startswith(b'{"event":"session_property",')]
+        return list(dict.fromkeys((event.name, event.value) for event in events if isinstance(event, SessionProperty)))
 
     def add_finding(self, kind: str, message: str) -> Finding | None:
         """Record a finding. None if a resumed run has it already."""
         if self.interrupted is not None and (kind, message) in self.interrupted.resumption.findings:
             return None
-        finding = Finding(event="finding", t=clock.now(), kind=kind, message=message)
-        self._append(finding.model_dump())
+        finding = Finding(t=clock.now(), kind=kind, message=message)
+        self._append(finding)
         return finding
 
     def note_problem(self, kind: str, message: str) -> None:
@@ -636,10 +605,3 @@ def _uncollected() -> Generator[None]:
 def _today() -> date:
     """Return the date in UTC, so that a waiver expires everywhere at the same time."""
     return datetime.now(UTC).date()
-
-
-def _plain(name: str, value: Any) -> str | int | float | bool | None:
-    """Return a setting as a JSON value."""
-    if isinstance(value, Path):
-        return str(value)
-    return f"{options.OPTIONS[name].separator} ".join(value) if isinstance(value, tuple) else value

@@ -47,6 +47,15 @@ def single_line(text: str, limit: int = 1000) -> str:
     return ""
 
 
+def last_error_line(output: str) -> str:
+    """Return the most informative line of a program's output: the last one about an error, otherwise the last one."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    for sign in ("E  ", "ERROR"):
+        if errors := [line.removeprefix("E  ").strip() for line in lines if line.startswith(sign)]:
+            return single_line(errors[-1], 300)
+    return single_line(lines[-1], 300) if lines else ""
+
+
 def truncate_middle(text: str, limit: int) -> str:
     """Return the head and tail of the text, `limit` characters, around a line with the number of cut characters.
 

@@ -53,6 +53,9 @@ _NOTHING_RUN = "running a command"
 _TENSOR_CORES = "the compute capability, as NVIDIA documents it for each architecture"
 _LIBRARY = "metadata of {name}; without metadata, the probe queries the library that torch loads"
 _PROBE = "the probe queries the driver, in a separate process with a time limit that sees only this device"
+_REGISTERED = "the kind of the device; for a registered device"
+_SEPARATELY = ", tested in a separate process"
+_ON_CPU = Detected(False, "the device is the cpu")
 
 # Unmet requirements are reported in this order: the most informative capability comes first.
 VOCABULARY: Mapping[str, Capability] = {
@@ -88,7 +91,9 @@ VOCABULARY: Mapping[str, Capability] = {
         "the kind of the device; for a registered device, whether work takes longer after its launches than they "
         "do, in one of three trials in a separate process; for a software device, SOFT_SYNCHRONOUS",
         _NO_CONTEXT,
-        detectors.detect_asynchronous,
+        detectors.detect_observed(
+            "asynchronous", on_cpu=Detected(False, "work on the cpu is done when its call returns")
+        ),
     ),
     "sparse": Capability(
         ValueKind.BOOL,
@@ -96,7 +101,52 @@ VOCABULARY: Mapping[str, Capability] = {
         "the kind of the device; for a registered device, whether a tensor can be made sparse and dense again, tested "
         "in a separate process",
         _NO_CONTEXT,
-        detectors.detect_sparse,
+        detectors.detect_observed("sparse", on_cpu=Detected(True)),
+    ),
+    "inductor": Capability(
+        ValueKind.BOOL,
+        "whether inductor, the compiler of `torch.compile`, generates code for the device; it also needs a compiler: "
+        "`triton` or `cpp_compiler`",
+        f"{_REGISTERED}, whether torch has a code generator for its type{_SEPARATELY}",
+        _NO_IMPORT,
+        detectors.detect_observed("inductor", on_cpu=Detected(True)),
+    ),
+    "caching_allocator": Capability(
+        ValueKind.BOOL,
+        "whether the device's allocator keeps freed memory and counts it in `torch.accelerator.memory_stats`",
+        f"{_REGISTERED}, whether that has statistics after the first tensor{_SEPARATELY}",
+        _NO_CONTEXT,
+        detectors.detect_observed("caching_allocator", on_cpu=_ON_CPU),
+    ),
+    "pinned_memory": Capability(
+        ValueKind.BOOL,
+        "whether `pin_memory()` and `to('cpu', non_blocking=True)` give memory of the host that the device copies "
+        "without waiting; always on the cpu, whose copies need none",
+        f"{_REGISTERED}, whether a tensor can be pinned{_SEPARATELY}",
+        _NO_CONTEXT,
+        detectors.detect_observed("pinned_memory", on_cpu=Detected(True)),
+    ),
+    "autocast": Capability(
+        ValueKind.BOOL,
+        "whether `torch.autocast` computes in a lower type on the device",
+        f"{_REGISTERED}, the type of a product in a region of autocast{_SEPARATELY}",
+        _NO_CONTEXT,
+        detectors.detect_observed("autocast", on_cpu=Detected(True)),
+    ),
+    "wide_seeds": Capability(
+        ValueKind.BOOL,
+        "whether generators of the device take seeds of 64 bits, as those of the CPU and of CUDA do",
+        f"{_REGISTERED}, whether a generator returns such a seed{_SEPARATELY}",
+        _NO_CONTEXT,
+        detectors.detect_observed("wide_seeds", on_cpu=Detected(True)),
+    ),
+    "refuses_forks": Capability(
+        ValueKind.BOOL,
+        "whether a process that was forked after the first use of the device cannot use it; where memory survives a "
+        "fork, cases for the error cannot see one",
+        f"{_REGISTERED}, whether such a process computes{_SEPARATELY}",
+        _NO_CONTEXT,
+        detectors.detect_observed("refuses_forks", on_cpu=_ON_CPU),
     ),
     "process_groups": Capability(
         ValueKind.BOOL,

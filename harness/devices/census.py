@@ -8,13 +8,11 @@ in a fork of itself, as executors are forks of the zygote.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from types import ModuleType
@@ -26,12 +24,9 @@ from harness.core.disposable import run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import guard
 from harness.devices.device import Device, DeviceError, Inventory
+from harness.devices.observations import OBSERVATIONS, Observation
 
 _MOST_BYTES = 1 << 20
-
-# Work whose launches take the host of a GPU a tenth of the GPU's time: each launch reads and writes 64 MiB.
-_ELEMENTS, _LAUNCHES, _TRIALS = 1 << 24, 8, 3
-_LONG = 1.0  # seconds
 
 
 def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> list[str]:
@@ -44,8 +39,8 @@ def mask_entries(backend: Backend, environ: Mapping[str, str], count: int) -> li
 def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
     """Return the findings of this process.
 
-    They are ``devices``, ``notes``, ``graphs``, ``asynchronous``, ``sparse``, ``process_groups``, ``touched`` and
-    ``mask``; or an ``error``. `tell` gets each step before it begins.
+    They are ``devices``, ``notes``, ``observed``, ``touched`` and ``mask``; or an ``error``. `tell` gets each step
+    before it begins.
     """
     backend = BACKENDS.add(kind)
     imported = ", ".join(("torch", *backend.modules))
@@ -67,18 +62,14 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
     counted = ask(lambda: _count(backend, torch), None)
     if "error" in counted:
         return counted
-    tell({"step": "check whether work is pending behind its launch"})
-    pending = ask(lambda: {"asynchronous": _is_asynchronous(backend, torch)}, None)
-    sparse = ask(lambda: {"sparse": _has_sparse(backend, torch)}, None)
-    groups = ask(lambda: {"process_groups": _has_process_groups(backend)}, None)
-    answer = {
-        **counted,
-        "asynchronous": pending.get("asynchronous"),
-        "sparse": sparse.get("sparse", False),
-        "process_groups": groups.get("process_groups", False),
-        "touched": touched or "",
-        "mask": "",
-    }
+    observed: dict[str, bool | None] = {}
+    for name, observation in OBSERVATIONS.items():
+        if name in backend.capabilities:
+            continue  # declared
+        tell({"step": f"observation of {name}"})
+        found = ask(lambda observation=observation: _observed(observation, backend, torch), None)  # type: ignore[misc]
+        observed[name] = found.get("observed", observation.if_it_fails)
+    answer = {**counted, "observed": observed, "touched": touched or "", "mask": ""}
     count = len(counted["devices"])
     if backend.mask is not None and count > 1 and not touched:
         tell({"step": f"check of {backend.mask}"})
@@ -121,7 +112,6 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
             backend.counters().read(torch, notes, full=False)
     return {
         "devices": devices,
-        "graphs": _has_graphs(torch),
         "notes": [
             f"the leak check cannot read {', '.join(sorted(name for name in notes if notes[name] == why))}: {why}"
             for why in dict.fromkeys(notes.values())
@@ -129,60 +119,11 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
     }
 
 
-def _has_graphs(torch: ModuleType) -> bool:
-    """Return whether torch.accelerator.Graph can be made: torch raises for a device without an implementation."""
+def _observed(observation: Observation, backend: Backend, torch: ModuleType) -> dict[str, Any]:
     try:
-        torch.accelerator.Graph()
-    except Exception:  # noqa: BLE001
-        return False
-    return True
-
-
-def _is_asynchronous(backend: Backend, torch: ModuleType) -> bool | None:
-    """Return whether, in one of several trials, work takes longer after its launches than the launches themselves.
-
-    None for a device on which the trial fails: cases that need this then show the error.
-
-    A pending event proves nothing: a device that computes in its launches may record events later.
-    """
-    try:
-        block = torch.ones(_ELEMENTS, device=backend.first_device(torch))
-        stream = torch.accelerator.current_stream()
-        for _ in range(_TRIALS):
-            stream.synchronize()
-            event = torch.Event(block.device)
-            began = time.monotonic()
-            for _ in range(_LAUNCHES):
-                block.neg_()
-            launched = time.monotonic()
-            event.record(stream)
-            event.synchronize()
-            if time.monotonic() - launched > launched - began:
-                return True
-            if launched - began > _LONG:
-                break
-    except Exception:  # noqa: BLE001
-        return None
-    return False
-
-
-def _has_sparse(backend: Backend, torch: ModuleType) -> bool:
-    """Return whether a tensor on the device can be made sparse and dense again."""
-    try:
-        torch.eye(2).to(backend.first_device(torch)).to_sparse().to_dense().cpu()
-    except Exception:  # noqa: BLE001
-        return False
-    return True
-
-
-def _has_process_groups(backend: Backend) -> bool:
-    """Return whether torch.distributed has a registered and available backend for the type of the device."""
-    try:
-        distributed = importlib.import_module("torch.distributed")
-        name = distributed.get_default_backend_for_device(backend.torch_type)
-        return bool(distributed.is_backend_available(name))
-    except Exception:  # noqa: BLE001 - torch may be built without it
-        return False
+        return {"observed": observation.observe(backend, torch)}
+    except Exception:  # noqa: BLE001 - a device may raise anything for a part that it lacks
+        return {}
 
 
 def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:
@@ -269,10 +210,7 @@ def inventory(backend: Backend, environ: Mapping[str, str]) -> Inventory:
             index=index,
             memory=row["memory"],
             mask_entry=entries[index],
-            graphs=answer["graphs"],
-            asynchronous=answer["asynchronous"],
-            sparse=answer["sparse"],
-            process_groups=answer["process_groups"],
+            observed=answer["observed"],
         )
         for index, row in enumerate(answer["devices"])
     )

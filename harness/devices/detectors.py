@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from harness.core.text import single_line
 from harness.devices import nvml as nvml_queries
 from harness.devices import software
 from harness.devices.device import Detected, Device, Inventory, Version
+from harness.devices.observations import OBSERVATIONS
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
 from harness.devices.visibility import combinable_devices
@@ -95,38 +97,41 @@ def detect_accelerator(subject: DetectionSubject) -> Detected:
 def detect_accelerator_graphs(subject: DetectionSubject) -> Detected:
     if subject.is_cpu:
         return Detected(False, subject.no_gpu)
-    if subject.device.graphs is not None:
-        return Detected(subject.device.graphs, "" if subject.device.graphs else "torch has none for this device")
+    if (seen := _observed(subject, "accelerator_graphs")) is not None:
+        return seen
     if subject.no_gpu:  # software devices have them if torch does
         release = software.torch_version().value
         return Detected(isinstance(release, tuple) and release >= _ACCELERATOR_GRAPHS_FROM)
     return software.cuda_accelerator_graphs()
 
 
-def detect_asynchronous(subject: DetectionSubject) -> Detected:
-    """Detect whether launches return early. Use the observed or declared fact, else the default for accelerators."""
-    if subject.is_cpu:
-        return Detected(False, "work on the cpu is done when its call returns")
-    if subject.device.asynchronous is False:
-        return Detected(False, f"the work of {subject.device.kind} is done when its launch returns")
-    return Detected(True)
-
-
-def detect_sparse(subject: DetectionSubject) -> Detected:
-    if subject.device.sparse is False:
-        return Detected(False, f"torch has no sparse tensors on {subject.device.kind}")
-    return Detected(True)
-
-
 def detect_process_groups(subject: DetectionSubject) -> Detected:
     """Detect the backend of torch.distributed: gloo for the CPU, NCCL for CUDA, else the one that is registered."""
     if subject.is_cpu:
         return Detected(True)
-    if subject.device.process_groups is not None:
-        has = subject.device.process_groups
-        return Detected(has, "" if has else f"torch.distributed has no backend for {subject.device.kind}")
+    if (seen := _observed(subject, "process_groups")) is not None:
+        return seen
     library = detect_nccl(subject)
     return Detected(library.value is not None, "" if library.value is not None else f"no NCCL: {library.detail}")
+
+
+def detect_observed(name: str, *, on_cpu: Detected) -> Callable[[DetectionSubject], Detected]:
+    """Return the detection of a fact that the CPU has or lacks, that GPUs have, and that a census observes."""
+
+    def detect(subject: DetectionSubject) -> Detected:
+        if subject.is_cpu:
+            return on_cpu
+        return _observed(subject, name) or Detected(True)
+
+    return detect
+
+
+def _observed(subject: DetectionSubject, name: str) -> Detected | None:
+    """Return what was observed of the device; None if nothing was."""
+    seen = subject.device.observed.get(name)
+    if seen is None:
+        return None
+    return Detected(seen, "" if seen else OBSERVATIONS[name].lacks.format(kind=subject.device.kind))
 
 
 def detect_silicon(subject: DetectionSubject) -> Detected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.backends import cpu
@@ -23,10 +24,8 @@ class Device:
     is in bytes. `graphics_clock` and `memory_clock` are those that are set for applications, in MHz, `power_limit` is
     in watts: they determine how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
     lost GPU still has an entry, so that it is reported. `mask_entry` is its name in the mask of its kind, if that is
-    not the UUID. `graphs`: whether torch has an implementation of ``torch.accelerator.Graph`` for a registered device.
-    Three facts are set if the kind does not determine them. `asynchronous`: whether a launch returns before its work is
-    done. `sparse`: whether the device has sparse tensors. `process_groups`: whether torch.distributed has a backend for
-    it.
+    not the UUID. `observed`: facts that its kind does not determine, by capability (`harness.devices.observations`);
+    None is unknown.
     """
 
     uuid: str
@@ -43,10 +42,7 @@ class Device:
     mig_parent: str | None = None
     fault: str | None = None
     mask_entry: str | None = None
-    graphs: bool | None = None
-    asynchronous: bool | None = None
-    sparse: bool | None = None
-    process_groups: bool | None = None
+    observed: Mapping[str, bool | None] = field(default_factory=dict, hash=False)
 
     @property
     def backend(self) -> Backend:

@@ -170,8 +170,8 @@ def _capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 def _device(device: Device) -> dict[str, Any]:
     values = asdict(device)
-    for name in ("mask_entry", "graphs", "asynchronous", "sparse", "process_groups"):  # only of registered devices
-        if values[name] is None:
+    for name in ("mask_entry", "observed"):  # only of registered devices
+        if not values[name]:
             del values[name]
     if device.compute_capability is not None:
         values["compute_capability"] = format_capability("compute_capability", device.compute_capability)

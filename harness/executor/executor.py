@@ -28,7 +28,6 @@ from harness.checks.inspector import LeakCheck, StateInspector
 from harness.checks.live_fixtures import split_by_use
 from harness.checks.meters.table import MeterReader, meter_growths
 from harness.checks.origins import GrowthOrigins, record_allocation_history
-from harness.checks.process import StateProblem
 from harness.checks.rounds import GrowthRounds
 from harness.checks.state.essentials import essential_settings
 from harness.checks.state.section import SettingsSection
@@ -45,12 +44,14 @@ from harness.executor.session import CollectedSession, SessionWatch, late_marks,
 from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
 from harness.protocol import reports
+from harness.protocol.endings import CaseEnd, ProcessEnd, StateProblem, as_message
 from harness.protocol.exit_status import EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message
 
 #: Seconds after which no further case of one request begins, because the supervisor gets no message meanwhile.
 BURST = 0.05
+_PLAIN = CaseEnd()
 _ALL_PHASES = [*range(len(PHASES))]
 _REPORT = pytest.TestReport
 _ABORTS = (KeyboardInterrupt, pytest.exit.Exception)
@@ -190,9 +191,9 @@ class Executor:
         for place, case in enumerate(cases, start=1):
             self._page.begin(message["number"] + place - 1)
             end = self._run_case(case)
-            plain = len(end) == 1 and self._is_plain and [phase.when for phase in self._page.written] == _ALL_PHASES
+            plain = end == _PLAIN and self._is_plain and [phase.when for phase in self._page.written] == _ALL_PHASES
             if place == len(cases) or not plain or self._page.held or monotonic() >= over:
-                self._channel.send(end)
+                self._channel.send(as_message(end))
                 return
             self._note_begin(cases[place]["case"])
 
@@ -203,63 +204,53 @@ class Executor:
         message = {"op": "begun", "case": case, "t": now(), "out": sizes, "passed": self._page.written}
         self._channel.note(message)
 
-    def _run_case(self, message: Message) -> Message:
-        """Run a case and check the process. Return the message about its end."""
+    def _run_case(self, message: Message) -> CaseEnd:
+        """Run a case and check the process."""
         self._has_subtests, self._has_raised, self._is_plain = False, False, True
         item = self._collected.items.get(message["case"])
         if item is None:
-            return {"op": "unknown", "known": self._known_instead(message["case"])}
+            return CaseEnd(unknown=self._known_instead(message["case"]))
         self._inspector.begin(message["case"])
         marks = len(item.own_markers)
         self._peaks.begin()
         self._session.begin()
-        done: Message = {"op": "done", **self._protocol(item, message), **self._session.news().fields}
+        end = self._protocol(item, message)
+        end.session = self._session.news()
         for name in late_marks(item, item.own_markers[marks:]):
             text = f"the mark {name!r} was added while the case ran, too late: marks are read before the case begins"
             self._on_warning(make_late_warning(text, item), "runtest")
-        problems: list[StateProblem] = []
         try:
-            self._check_process(item, message, problems, done)
+            self._check_process(item, message, end)
         except Exception as error:
             # A check has failed: the case has damaged the process, or the harness has a bug.
             self._watchdog.stop()
-            problems = problems or self._remaining_problems()
-            if not problems:  # the case is not the cause
+            end.problems = end.problems or self._remaining_problems()
+            if not end.problems:  # the case is not the cause
                 raise
             text = f"left the process in a state that cannot be checked: {safe_repr(error)}"
-            problems.append(StateProblem(Outcome.CONTAMINATED, text))
-        if problems:
-            done["problems"] = [[problem.outcome.value, problem.text] for problem in problems]
-        return done
+            end.problems.append(StateProblem(Outcome.CONTAMINATED, text))
+        return end
 
-    def _check_process(self, item: pytest.Item, request: Message, problems: list[StateProblem], done: Message) -> None:
-        """Check the process after a case. Problems are added to `problems`, other results to the message `done`."""
-        poisoned = poison.sticky_error()
+    def _check_process(self, item: pytest.Item, request: Message, end: CaseEnd) -> None:
+        """Check the process after a case, and add the results to its end."""
+        end.poison = poison.sticky_error() or ""
         self._watchdog.stop()
-        problems += self._problems
+        end.problems += self._problems
         leftovers, of_fixtures = self._children.check()
-        problems += leftovers
-        self._poisoned = bool(poisoned)
-        if poisoned:  # every further CUDA call would fail
-            done["poison"] = poisoned
-        else:
+        end.problems += leftovers
+        self._poisoned = bool(end.poison)
+        if not self._poisoned:  # otherwise every further CUDA call would fail
             changed, suspicions = self._inspector.end(
                 request["case"], levels=request["levels"], keeps=kept(item), has_raised=self._has_raised
             )
-            problems += changed
+            end.problems += changed
             of_fixtures += self._collected.guard.take_fixture_problems()
-            if self._inspector.levels:
-                done["levels"] = self._inspector.levels
-            if suspicions:
-                done["suspicions"] = suspicions
-            if blind := self._inspector.unreadable():
-                done["blind"] = blind
+            end.levels, end.suspicions = self._inspector.levels, suspicions
+            end.blind = self._inspector.unreadable()
         own, others = split_by_use(of_fixtures, getattr(item, "fixturenames", ()))
-        problems += own
-        if others:
-            done["fixtures"] = [problem.text for problem in others]
-        if struck := self._faults_struck():
-            done["struck"] = struck
+        end.problems += own
+        end.fixtures = [problem.text for problem in others]
+        end.struck = self._faults_struck()
 
     def _known_instead(self, case: str) -> str:
         """Return text about the cases that this process collected, with an example similar to the missing `case`."""
@@ -276,10 +267,8 @@ class Executor:
             problems += self._inspector.end()[0]
         return problems
 
-    def _protocol(self, item: pytest.Item, message: Message, *, briefly: bool = False) -> Message:
-        """Have pytest run the case under the watchdog, which keeps running.
-
-        Return the error that aborted the case, or {}.
+    def _protocol(self, item: pytest.Item, message: Message, *, briefly: bool = False) -> CaseEnd:
+        """Have pytest run the case under the watchdog, which keeps running. Return the end, with what aborted the case.
 
         With `briefly`, a case that works for the seconds of ``--endurance`` works for one round only.
         """
@@ -296,27 +285,27 @@ class Executor:
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         except _ABORTS as error:
-            return {"interruption": f"raised {type(error).__name__}: {safe_str(error)}".rstrip(": ")}
+            return CaseEnd(interruption=f"raised {type(error).__name__}: {safe_str(error)}".rstrip(": "))
         except MemoryError:
             raise
         except BaseException as error:
             if not failure.is_raised_by_other_plugin(error):
                 raise
-            return {"hook_error": failure.describe_exception(error)}
+            return CaseEnd(hook_error=failure.describe_exception(error))
         finally:
             item.config.stash.get(XML_ATTRIBUTES, {}).clear()
             del item.user_properties[had:]  # they are in the reports; if kept, they would look like a leak of the case
-        return {}
+        return CaseEnd()
 
     def _run_without_report(self, message: Message) -> None:
         """Run a case whose outcome is not needed.
 
         If a hook aborts the case, exit, since no measurement would be valid.
         """
-        aborted = self._protocol(self._collected.items[message["case"]], message, briefly=True)
+        end = self._protocol(self._collected.items[message["case"]], message, briefly=True)
         self._watchdog.stop()
-        if "hook_error" in aborted:
-            self._streams.error.write(aborted["hook_error"]["traceback"])
+        if end.hook_error is not None:
+            self._streams.error.write(end.hook_error.traceback)
             _exit(1)
 
     def _faults_struck(self) -> dict[str, int]:
@@ -384,7 +373,7 @@ class Executor:
     def _leave(self, message: Message) -> NoReturn:
         """Tear down all fixtures, then exit under the watchdog, as requested."""
         self._watchdog.start(message["limit"])
-        bye: Message = {"op": "bye"}
+        end = ProcessEnd()
         self._session.begin()
         # After a single case that has torn down everything, nothing is left to compare.
         compared = not self._poisoned and (self._inspector.several or _compat.is_set_up(self._collected.session))
@@ -393,18 +382,15 @@ class Executor:
                 self._inspector.collect()
             _compat.tear_down_all(self._collected.session)
         except BaseException as error:  # noqa: BLE001 - any error of a fixture is reported, then the process exits
-            bye["error"] = f"the teardown of fixtures that the last cases shared raised {safe_repr(error)}"
+            end.error = f"the teardown of fixtures that the last cases shared raised {safe_repr(error)}"
         else:
-            changed, grown, by_case = self._inspector.finish() if compared else ([], {}, {})
+            changed, end.grown, end.by_case = self._inspector.finish() if compared else ([], {}, {})
             if not self._poisoned:
                 changed += self._fixture_problems()
-            if changed:
-                bye["error"] = "; ".join(problem.text for problem in changed)
-            if grown:
-                bye |= {"grown": grown, "by_case": by_case}
-        bye |= self._session.news().fields
+            end.error = "; ".join(problem.text for problem in changed)
+        end.session = self._session.news()
         bridges.save_coverage()
-        self._channel.send(bye)
+        self._channel.send(as_message(end))
         if message["light"]:
             self._clear()
             self._streams.flush()

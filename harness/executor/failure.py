@@ -12,20 +12,21 @@ from typing import NoReturn
 
 from harness.core.plain_values import safe_repr
 from harness.core.text import single_line, truncate_middle
+from harness.protocol.endings import RemoteFailure, as_message
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.protocol.wire import Channel, Message
+from harness.protocol.wire import Channel
 
 #: Characters kept of a traceback.
 _MOST = 32 << 10
 
 
-def describe_exception(error: BaseException) -> Message:
+def describe_exception(error: BaseException) -> RemoteFailure:
     """Return an exception in one line, and its traceback."""
     try:
         line, text = "".join(format_exception_only(error)), "".join(format_exception(error))
     except Exception:  # noqa: BLE001 - the traceback's lines are read by code that a case may have replaced
         line = text = safe_repr(error)
-    return {"error": single_line(line) or type(error).__name__, "traceback": truncate_middle(text, _MOST)}
+    return RemoteFailure(single_line(line) or type(error).__name__, truncate_middle(text, _MOST))
 
 
 def is_raised_by_other_plugin(error: BaseException) -> bool:
@@ -57,7 +58,7 @@ def report_error_and_exit(error: BaseException, channel: Channel) -> NoReturn:
     The report uses the channel, which works even if the executor's files cannot be written, for example on a full disk.
     """
     try:
-        channel.send({"op": "harness_error", **describe_exception(error)})
+        channel.send(as_message(describe_exception(error)))
     except OSError:  # the supervisor is gone
         sys.excepthook(type(error), error, error.__traceback__)
     _exit(EXIT_HARNESS_ERROR)

@@ -15,7 +15,7 @@ from harness.checks.state.guard import StateGuard
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
 from harness.marks import marks_of_project
-from harness.protocol.session_news import SESSION_ENDS, SessionNews
+from harness.protocol.endings import SESSION_ENDS, SessionNews
 
 #: Marks that the supervisor reads before it requests the case.
 _READ_BEFORE = frozenset({"requires", "timeout", "serial", "own_process", "leaks", "endurance"})
@@ -110,7 +110,7 @@ class SessionWatch:
             return _NONE
         reasons = {name: value if type(value) is str else f"{name} was set" for name, value in ends.items()}
         kept = [(name[:_MOST_OF_NAME], value[:_MOST_OF_VALUE]) for name, value in (properties or ())[:_MOST_PROPERTIES]]
-        news = SessionNews(reasons, failed, kept)
+        news = SessionNews(reasons, failed, tuple(kept))
         if properties:
             properties.clear()
         return news

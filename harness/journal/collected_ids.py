@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-from harness.journal.line_check import text_of
+from harness.journal.lines import text_of
 from harness.journal.reader import STRING
 
 _KEY = re.compile(rb"[{,](" + STRING + rb"):")

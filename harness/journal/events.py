@@ -1,6 +1,6 @@
-"""The journal's format: one model per kind of line, and the shipped JSON schema.
+"""The journal's format: one class per kind of line, for those who write lines and those who read them.
 
-After a change here, run ``python -m harness.journal.events`` to regenerate the schema.
+After a change here, run ``python -m harness.journal.events`` to regenerate the JSON schema that is shipped.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+import msgspec
+from msgspec import Meta
 
-from harness.core.models import DocumentedModel
 from harness.core.outcome import Outcome
+from harness.core.structs import DocumentedStruct, json_schema
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
@@ -22,30 +23,35 @@ _END_OF_TIME = 253402300800.0  # the year 10000, which datetime cannot hold
 MOST_SECONDS = 1e9
 #: The latest begin of a run, so that its end is a moment of a journal too.
 LATEST_BEGIN = _END_OF_TIME - 2 * MOST_SECONDS
-Moment = Annotated[float, Field(ge=0, lt=_END_OF_TIME)]
-Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS)]
-Name = Annotated[str, Field(min_length=1)]
+Moment = Annotated[float, Meta(ge=0, lt=_END_OF_TIME)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Name = Annotated[str, Meta(min_length=1)]
 
 
-class _Line(DocumentedModel):
+class _Line(DocumentedStruct, tag_field="event", frozen=True, kw_only=True):
     t: Moment
     """Time of the event, in seconds since 1970-01-01 UTC."""
 
+    @property
+    def event(self) -> str:
+        """The kind of the line."""
+        return str(self.__struct_config__.tag)
 
-class _NodeLine(_Line):
+
+class _NodeLine(_Line, frozen=True, kw_only=True):
     host: str = ""
     """In a cluster run, the node that wrote the line. Empty in other runs."""
 
 
-class ImportedFile(DocumentedModel):
+class ImportedFile(DocumentedStruct, frozen=True, kw_only=True):
     """A file that results were imported from."""
 
     path: Name
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    cases: int = Field(ge=1)
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    cases: Annotated[int, Meta(ge=1)]
 
 
-class Imported(DocumentedModel):
+class Imported(DocumentedStruct, frozen=True, kw_only=True):
     """Where imported results come from."""
 
     tool: Name
@@ -59,11 +65,10 @@ class Imported(DocumentedModel):
         return f"by {self.tool}, imported from {files}"
 
 
-class RunStarted(_Line):
+class RunStarted(_Line, tag="run", frozen=True, kw_only=True):
     """A run started. This is the first line of a journal. A run that continues an earlier one writes it again."""
 
-    event: Literal["run"]
-    schema_version: int = Field(alias="schema", ge=1)
+    schema_version: Annotated[int, Meta(ge=1)] = msgspec.field(name="schema")
     """Version of this schema. A reader refuses a version above its own."""
     run_id: Name
     argv: tuple[str, ...]
@@ -87,26 +92,25 @@ class RunStarted(_Line):
     """The run's profile; empty without one."""
     hardware: str = ""
     """The hardware file that the machine was checked against; empty without one."""
-    minimum_cases: int = Field(default=0, ge=0)
+    minimum_cases: Annotated[int, Meta(ge=0)] = 0
     """The run is red if fewer cases ran. For shards, the merged run must reach the number."""
     shard: str = ""
     """Which part of the selected cases the run has, as ``I/N``. Empty if it has all of them."""
-    part: int = Field(default=1, ge=1)
+    part: Annotated[int, Meta(ge=1)] = 1
     """2 after one resumption, and so on. In a resumed run, `collected` lines of this part may precede this line."""
     forced: tuple[str, ...] = ()
     """What had changed before the run was resumed by force (``--force-resume``), one per line."""
-    identity: dict[str, str] = Field(default={})
+    identity: dict[str, str] = msgspec.field(default_factory=dict)
     """Facts that must be equal where results are combined, by name: suites' files, torch, driver and so on."""
-    settings: dict[str, str | int | float | bool | None] = Field(default={})
+    settings: dict[str, str | int | float | bool | None] = msgspec.field(default_factory=dict)
     """The resolved value of every other option, by name."""
     imported: Imported | None = None
     """Set if another tool ran the cases. The harness has isolated, repeated and checked none of them."""
 
 
-class MergedShard(_Line):
+class MergedShard(_Line, tag="shard", frozen=True, kw_only=True):
     """Only in a merged run: one of the merged runs. The names of its workers begin with ``shardI-``."""
 
-    event: Literal["shard"]
     shard: Name
     run_id: Name
     host: str
@@ -115,13 +119,12 @@ class MergedShard(_Line):
     """Null if the run did not finish."""
 
 
-class Collected(_Line):
+class Collected(_Line, tag="collected", frozen=True, kw_only=True):
     """A worker or the controller collected these cases. Each of them gets a verdict."""
 
-    event: Literal["collected"]
     worker: str
-    count: int = Field(ge=0)
-    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    count: Annotated[int, Meta(ge=0)]
+    hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
     """harness.core.caseid.digest_of_ids of the ids. All workers of a run have the same hash."""
     ids: tuple[Name, ...] = ()
     """Node ids in order. They may be left out if another line with the same hash has them."""
@@ -129,53 +132,50 @@ class Collected(_Line):
     """Ids of the cases that were collected and then deselected by a profile or by options such as ``-k``."""
     unread: tuple[Name, ...] = ()
     """How ids begin that were not collected, since the profile or ``--only`` selects none of them: ``suites/amp/``."""
-    skipped: dict[str, str] = Field(default_factory=dict)
+    skipped: dict[str, str] = msgspec.field(default_factory=dict)
     """The reasons of the files that skipped themselves as a whole, by the beginning of the ids of their cases."""
     pid: int | None = None
     """Process id of the worker."""
-    part: int = Field(default=1, ge=1)
+    part: Annotated[int, Meta(ge=1)] = 1
     """The part of the run, see the `run` line."""
-    selection: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
+    selection: Annotated[str, Meta(pattern="^(sha256:[0-9a-f]{64})?$")] = ""
     """Only for a shard: digest_of_ids of the sorted ids of the selected cases of all shards."""
     selected: tuple[Name, ...] = ()
     """Only for a shard: ids of all selected cases, of all shards, in collection order. May be left out like `ids`."""
 
 
-class MustPass(_Line):
+class MustPass(_Line, tag="must_pass", frozen=True, kw_only=True):
     """A must-pass list of the run. The run satisfies the list if every case on it passed."""
 
-    event: Literal["must_pass"]
     name: Name
-    hash: str = Field(pattern="^sha256:[0-9a-f]{64}$")
+    hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
     """harness.core.caseid.digest_of_ids of the ids."""
     ids: tuple[Name, ...]
 
 
-class Waiver(_Line):
+class Waiver(_Line, tag="waiver", frozen=True, kw_only=True):
     """A waiver of the run, whether it applies to a case or not: one line for each in its waiver files."""
 
-    event: Literal["waiver"]
     case: Name
     """The pattern for ids of cases."""
-    when: dict[str, Any] = Field(default={})
+    when: dict[str, Any] = msgspec.field(default_factory=dict)
     """The conditions under which it holds. Empty if it holds everywhere."""
     expect: tuple[Outcome, ...]
     """The outcomes that it expects."""
     reason: str
     link: str = ""
     owner: str = ""
-    expires: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    expires: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     """The last day on which it holds, in UTC."""
     source: Name
     """Where it is defined: file and line. The rulings that it causes have the same source."""
 
 
-class Start(_NodeLine):
+class Start(_NodeLine, tag="start", frozen=True, kw_only=True):
     """An attempt at a case starts. `t` is the start; the line may be written some milliseconds later."""
 
-    event: Literal["start"]
     case: Name
-    attempt: int = Field(ge=1)
+    attempt: Annotated[int, Meta(ge=1)]
     alone: bool = False
     """Whether the executor runs only this case. It does so to confirm a failure that happened after other cases."""
     worker: str = ""
@@ -188,16 +188,15 @@ class Start(_NodeLine):
     seed: int
 
 
-class Reopened(_NodeLine):
+class Reopened(_NodeLine, tag="reopened", frozen=True, kw_only=True):
     """The run was resumed, and a case that ended as `lost` or `not_run` runs again. Its earlier attempts no longer
     count.
     """
 
-    event: Literal["reopened"]
     case: Name
 
 
-class Gate(DocumentedModel):
+class Gate(DocumentedStruct, frozen=True, kw_only=True):
     """The unmet requirement that kept the case from running."""
 
     capability: str
@@ -210,7 +209,7 @@ class Gate(DocumentedModel):
         return f"{self.capability}: wanted {self.wanted}, found {self.found}"
 
 
-class Ruling(DocumentedModel):
+class Ruling(DocumentedStruct, frozen=True, kw_only=True):
     """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""
 
     outcome: Outcome
@@ -220,12 +219,11 @@ class Ruling(DocumentedModel):
     """Where the rule is defined: file and line, or an option."""
 
 
-class Finish(_NodeLine):
+class Finish(_NodeLine, tag="finish", frozen=True, kw_only=True):
     """An attempt at a case ended, normally or not."""
 
-    event: Literal["finish"]
     case: Name
-    attempt: int = Field(ge=1)
+    attempt: Annotated[int, Meta(ge=1)]
     alone: bool = False
     worker: str = ""
     executor: str | None = None
@@ -237,7 +235,7 @@ class Finish(_NodeLine):
     """False if the harness will run the case again, alone."""
     duration: Seconds
     """Wall time of the attempt in seconds."""
-    phases: dict[str, Seconds] = Field(default_factory=dict)  # `{}` would be copied in full for each line
+    phases: dict[str, Seconds] = msgspec.field(default_factory=dict)
     """Seconds that setup, call and teardown took."""
     message: str = ""
     """What happened, on one line."""
@@ -248,9 +246,9 @@ class Finish(_NodeLine):
     log: str = ""
     exit_status: int | None = None
     """The executor's exit status if it ended: its exit code, or minus the number of the signal that killed it."""
-    struck: dict[str, int] = Field(default_factory=dict)
+    struck: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of occurrences of each injected fault during the case. Empty if the process died before it reported."""
-    memory: dict[str, int] = Field(default_factory=dict)
+    memory: dict[str, int] = msgspec.field(default_factory=dict)
     """The most bytes that the case had in use: of the `host`, above what the process had before; of one `device`, by
     torch's allocator. A figure of 0, and an unknown one, is left out.
     """
@@ -266,10 +264,9 @@ class Finish(_NodeLine):
     ruling: Ruling | None = None
 
 
-class Executor(_NodeLine):
+class Executor(_NodeLine, tag="executor", frozen=True, kw_only=True):
     """An executor (a process that runs cases) started, or has certainly ended."""
 
-    event: Literal["executor"]
     executor: Name
     worker: str = ""
     pid: int
@@ -277,17 +274,16 @@ class Executor(_NodeLine):
     state: Literal["started", "ended"]
     startup: Seconds | None = None
     """Seconds from the request until the executor was ready."""
-    cases: int = Field(default=0, ge=0)
+    cases: Annotated[int, Meta(ge=0)] = 0
     """How many attempts the executor ran. Known when it ended."""
     exit_status: int | None = None
     reason: str = ""
     """Why the executor started or ended."""
 
 
-class Device(_NodeLine):
+class Device(_NodeLine, tag="device", frozen=True, kw_only=True):
     """The health of a device, after an examination or a reading."""
 
-    event: Literal["device"]
     device: Name
     """UUID of the device."""
     state: Literal["healthy", "sick", "drained"]
@@ -300,10 +296,9 @@ class Device(_NodeLine):
     """How long the examination took."""
 
 
-class Confirmation(_NodeLine):
+class Confirmation(_NodeLine, tag="confirmation", frozen=True, kw_only=True):
     """A suspected leak was checked: the case ran several times in a fresh process."""
 
-    event: Literal["confirmation"]
     case: Name
     suspicions: dict[str, int]
     """The growth that raised the suspicion, by meter."""
@@ -315,22 +310,20 @@ class Confirmation(_NodeLine):
     """Why the repetitions gave no result."""
 
 
-class Levels(_NodeLine):
+class Levels(_NodeLine, tag="levels", frozen=True, kw_only=True):
     """The resources that a process had in use after an attempt. Only in a run that repeats its cases."""
 
-    event: Literal["levels"]
     case: Name
-    attempt: int = Field(ge=1)
+    attempt: Annotated[int, Meta(ge=1)]
     executor: Name
     """Name of the process. Levels of different executors cannot be compared."""
     values: dict[str, int]
     """Bytes or counts, by meter."""
 
 
-class Batch(_NodeLine):
+class Batch(_NodeLine, tag="batch", frozen=True, kw_only=True):
     """A process grew by more than its cases account for. As far as time allowed, cases ran again in fresh processes."""
 
-    event: Literal["batch"]
     executor: Name
     """The process that grew."""
     cases: tuple[Name, ...]
@@ -341,19 +334,18 @@ class Batch(_NodeLine):
     """What leaks and with which cases, one per line. Empty if nothing is shown to leak."""
     unproven: tuple[str, ...] = ()
     """What may leak, one per line: the search ended before it was known."""
-    tried: int = Field(ge=0)
+    tried: Annotated[int, Meta(ge=0)]
     """How many of the cases ran again."""
-    trials: int = Field(ge=0)
+    trials: Annotated[int, Meta(ge=0)]
     """How many fresh processes were used."""
     seconds: Seconds
     failure: str = ""
     """What remains unknown, with the reason."""
 
 
-class Activity(_Line):
+class Activity(_Line, tag="activity", frozen=True, kw_only=True):
     """What a worker does between attempts at cases. The progress line shows it; reports do not use it."""
 
-    event: Literal["activity"]
     worker: str
     what: str
     """The text after "WORKER is". Empty when the activity is over."""
@@ -361,23 +353,21 @@ class Activity(_Line):
     """When the activity began. A later line may describe the same activity in other words."""
 
 
-class Bisected(_Line):
+class Bisected(_Line, tag="bisected", frozen=True, kw_only=True):
     """Result of ``harness bisect``, after the run: the earlier cases that make a case fail."""
 
-    event: Literal["bisected"]
     case: Name
     outcome: Outcome
     culprits: tuple[Name, ...]
     """Ids in order. The case fails after all of them in one process, and not after fewer of them."""
-    trials: int = Field(ge=1)
+    trials: Annotated[int, Meta(ge=1)]
     """How many runs the search used."""
     reproduce: str
 
 
-class Finding(_NodeLine):
+class Finding(_NodeLine, tag="finding", frozen=True, kw_only=True):
     """A problem that makes the run red and belongs to no single case."""
 
-    event: Literal["finding"]
     kind: Name
     message: str
     cases: tuple[str, ...] = ()
@@ -386,46 +376,45 @@ class Finding(_NodeLine):
     """The command that reproduces the problem, if there is one."""
 
 
-class Wait(_NodeLine):
+class Wait(_NodeLine, tag="wait", frozen=True, kw_only=True):
     """A worker must wait before it can continue. This is information; no case is at fault."""
 
-    event: Literal["wait"]
     worker: str
     message: str
     """What the worker waits for, why, and the time limit."""
 
 
-class SessionProperty(_NodeLine):
+class SessionProperty(_NodeLine, tag="session_property", frozen=True, kw_only=True):
     """A property of the run as a whole, recorded with pytest's ``record_testsuite_property``.
 
     A line may occur several times: each executor sets up the fixtures of the session for itself.
     """
 
-    event: Literal["session_property"]
     name: str
     value: str
 
 
-class Stopped(_Line):
+class Stopped(_Line, tag="stopped", frozen=True, kw_only=True):
     """A signal stopped the run before all cases had run."""
 
-    event: Literal["stopped"]
     by: Name
     """The name of the signal."""
     grace: Seconds
     """Seconds that running cases got to end."""
 
 
-class Node(_Line):
+StateOfNode = Literal["ready", "refused", "lost", "stopping", "ended"]
+
+
+class Node(_Line, tag="node", frozen=True, kw_only=True):
     """Only in a cluster run: the state of one of its nodes."""
 
-    event: Literal["node"]
     host: Name
     """The name of the node."""
-    state: Literal["ready", "refused", "lost", "stopping", "ended"]
+    state: StateOfNode
     """refused: the node differs from the others. lost: it is gone, or silent. ended: it sent its last message."""
     message: str = ""
-    session: int = Field(default=0, ge=0)
+    session: Annotated[int, Meta(ge=0)] = 0
     """The number of the pytest session on this node, from 1."""
     folder: str = ""
     """The run directory of that session, on the node."""
@@ -436,10 +425,9 @@ class Node(_Line):
     """The node's features in Slurm."""
 
 
-class Late(_Line):
+class Late(_Line, tag="late", frozen=True, kw_only=True):
     """Only in a cluster run: a node reported a case that it did not or no longer have. The report does not count."""
 
-    event: Literal["late"]
     host: Name
     case: str = ""
     what: Name
@@ -448,16 +436,26 @@ class Late(_Line):
     message: str = ""
 
 
-class SecondStart(_NodeLine):
+class Suspect(_Line, tag="suspect", frozen=True, kw_only=True):
+    """Only in a cluster run: a case may have ended its node, session or worker. It runs alone, after all other cases.
+
+    A case that was leased to a lost node is a suspect, even without a `start` line: the node may not have sent it.
+    """
+
+    case: Name
+    host: Name
+    """The name of the node."""
+
+
+class SecondStart(_NodeLine, tag="second_start", frozen=True, kw_only=True):
     """Only in a cluster run: an attempt at a red case on a second device starts. It decides nothing.
 
     A `second_device` line has its result. Without one, the attempt ended without a verdict: its node was lost, or the
     run was stopped.
     """
 
-    event: Literal["second_start"]
     case: Name
-    attempt: int = Field(ge=1)
+    attempt: Annotated[int, Meta(ge=1)]
     """Counted anew on the second device."""
     worker: str = ""
     executor: str | None = None
@@ -465,10 +463,9 @@ class SecondStart(_NodeLine):
     seed: int
 
 
-class SecondDevice(_Line):
+class SecondDevice(_Line, tag="second_device", frozen=True, kw_only=True):
     """Only in a cluster run: a red case ran again, on another device of the same kind. The verdict is unchanged."""
 
-    event: Literal["second_device"]
     case: Name
     first: str
     """UUID of the device on which the case was red."""
@@ -487,15 +484,14 @@ class SecondDevice(_Line):
         return f"{self.finding} ({self.first}; on {self.second} of {self.host}: {self.outcome})"
 
 
-class End(_Line):
+class End(_Line, tag="end", frozen=True, kw_only=True):
     """The run finished and was not cut off."""
 
-    event: Literal["end"]
     exit_status: int
     duration: Seconds
 
 
-Event = Annotated[
+Event = (
     RunStarted
     | MergedShard
     | Collected
@@ -517,12 +513,13 @@ Event = Annotated[
     | Stopped
     | Node
     | Late
+    | Suspect
     | SecondStart
     | SecondDevice
-    | End,
-    Field(discriminator="event"),
-]
-EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+    | End
+)
+#: The kinds of lines that this version knows.
+KINDS = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
 
 
 def journal_schema() -> dict[str, Any]:
@@ -531,7 +528,7 @@ def journal_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of journal.ndjson",
         "description": f"Schema {SCHEMA}. Each line of a journal is one JSON object of one of these kinds.",
-        **EVENT.json_schema(),
+        **json_schema(Event),
     }
 
 

@@ -42,27 +42,33 @@ class FactDifference:
         """The difference as text, for example ``torch was '2.12.0' and is '2.13.0'``."""
         return f"{self.name} was {_quoted(self.first)} and is {_quoted(self.second)}"
 
-    @property
-    def against(self) -> str:
-        """The difference to most runs as text, for example ``torch is '2.13.0' here and '2.12.0' in most others``."""
-        return f"{self.name} is {_quoted(self.second)} here and {_quoted(self.first)} in most others"
+    def against(self, others: str) -> str:
+        """Return the difference as text, for example ``torch is '2.13.0' here and '2.12.0' in most others``."""
+        return f"{self.name} is {_quoted(self.second)} here and {_quoted(self.first)} {others}"
 
 
-def run_identity(
-    inventory: Inventory, *, suites: str, waivers: Sequence[Mapping[str, Any]], lists: Sequence[tuple[str, str]]
+def run_identity(inventory: Inventory, files: Mapping[str, str]) -> dict[str, str]:
+    """Return the identity of a run: one text per name. `files`: see `files_identity`."""
+    return {
+        **files,
+        "torch": version_of("torch"),
+        "driver": escape_invalid_xml(inventory.driver or "none"),
+        "device": ", ".join(sorted({escape_invalid_xml(device.name) for device in inventory.usable})),
+        "python": platform.python_version(),
+    }
+
+
+def files_identity(
+    *, suites: str, waivers: Sequence[Mapping[str, Any]], lists: Sequence[tuple[str, str]]
 ) -> dict[str, str]:
-    """Return the identity of a run: one text per name. `suites`: the hash of the suites' files.
+    """Return the part of the identity that does not depend on the machine. `suites`: the hash of the suites' files.
 
     `lists`: name and hash of each must-pass list.
     """
     return {
         SUITE_FILES: suites,
-        "torch": version_of("torch"),
-        "driver": escape_invalid_xml(inventory.driver or "none"),
-        "device": ", ".join(sorted({escape_invalid_xml(device.name) for device in inventory.usable})),
         WAIVERS: waivers_digest(waivers),
         MUST_PASS: ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
-        "python": platform.python_version(),
         "harness": __version__,
     }
 

@@ -25,30 +25,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Protocol, Self
 
-from harness.core import clock
 from harness.core.errors import HarnessError, WriteError
 from harness.core.file_kind import FileKind
-from harness.journal import line_check
+from harness.journal import lines
+from harness.journal.events import Event
 
 FILE_NAME = "journal.ndjson"
 
-_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
-_encode_any = json.JSONEncoder(ensure_ascii=True, default=repr, separators=(",", ":")).encode
-#: The first bytes of every journal, because `append` writes the kind first.
+#: The first bytes of every journal: the kind is the first field.
 FIRST_BYTES = b'{"event":"'
-
-
-def encode_line(event: Mapping[str, Any]) -> bytes:
-    """Return the line of an event, whose first field must be its kind. Raise TypeError, ValueError, RecursionError."""
-    return _encode(event).encode("ascii") + b"\n"
 
 
 class JournalError(HarnessError):
@@ -60,6 +51,12 @@ KIND = FileKind("journal", "give the run directory of a run", JournalError)
 
 class JournalWriteError(JournalError, WriteError):
     """A journal cannot be written."""
+
+
+class Record(Protocol):
+    """Appends events to the journal, in one write."""
+
+    def __call__(self, *events: Event) -> None: ...
 
 
 class Journal:
@@ -78,12 +75,10 @@ class Journal:
         except OSError as error:
             raise JournalWriteError(f"cannot open the journal {str(path)!r} for appending") from error
 
-    def append(self, *events: Mapping[str, Any]) -> None:
+    def append(self, *events: Event) -> None:
         """Append each event as one line, all of them or none. When this returns, the kernel has the whole lines.
 
-        An event holds "event" (its kind) and the fields that harness.journal.events documents for that kind. "t"
-        defaults to the current time. Raises JournalError if an event cannot be written as JSON, JournalWriteError if
-        the file cannot be written.
+        Raises JournalError if readers would refuse an event, JournalWriteError if the file cannot be written.
         """
         if self._fd < 0:
             raise JournalError(f"the journal {str(self.path)!r} is closed")
@@ -94,14 +89,11 @@ class Journal:
             except OSError as error:
                 raise JournalWriteError(f"cannot append to the journal {str(self.path)!r}") from error
 
-    def _line(self, event: Mapping[str, Any]) -> bytes:
+    def _line(self, event: Event) -> bytes:
         try:
-            event = {"event": event["event"], "t": clock.now(), **event}
-            if not line_check.is_plain_event(event):
-                event = line_check.repaired_event(json.loads(_encode_any(event)))
-            return encode_line(event)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise JournalError(f"cannot write event {event.get('event')!r} to {str(self.path)!r} as JSON") from error
+            return lines.readable_line(event)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise JournalError(f"cannot write event {event.event!r} to {str(self.path)!r} as JSON") from error
 
     def _write(self, lines: bytes) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_EX)

@@ -507,4 +507,4 @@ class RunTally:
             yield self._finding("too_few_cases", message)
 
     def _finding(self, kind: str, message: str, cases: Sequence[str] = ()) -> Finding:
-        return Finding(event="finding", t=self._last, kind=kind, message=message, cases=tuple(cases))
+        return Finding(t=self._last, kind=kind, message=message, cases=tuple(cases))

@@ -1,164 +1,123 @@
-"""Build the lines of a journal. `harness.journal.events` documents their fields and reads them.
-
-Every case writes lines, in processes that have not imported pydantic, so lines are plain dictionaries here.
-"""
+"""One line of a journal: its bytes from an event, and the event from its bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import json
+import re
+from typing import Any
 
-Line = dict[str, Any]
+import msgspec
 
+from harness.journal.events import KINDS, Collected, Event, Finish, Levels, MustPass
 
-def finding(
-    kind: str, message: str, cases: Sequence[str] = (), *, reproduce: str | None = None, host: str | None = None
-) -> Line:
-    """Return a line: a problem that makes the run red and belongs to no single case. `kind`: see docs/verdicts.md."""
-    line = {"event": "finding", "kind": kind, "message": message, "cases": list(cases)}
-    return line | _given(reproduce=reproduce, host=host)
-
-
-def wait(worker: str, message: str) -> Line:
-    """Return a line for a worker that must wait before it can continue."""
-    return {"event": "wait", "worker": worker, "message": message}
-
-
-def session_property(name: str, value: str) -> Line:
-    """Return a line for a property of the run as a whole, which a case or a fixture recorded."""
-    return {"event": "session_property", "name": name, "value": value}
+_encoder = msgspec.json.Encoder(enc_hook=repr)
+_decode = msgspec.json.Decoder(Event).decode
+_as_ascii = json.JSONEncoder(separators=(",", ":")).encode
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_FIELD = re.compile(r"`\$\.(\w+)")
+#: Lists of ids as pytest has collected them, with up to a million entries: they are not read again to check them.
+_LONG = (Collected, MustPass)
+#: What replaces a required value that a case has made invalid.
+_INSTEAD: dict[tuple[type, str], Any] = {(Finish, "duration"): 0.0, (Levels, "values"): {}}
 
 
-def stopped(by: str, grace: float) -> Line:
-    """Return a line for the signal `by` that stopped the run. `grace`: seconds that running cases got to end."""
-    return {"event": "stopped", "by": by, "grace": grace}
+class LineError(Exception):
+    """A line is not an event. `kind`: the kind of a line that a newer harness may know; otherwise empty."""
+
+    def __init__(self, reason: str, kind: str = "") -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
-def reopened(case: str) -> Line:
-    """Return a line for a case that ended as `lost` or `not_run` and runs again."""
-    return {"event": "reopened", "case": case}
+class _Kind(msgspec.Struct):
+    event: str
 
 
-def collected(
-    worker: str,
-    *,
-    count: int,
-    digest: str,
-    part: int,
-    ids: Sequence[str],
-    deselected: Sequence[str],
-    unread: Sequence[str] = (),
-    skipped: Mapping[str, str] | None = None,
-    pid: int | None = None,
-    selection: str | None = None,
-    selected: Sequence[str] | None = None,
-) -> Line:
-    """Return a line with the cases that a worker has collected. `selection` and `selected` are only for a shard."""
-    line = {"event": "collected", "worker": worker, "count": count, "hash": digest, "part": part}
-    line |= {"ids": list(ids), "deselected": list(deselected)}
-    return line | _given(
-        unread=list(unread) or None,
-        skipped=skipped or None,
-        pid=pid,
-        selection=selection,
-        selected=None if selected is None else list(selected),
-    )
+def decode_line(line: bytes) -> Event:
+    """Return the event of a line. Lone surrogates in its texts become visible escapes. Raise LineError."""
+    try:
+        return _decode(_without_surrogates(line))
+    except msgspec.ValidationError as error:
+        raise LineError(str(error), _unknown_kind(line)) from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise LineError(str(error)) from None
 
 
-def must_pass(name: str, digest: str, ids: Sequence[str]) -> Line:
-    """Return a line with a must-pass list of the run."""
-    return {"event": "must_pass", "name": name, "hash": digest, "ids": list(ids)}
+def _unknown_kind(line: bytes) -> str:
+    try:
+        kind = msgspec.json.decode(_without_surrogates(line), type=_Kind).event
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ""
+    return "" if kind in KINDS else kind
 
 
-def levels(case: str, *, attempt: int, executor: str, values: Mapping[str, int]) -> Line:
-    """Return a line with the resources that an executor had in use after an attempt, by meter."""
-    return {"event": "levels", "case": case, "attempt": attempt, "executor": executor, "values": dict(values)}
+def encode_line(event: Event) -> bytes:
+    """Return the line of an event, in ASCII. Raise ValueError, TypeError or RecursionError if there is none."""
+    try:
+        line = _encoder.encode(event)
+    except UnicodeEncodeError:  # a lone surrogate
+        line = b"\xff"
+    if not line.isascii():
+        line = _as_ascii(msgspec.to_builtins(event, enc_hook=repr)).encode("ascii")
+    return line + b"\n"
 
 
-def executor(
-    name: str,
-    state: Literal["started", "ended"],
-    *,
-    worker: str,
-    pid: int,
-    devices: Sequence[str],
-    startup: float | None,
-    cases: int,
-    exit_status: int | None,
-    reason: str,
-) -> Line:
-    """Return a line for an executor that started, or has certainly ended. `startup`: seconds until it was ready."""
-    line = {"event": "executor", "executor": name, "worker": worker, "pid": pid, "devices": list(devices)}
-    return line | {
-        "state": state,
-        "startup": startup,
-        "cases": cases,
-        "exit_status": exit_status,
-        "reason": reason,
-    }
+def readable_line(event: Event) -> bytes:
+    """Return the line of an event as readers accept it.
+
+    Readers drop an invalid line with all its contents, for example a verdict. Therefore a value that they refuse,
+    since a case has produced it, is left out, and the line names the field. Raise ValueError if a value is refused
+    that the harness itself must have produced, and the errors of `encode_line`.
+    """
+    line = encode_line(event)
+    if isinstance(event, _LONG):
+        return line
+    try:
+        decode_line(line)
+    except LineError:
+        return _repaired(event)
+    return line
 
 
-def device(
-    uuid: str,
-    state: Literal["healthy", "sick", "drained"],
-    *,
-    worker: str,
-    moment: str,
-    message: str,
-    seconds: float | None,
-) -> Line:
-    """Return a line with the health of a device. `seconds`: duration of its examination."""
-    line = {"event": "device", "device": uuid, "state": state, "worker": worker, "moment": moment, "message": message}
-    return line | {"seconds": None if seconds is None else round(seconds, 6)}
+def _repaired(event: Event) -> bytes:
+    plain = _as_ascii(msgspec.to_builtins(event, enc_hook=repr))
+    fields: dict[str, Any] = json.loads(plain, parse_constant=lambda _: None)  # JSON has no NaN and no infinity
+    refused: set[str] = set()
+    while True:
+        line = _as_ascii(fields).encode("ascii")
+        try:
+            decode_line(line)
+        except LineError as error:
+            found = _FIELD.search(str(error))
+            name = found[1] if found is not None else ""
+            instead = _INSTEAD.get((type(event), name))
+            if name not in fields or name in refused:
+                raise ValueError(f"readers would refuse this line: {error}") from None
+            refused.add(name)
+            fields.pop(name)
+            if instead is not None:
+                fields[name] = instead
+            if isinstance(event, Finish):
+                text = f"not recorded, because their values are invalid in a journal: {', '.join(sorted(refused))}"
+                kept = () if "notes" in refused else event.notes
+                fields["notes"] = [*kept, text]
+        else:
+            return line + b"\n"
 
 
-def activity(worker: str, what: str = "", since: float | None = None) -> Line:
-    """Return a line with what a worker does between attempts at cases. Empty `what`: the activity is over."""
-    return {"event": "activity", "worker": worker, "what": what} | _given(since=since)
+def _without_surrogates(line: bytes) -> bytes:
+    """Return the line with lone surrogates as visible escapes. Events only have text that UTF-8 can encode."""
+    if b"\\ud" not in line and b"\\uD" not in line:
+        return line
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return line  # the decoder reports the error
+    return _LONE_SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode("utf-8")
 
 
-def confirmation(
-    case: str,
-    *,
-    suspicions: Mapping[str, int],
-    growths: Sequence[Mapping[str, int]],
-    leaks: Sequence[str],
-    failure: str,
-) -> Line:
-    """Return a line for a checked leak suspicion. All growths are by meter."""
-    line = {"event": "confirmation", "case": case, "suspicions": dict(suspicions)}
-    return line | {"growths": [dict(growth) for growth in growths], "leaks": list(leaks), "failure": failure}
-
-
-def batch(
-    executor: str,
-    cases: Sequence[str],
-    *,
-    suspicions: Mapping[str, int],
-    leaks: Sequence[str],
-    unproven: Sequence[str],
-    tried: int,
-    trials: int,
-    seconds: float,
-    failure: str,
-) -> Line:
-    """Return a line for an executor that grew over its cases, with the result of the search for the cause."""
-    line = {"event": "batch", "executor": executor, "cases": list(cases), "suspicions": dict(suspicions)}
-    return line | {
-        "leaks": list(leaks),
-        "unproven": list(unproven),
-        "tried": tried,
-        "trials": trials,
-        "seconds": round(seconds, 3),
-        "failure": failure,
-    }
-
-
-def bisected(case: str, *, outcome: str, culprits: Sequence[str], trials: int, reproduce: str) -> Line:
-    """Return a line with the earlier cases that make a case fail."""
-    line = {"event": "bisected", "case": case, "outcome": outcome, "culprits": list(culprits)}
-    return line | {"trials": trials, "reproduce": reproduce}
-
-
-def _given(**fields: Any) -> Line:
-    return {name: value for name, value in fields.items() if value is not None}
+def text_of(literal: bytes) -> str:
+    """Return the text of a quoted JSON string, as `decode_line` does. Raise ValueError if it is not a string."""
+    if b"\\" not in literal:
+        return literal[1:-1].decode("utf-8")
+    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.loads(literal))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from harness.core.atomic import write_atomically
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
@@ -19,7 +21,6 @@ from harness.core.shard import Shard
 from harness.core.text import format_count, list_first
 from harness.journal import environment, finding_kinds, identity, journal, reader
 from harness.journal.events import (
-    EVENT,
     Activity,
     Collected,
     End,
@@ -31,6 +32,7 @@ from harness.journal.events import (
     Waiver,
 )
 from harness.journal.ledger import Ledger
+from harness.journal.lines import encode_line
 from harness.journal.reader import JournalContents
 
 _NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
@@ -153,7 +155,9 @@ def _unlike(parts: Sequence[Part]) -> Iterator[str]:
     }
     for part in parts:
         for text in dict.fromkeys(
-            difference.against for facts in part.facts for difference in identity.differences(usual, facts)
+            difference.against("in most others")
+            for facts in part.facts
+            for difference in identity.differences(usual, facts)
         ):
             yield f"{part.text} is not like the others: {text}"
 
@@ -198,22 +202,20 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
     ordered = sorted(parts, key=lambda part: part.shard)
     first = ordered[0]
     begun = min(part.runs[0].t for part in parts)
-    run = first.run.model_copy(
-        update={
-            "t": begun,
-            "run_id": run_id,
-            "argv": tuple(mask_command(argv)),
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "devices": tuple(dict.fromkeys(device for part in ordered for device in part.run.devices)),
-            "shard": "",
-            "part": 1,
-            "forced": tuple(dict.fromkeys(text for part in ordered for run in part.runs for text in run.forced)),
-        }
+    run = msgspec.structs.replace(
+        first.run,
+        t=begun,
+        run_id=run_id,
+        argv=tuple(mask_command(argv)),
+        host=platform.node(),
+        pid=os.getpid(),
+        devices=tuple(dict.fromkeys(device for part in ordered for device in part.run.devices)),
+        shard="",
+        part=1,
+        forced=tuple(dict.fromkeys(text for part in ordered for run in part.runs for text in run.forced)),
     )
     ids = first.selected
     collected = Collected(
-        event="collected",
         t=begun,
         worker="",
         count=len(ids),
@@ -228,12 +230,11 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
         return events
     duration = max(part.end.duration for part in parts if part.end is not None)
     status = _status(Ledger.from_events(events), [part.end.exit_status for part in parts if part.end is not None])
-    return [*events, End(event="end", t=now, exit_status=status, duration=duration)]
+    return [*events, End(t=now, exit_status=status, duration=duration)]
 
 
 def _shard_line(part: Part) -> MergedShard:
     return MergedShard(
-        event="shard",
         t=part.runs[0].t,
         shard=str(part.shard),
         run_id=part.run.run_id,
@@ -253,7 +254,7 @@ def _copied(parts: Sequence[Part]) -> list[Event]:
         for event in part.events:
             if isinstance(event, Finding):
                 if event.kind in finding_kinds.OF_SESSION:
-                    event = event.model_copy(update={"message": f"shard {part.shard}: {event.message}"})
+                    event = msgspec.structs.replace(event, message=f"shard {part.shard}: {event.message}")
                 key = event.kind, event.message, event.cases
                 if key in seen:
                     continue
@@ -264,14 +265,14 @@ def _copied(parts: Sequence[Part]) -> list[Event]:
             text = (
                 f"the journal of {part.text} has {format_count(part.damaged, 'unreadable line')}: their events are lost"
             )
-            lines.append(Finding(event="finding", t=part.run.t, kind="damaged_journal", message=text))
+            lines.append(Finding(t=part.run.t, kind="damaged_journal", message=text))
     return sorted(lines, key=lambda event: event.t)
 
 
 def _renamed(event: Event, prefix: str) -> Event:
     names = {name: getattr(event, name, None) for name in ("worker", "executor")}
     changed = {name: f"{prefix}{value}" for name, value in names.items() if value}
-    return event.model_copy(update=changed) if changed else event
+    return msgspec.structs.replace(event, **changed) if changed else event
 
 
 def _status(ledger: Ledger, statuses: Sequence[int]) -> int:
@@ -299,9 +300,5 @@ def write_merged_run(
         devices = [device for facts in environments.values() for device in environment.devices_of(facts)]
         by_uuid = {str(device.get("uuid")): device for device in devices}
         environment.write_environment(out, {**first, "devices": [*by_uuid.values()], "shards": dict(environments)})
-    write_atomically(path, b"".join(map(_line, events)))
+    write_atomically(path, b"".join(map(encode_line, events)))
     return reader.read_run_journal(path)
-
-
-def _line(event: Event) -> bytes:
-    return journal.encode_line({"event": event.event, **EVENT.dump_python(event, mode="json", by_alias=True)})

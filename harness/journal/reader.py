@@ -12,16 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from harness.journal import journal
+from harness.journal.events import SCHEMA, Event, RunStarted
 from harness.journal.journal import JournalError
-from harness.journal.line_check import text_of, unknown_kind, without_surrogates
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
-    from harness.journal.events import Event
+from harness.journal.lines import LineError, decode_line, text_of
 
 _BLOCK = 1 << 20
 #: Maximum length of a line, in bytes, for `stream_journal`. The ids of 500,000 cases fit.
@@ -29,7 +25,13 @@ LONGEST = 64 << 20
 #: A JSON string.
 STRING = rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"'
 #: The beginning of a line about a case, as the harness writes it.
-_CASE_LINE = re.compile(rb'\{"event":"(?:start|finish|levels|reopened)","t":[0-9.eE+-]+,"case":(' + STRING + rb")[,}]")
+_CASE_LINE = re.compile(
+    rb'\{"event":"(?:start|finish|levels|reopened)","t":[0-9.eE+-]+,(?:"host":'
+    + STRING
+    + rb',)?"case":('
+    + STRING
+    + rb")[,}]"
+)
 _CASE_KINDS = tuple(b'{"event":"' + kind + b'"' for kind in (b"start", b"finish", b"levels", b"reopened"))
 _COLLECTED_LINE = b'{"event":"collected",'
 
@@ -229,8 +231,6 @@ def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown], most_odd: int 
 
 
 def _of_a_run(contents: JournalContents) -> JournalContents:
-    from harness.journal.events import RunStarted
-
     if not any(isinstance(event, RunStarted) for event in contents.events):
         raise no_run_error(contents.path)
     return contents
@@ -256,19 +256,13 @@ def line_parser(path: Path) -> Callable[[int, bytes], Event | Damaged | Unknown]
 
     `path` is only for error messages. The function raises JournalError for a newer schema.
     """
-    from pydantic import ValidationError
-
-    from harness.journal.events import EVENT, RunStarted
-
-    validate: Callable[[bytes], Event] = EVENT.validator.validate_json
 
     def parsed(number: int, line: bytes) -> Event | Damaged | Unknown:
         try:
-            event = validate(without_surrogates(line))
-        except ValidationError as error:
+            event = decode_line(line)
+        except LineError as error:
             _refuse_newer(path, number, line)
-            kind = unknown_kind(error)
-            return Damaged(number, _reason(error)) if kind is None else Unknown(number, kind)
+            return Unknown(number, error.kind) if error.kind else Damaged(number, str(error))
         if isinstance(event, RunStarted):
             _refuse_schema(path, number, event.schema_version)
         return event
@@ -287,17 +281,8 @@ def _refuse_newer(path: Path, number: int, line: bytes) -> None:
 
 
 def _refuse_schema(path: Path, number: int, schema: int) -> None:
-    from harness.journal.events import SCHEMA
-
     if schema > SCHEMA:
         raise JournalError(
             f"the journal {str(path)!r} has schema {schema} in line {number}; this harness reads schemas up to "
             f"{SCHEMA}: use the harness that wrote the journal, or a newer one"
         )
-
-
-def _reason(error: ValidationError) -> str:
-    from harness.core.models import first_problem
-
-    more = error.error_count() - 1
-    return first_problem(error) + (f" (and {more} more)" if more else "")

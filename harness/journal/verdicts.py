@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from harness.core.caseid import suite_of
 from harness.core.outcome import Outcome
 from harness.journal import decision as decisions
@@ -114,7 +116,7 @@ class CaseEvents:
         """Drop the attempts that ended without a verdict on the case."""
         self._before += self.finishes
         self.finishes = decisions.reopened_attempts(
-            self.finishes, lambda finish: finish.model_copy(update={"final": False})
+            self.finishes, lambda finish: msgspec.structs.replace(finish, final=False)
         )
 
     @property

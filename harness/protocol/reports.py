@@ -152,22 +152,6 @@ def is_plain_pass(report: Report) -> bool:
     return has_passed and type(report) is Report and report.longrepr is None and report.__dict__.keys() <= _PLAIN
 
 
-class RemoteFailure(NamedTuple):
-    """An exception of another process: one line of text, and its traceback."""
-
-    error: str
-    traceback: str
-
-
-def unpack_failure(message: object) -> RemoteFailure:
-    """Return the exception in `message`. Raise ProtocolError if it has none."""
-    match message:
-        case {"error": str(error), "traceback": str(traceback)}:
-            return RemoteFailure(error, traceback)
-        case other:
-            raise ProtocolError(f"an executor sent {other!r}, expected an error and its traceback")
-
-
 class RecordedWarning(NamedTuple):
     """A warning, and pytest's `when` of its recording."""
 

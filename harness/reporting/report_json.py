@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal import events
-from harness.journal.events import Finish, Gate, Imported, Ruling
+from harness.journal.events import Finish
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
@@ -34,6 +35,40 @@ class _Part(BaseModel):
     """A part of the report. Not strict: the report is only written, and the journal has checked the values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ImportedFileRow(_Part):
+    """A file that results were imported from."""
+
+    path: str
+    sha256: str
+    cases: Count
+
+
+class ImportedRow(_Part):
+    """Where imported results come from."""
+
+    tool: str
+    """The tool or suite that ran the cases."""
+    files: tuple[ImportedFileRow, ...]
+
+
+class GateRow(_Part):
+    """The unmet requirement that kept the case from running."""
+
+    capability: str
+    wanted: str
+    found: str
+
+
+class RulingRow(_Part):
+    """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""
+
+    outcome: Outcome
+    text: str
+    """The reason, on one line."""
+    source: str
+    """Where the rule is defined: file and line, or an option."""
 
 
 class RunRow(_Part):
@@ -61,7 +96,7 @@ class RunRow(_Part):
     """What had changed before the run was resumed by force."""
     identity: dict[str, str]
     settings: dict[str, str | int | float | bool | None]
-    imported: Imported | None
+    imported: ImportedRow | None
     """Where the results come from if another tool ran the cases; otherwise null."""
 
 
@@ -139,8 +174,8 @@ class Attempt(_Part):
     properties: tuple[tuple[str, str], ...] = ()
     """What the case recorded with pytest's ``record_property``: names and values, in order."""
     exit_status: int | None = None
-    gate: Gate | None = None
-    ruling: Ruling | None = None
+    gate: GateRow | None = None
+    ruling: RulingRow | None = None
 
 
 class SecondDevice(_Part):
@@ -302,7 +337,7 @@ def _run(summary: Summary) -> RunRow:
         resumed_by_force=summary.forced,
         identity=run.identity,
         settings=run.settings,
-        imported=run.imported,
+        imported=None if run.imported is None else ImportedRow.model_validate(msgspec.to_builtins(run.imported)),
     )
 
 
@@ -346,8 +381,8 @@ def _attempt(finish: Finish) -> dict[str, Any]:
         "log": truncate_middle(finish.log, MOST_TEXT),
         "notes": finish.notes,
         "properties": finish.properties,
-        "gate": None if finish.gate is None else finish.gate.model_dump(mode="json"),
-        "ruling": None if finish.ruling is None else finish.ruling.model_dump(mode="json"),
+        "gate": None if finish.gate is None else msgspec.to_builtins(finish.gate),
+        "ruling": None if finish.ruling is None else {"source": "", **msgspec.to_builtins(finish.ruling)},
     }
     return {
         "number": finish.attempt,

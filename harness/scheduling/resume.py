@@ -17,12 +17,13 @@ import pytest
 from filelock import FileLock, Timeout
 
 from harness.configuration.options import RED
+from harness.core import clock
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 from harness.gating import patterns
-from harness.journal import environment, identity, journal, lines, reader
-from harness.journal.events import Collected, Executor, Finding, Finish, RunStarted, Start
+from harness.journal import environment, identity, journal, reader
+from harness.journal.events import Collected, Executor, Finding, Finish, Reopened, RunStarted, Start
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
@@ -109,14 +110,14 @@ def _numbers(names: Iterable[str]) -> dict[str, int]:
     return highest
 
 
-def reopened_lines(contents: JournalContents, resumption: Resumption) -> list[dict[str, Any]]:
+def reopened_lines(contents: JournalContents, resumption: Resumption) -> list[Reopened]:
     """Return a journal line for each case that has ended but runs again: its end no longer counts."""
     ended = {
         event.case: None
         for event in contents.events
         if isinstance(event, Finish) and event.final and event.outcome in _NO_VERDICT
     }
-    return [lines.reopened(case) for case in ended if case in resumption.attempts]
+    return [Reopened(t=clock.now(), case=case) for case in ended if case in resumption.attempts]
 
 
 def in_flight(contents: JournalContents, resumption: Resumption) -> frozenset[str]:
@@ -131,7 +132,7 @@ def in_flight(contents: JournalContents, resumption: Resumption) -> frozenset[st
     return frozenset(case for case, event in last.items() if isinstance(event, Start) or event.outcome is Outcome.LOST)
 
 
-def lost_lines(contents: JournalContents) -> list[dict[str, Any]]:
+def lost_lines(contents: JournalContents) -> list[Finish]:
     """Return a journal line for each attempt that was in flight when the run was interrupted: the attempt is lost."""
     begun: Counter[tuple[str, int, str, str | None]] = Counter()
     starts: dict[tuple[str, int, str, str | None], Start] = {}
@@ -142,14 +143,21 @@ def lost_lines(contents: JournalContents) -> list[dict[str, Any]]:
             if isinstance(event, Start):
                 starts[key] = event
     return [
-        {
-            "event": "finish",
-            **start.model_dump(mode="json", exclude={"event", "t", "pid"}),
-            "outcome": Outcome.LOST.value,
-            "final": False,
-            "duration": 0.0,
-            "message": "the run was interrupted while the case ran",
-        }
+        Finish(
+            t=clock.now(),
+            host=start.host,
+            case=start.case,
+            attempt=start.attempt,
+            alone=start.alone,
+            worker=start.worker,
+            executor=start.executor,
+            devices=start.devices,
+            seed=start.seed,
+            outcome=Outcome.LOST,
+            final=False,
+            duration=0.0,
+            message="the run was interrupted while the case ran",
+        )
         for key, start in starts.items()
         if begun[key] > 0
     ]

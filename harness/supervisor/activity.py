@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
 
+from harness.core import clock
 from harness.core.clock import now
-from harness.journal import lines
+from harness.journal.events import Activity
+from harness.journal.journal import Record
 
 
 @dataclass(slots=True)
@@ -20,9 +21,7 @@ class _Activity:
 class Activities:
     """The current activity of one worker. Activities nest: when the inner one ends, the outer one is current again."""
 
-    def __init__(
-        self, record: Callable[[Mapping[str, Any]], None], worker: str, *, clock: Callable[[], float] = now
-    ) -> None:
+    def __init__(self, record: Record, worker: str, *, clock: Callable[[], float] = now) -> None:
         """`clock` returns seconds since 1970, as in the journal."""
         self._record = record
         self._worker = worker
@@ -52,4 +51,5 @@ class Activities:
 
     def _record_current(self) -> None:
         current = self._stack[-1] if self._stack else None
-        self._record(lines.activity(self._worker, *(() if current is None else (current.what, current.since))))
+        what, since = ("", None) if current is None else (current.what, current.since)
+        self._record(Activity(t=clock.now(), worker=self._worker, what=what, since=since))

@@ -12,13 +12,12 @@ import pytest
 
 from harness.backends.table import is_hardware
 from harness.checks.meters.table import meter_of
-from harness.checks.process import StateProblem
 from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.protocol import phase_page, reports
+from harness.protocol.endings import CaseEnd, ProcessEnd, parse_ending
 from harness.protocol.phase_page import PassedPhase
-from harness.protocol.reports import RecordedWarning, RemoteFailure
-from harness.protocol.session_news import SessionNews
+from harness.protocol.reports import RecordedWarning
 from harness.protocol.wire import Message, ProtocolError, decode_messages
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
@@ -66,11 +65,9 @@ class CaseRequest:
 class Attempt:
     """One attempt: where it ran, the reports and warnings of pytest, and the judgement.
 
-    `alone`: its process had run no other case before. `suspicions`: growth by meter that showed again when the case ran
-    a second time in the same process. `spent`: that second run broke the process. `levels`: by meter, what the process
-    used after the first run, if requested. `struck`: how often each injected fault was triggered. `ended`: when the
-    case ended, if its request had several cases. `reproduce`: the shell command that reproduces the outcome, if it is
-    not the command for a single run of the case.
+    `alone`: its process had run no other case before. `spent`: a second run, which looked whether a suspected leak
+    shows again, broke the process. `ended`: when the case ended, if its request had several cases. `reproduce`: the
+    shell command that reproduces the outcome, if it is not the command for a single run of the case.
     """
 
     number: int
@@ -88,10 +85,7 @@ class Attempt:
     temp: Path
     kept: Path
     notes: tuple[str, ...]
-    suspicions: Mapping[str, int]
     spent: bool
-    levels: Mapping[str, int]
-    struck: Mapping[str, int]
     memory: Mapping[str, int]
     ended: float | None = None
     reproduce: str = ""
@@ -101,13 +95,17 @@ class Attempt:
         return self.judgement.outcome
 
     @property
+    def suspicions(self) -> Mapping[str, int]:
+        """Growth by meter that showed again when the case ran a second time in the same process."""
+        return self.evidence.end.suspicions
+
+    @property
     def usable(self) -> bool:
         """Whether the executor can run another case."""
-        seen = self.evidence
+        seen, end = self.evidence, self.evidence.end
         # The suspected leak of a red case is not confirmed, so no other case may run in its process.
-        leaky = self.outcome.is_red and bool(self.suspicions)
-        aborted = seen.interruption or seen.hook_error is not None
-        harmed = seen.problems or seen.fixtures or seen.poison or aborted or seen.unknown or self.spent or leaky
+        leaky = self.outcome.is_red and bool(end.suspicions)
+        harmed = end.problems or end.fixtures or end.poison or end.aborted or end.unknown or self.spent or leaky
         cut = seen.late or seen.stopped or seen.lost_by_harness
         # After a failed capture, torch's generators refuse to work: state on a GPU that no check reads.
         doubtful = self.outcome.is_red and any(is_hardware(uuid) for uuid in self.devices)
@@ -151,13 +149,13 @@ def attempt_of(
     """Return an attempt with the output and the reports of its executor."""
     handle = listener.handle
     out, err = handle.outputs.out, handle.outputs.err
-    end = listener.end or (out.size(), err.size())
+    end = listener.output_end or (out.size(), err.size())
     stdout, stderr = (
         file.read(first, last, OUTPUT_LIMIT) for file, first, last in zip((out, err), listener.start, end, strict=True)
     )
     judgement = judge(evidence)
     notes = list(judgement.notes)
-    notes += listener.blind
+    notes += evidence.end.blind
     if handle.swept and not listener.followed:
         notes.append(f"killed processes that it left running: {', '.join(handle.swept)[:500]}")
     return Attempt(
@@ -176,10 +174,7 @@ def attempt_of(
         temp=handle.temp,
         kept=handle.kept,
         notes=tuple(notes),
-        suspicions=listener.suspicions,
         spent=listener.spent,
-        levels=listener.levels,
-        struck=listener.struck,
         memory={name: size for name, size in zip(("host", "device"), listener.memory, strict=True) if size},
         ended=ended,
     )
@@ -196,26 +191,15 @@ class Listener:
     phases: list[Phase] = field(default_factory=list)
     start: tuple[int, int] = (0, 0)
     deadline: float = 0.0
-    over: bool = False
+    end: CaseEnd | None = None
     late: bool = False
     stopped: str = ""
-    unknown: str = ""
-    poison: str = ""
-    interruption: str = ""
-    hook_error: RemoteFailure | None = None
     zygote_lost: str = ""
     garbled: str = ""
     leaving: bool = False
-    problems: tuple[StateProblem, ...] = ()
-    fixtures: tuple[str, ...] = ()
-    suspicions: dict[str, int] = field(default_factory=dict)
     spent: bool = False
-    blind: list[str] = field(default_factory=list)
-    levels: dict[str, int] = field(default_factory=dict)
-    struck: dict[str, int] = field(default_factory=dict)
     memory: tuple[int, int] = (0, 0)
-    session: SessionNews = field(default_factory=SessionNews)
-    end: tuple[int, int] | None = None
+    output_end: tuple[int, int] | None = None
     followed: bool = False
 
     def send_request(self) -> None:
@@ -237,7 +221,7 @@ class Listener:
 
         Another case has begun since. `silent`: the case has written nothing. Raises ProtocolError.
         """
-        self.over = self.followed = True
+        self.end, self.followed = CaseEnd(), True
         self._take_reports(facts, passed, silent=silent)
         return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
 
@@ -252,15 +236,12 @@ class Listener:
             self.zygote_lost = str(error).splitlines()[0]
         except StoppedError as error:
             self.stopped = str(error)
-        if not (self.over or self.late or self.stopped or self.garbled) and self.handle.exit_status == -signal.SIGTERM:
+        if not (self.end or self.late or self.stopped or self.garbled) and self.handle.exit_status == -signal.SIGTERM:
             self.stopped = self.handle.stop_within(_STOP_COMES)
         return Evidence(
             phases=tuple(self.phases),
-            done=self.over,
-            problems=self.problems,
-            fixtures=self.fixtures,
-            poison=self.poison,
-            interruption=self.interruption,
+            done=self.end is not None,
+            end=self.end or CaseEnd(),
             exit_status=None if self.spent else self.handle.exit_status,
             leaving=self.leaving,
             late=self.late,
@@ -269,12 +250,9 @@ class Listener:
             starved=self.handle.starvation.text(),
             stacks=self.handle.outputs.stacks.whole(OUTPUT_LIMIT),
             garbled=self.garbled or self.handle.garbled,
-            unknown=self.unknown,
             zygote_lost=self.zygote_lost,
             harness_error=None if self.spent else self.handle.harness_error,
-            hook_error=self.hook_error,
             unkillable=self.handle.unkillable,
-            session=self.session or self.handle.exit_news,
         )
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
@@ -292,29 +270,26 @@ class Listener:
         self.late = answer is NoMessage.DEADLINE
         try:
             if isinstance(answer, dict):
-                self._take_end(answer)
+                self.end = parse_ending(answer, CaseEnd)
             self._take_all_reports()
         except ProtocolError as error:
-            self.garbled, self.over = str(error), False
-        if self.over and self.suspicions and not (self._aborted or self.poison or self.problems):
-            self._run_again()
-        if self.over and request.leave and not (self._aborted or self.spent):
+            self.garbled, self.end = str(error), None
+        end = self.end
+        if end is not None and end.suspicions and not (end.aborted or end.poison or end.problems):
+            self._run_again(end)
+        if end is not None and request.leave and not (end.aborted or end.unknown or self.spent):
             self.leaving = True
             self.late = not leave(handle, request.limit, light=request.light)
-        if self.late or not (self.over or self.unknown):
+        if self.late or end is None:
             handle.kill()
 
-    @property
-    def _aborted(self) -> bool:
-        return bool(self.interruption) or self.hook_error is not None
-
-    def _run_again(self) -> None:
+    def _run_again(self, end: CaseEnd) -> None:
         """Run the case a second time in the same process. Growth of the first run alone is no longer suspected.
 
         The case itself has finished: damage done by the second run, even to the zygote, does not change its outcome.
         """
         handle, request = self.handle, self.request
-        self.end = handle.outputs.out.size(), handle.outputs.err.size()
+        self.output_end = handle.outputs.out.size(), handle.outputs.err.size()
         message = {"op": "again", "case": request.case, "next": request.following, "limit": request.limit}
         self.spent = True
         with contextlib.suppress(ZygoteError):  # the executor ended with its zygote
@@ -322,33 +297,11 @@ class Listener:
             answer = handle.receive(clock.monotonic() + request.limit + GRACE)
             if isinstance(answer, dict) and answer.get("op") == "grown":
                 self.spent, grown = False, answer["growths"]
-                self.suspicions = {
-                    name: size for name, size in self.suspicions.items() if grown.get(name, 0) > meter_of(name).confirm
+                end.suspicions = {
+                    name: size for name, size in end.suspicions.items() if grown.get(name, 0) > meter_of(name).confirm
                 }
             else:
                 handle.kill()
-
-    def _take_end(self, message: Message) -> None:
-        """Store the executor's message about the end of the case. Raises ProtocolError."""
-        if message["op"] == "done":
-            self.over = True
-            if len(message) == 1:  # nothing to report, the common case
-                return
-            self.poison = str(message.get("poison", ""))
-            self.interruption = str(message.get("interruption", ""))
-            if "hook_error" in message:
-                self.hook_error = reports.unpack_failure(message["hook_error"])
-            self.problems = _problems(message.get("problems", []))
-            self.fixtures = tuple(str(text) for text in message.get("fixtures", []))
-            self.blind = [str(text) for text in message.get("blind", [])]
-            self.suspicions = {str(name): int(amount) for name, amount in message.get("suspicions", {}).items()}
-            self.struck = {str(name): int(count) for name, count in message.get("struck", {}).items()}
-            self.levels = {str(name): int(amount) for name, amount in message.get("levels", {}).items()}
-            self.session = session_of(message)
-        elif message["op"] == "unknown":
-            self.unknown = str(message["known"])
-        else:
-            raise ProtocolError(f"executor {self.handle.name} sent an unknown message {message['op']!r}")
 
     def _take_all_reports(self) -> None:
         """Take the reports and facts that the executor has written about its last case. Raises ProtocolError."""
@@ -379,14 +332,6 @@ class Listener:
                 report.sections.append((f"Captured {name} {report.when}", file.read(begin, end, OUTPUT_LIMIT)))
 
 
-def session_of(message: Message) -> SessionNews:
-    """Return what code in an executor changed in its session. Raises ProtocolError."""
-    try:
-        return SessionNews.from_message(message)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"an executor sent {message.get('session')!r} to the session ({error!r})") from error
-
-
 def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
     """Ask an executor to exit, and wait for it. Returns False if it has not ended within `limit` seconds.
 
@@ -399,15 +344,8 @@ def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
         if answer is NoMessage.DEADLINE:
             return False
         if isinstance(answer, dict):
-            handle.teardown_error = str(answer.get("error", ""))
-            handle.exit_news = session_of(answer)
-            handle.grown = _amounts(answer.get("grown", {}))
-            handle.grown_by_case = {str(case): _amounts(grown) for case, grown in answer.get("by_case", {}).items()}
+            handle.end = parse_ending(answer, ProcessEnd)
     return True
-
-
-def _amounts(grown: Mapping[str, int]) -> dict[str, int]:
-    return {str(name): int(amount) for name, amount in grown.items()}
 
 
 def marks_in(message: Message) -> tuple[int, int]:
@@ -437,10 +375,3 @@ def _larger(before: tuple[int, int], sizes: object) -> tuple[int, int]:
             return max(before[0], host), max(before[1], device)
         case other:
             raise ProtocolError(f"an executor sent the memory {other!r}, expected two sizes")
-
-
-def _problems(entries: object) -> tuple[StateProblem, ...]:
-    try:
-        return tuple(StateProblem(Outcome(outcome), str(text)) for outcome, text in entries)  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise ProtocolError(f"an executor sent problems {entries!r}, expected pairs of outcome and text") from error

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
 from harness.devices.device import Device
-from harness.protocol.session_news import SessionNews
+from harness.protocol.endings import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
 from harness.supervisor.burst import Begun
@@ -112,8 +112,8 @@ class Attempts:
         if attempt.outcome.is_red:
             self._red.add(handle.name)
             attempt = self._diagnostics.add(history.case, handle, attempt)
-        if attempt.evidence.fixtures:
-            self._journal.add_finding("teardown", "; ".join(attempt.evidence.fixtures), handle.cases)
+        if attempt.evidence.end.fixtures:
+            self._journal.add_finding("teardown", "; ".join(attempt.evidence.end.fixtures), handle.cases)
         if attempt.evidence.zygote_lost:
             self._slot.drop_zygote()
         elif not attempt.usable:
@@ -149,6 +149,6 @@ class Attempts:
     def dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
         """Release an executor. `hold`: keep its devices leased."""
         self._slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
-        self._apply_news(handle.exit_news)
-        if handle.teardown_error:
-            self._journal.add_finding("teardown", handle.teardown_error, handle.cases)
+        self._apply_news(handle.end.session)
+        if handle.end.error:
+            self._journal.add_finding("teardown", handle.end.error, handle.cases)

@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 from harness.core import clock
+from harness.protocol.endings import CaseEnd, as_message
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.wire import Message, ProtocolError, decode_message
 from harness.scheduling.stop_request import StoppedError
@@ -28,6 +29,7 @@ MOST = 128
 #: Seconds without a message after which the supervisor looks which cases have ended. The interval grows while a case
 #: runs. The executor sends a message earlier, unless a case takes that long.
 LOOK = 0.05
+_PLAIN = as_message(CaseEnd())
 _BEGUN = b'{"op":"begun"'
 
 
@@ -77,7 +79,7 @@ class Burst:
     @property
     def last(self) -> Attempt | None:
         """The attempt at the last case, if it has ended and the executor has nothing to report about it."""
-        if self._answer != {"op": "done"}:
+        if self._answer != _PLAIN:
             return None
         return self.result(self.ran - 1)
 
@@ -132,7 +134,7 @@ class Burst:
             try:
                 message = decode_message(line, f"executor {self.handle.name}")
                 begun, marks = self._begin(message), marks_in(message)
-                facts, passed, self._listener.end = lines[first:place], phases_in(message), marks
+                facts, passed, self._listener.output_end = lines[first:place], phases_in(message), marks
                 if facts or marks != self.handle.marks:
                     self._add(self._listener.plain(facts, passed), begun)
                 else:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
+from harness.core import clock
 from harness.core.outcome import Outcome, Ruling
 from harness.core.text import single_line, truncate_middle
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
+from harness.journal import events
+from harness.journal.events import Finish, Gate, Start
 from harness.scheduling.leases import ALONE
 from harness.supervisor import doctest_reason
 
 #: Characters kept of the tracebacks of a case.
 _TRACEBACK_LIMIT = 64 << 10
-
-
-class RecordAll(Protocol):
-    """Writes some events to the journal, in one step."""
-
-    def __call__(self, *events: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,58 +47,32 @@ class Case:
     before: int = 0
     finished: bool = False
 
-    def line(
-        self,
-        event: str,
-        *,
-        attempt: int,
-        alone: bool,
-        worker: str,
-        executor: str | None = None,
-        devices: Sequence[str] = (),
-        **more: Any,
-    ) -> dict[str, Any]:
-        """Return a journal event about one attempt at this case. Empty values in `more` are left out."""
-        return {
-            "event": event,
-            "case": self.id,
-            "attempt": attempt,
-            "alone": alone,
-            "worker": worker,
-            "executor": executor,
-            "devices": list(devices),
-            "seed": self.seed,
-            **{name: value for name, value in more.items() if value is not None and value not in ("", [])},
-        }
+    def start(self, *, attempt: int, alone: bool, worker: str, at: float | None = None, **where: Any) -> Start:
+        """Return the line of an attempt that starts. `at`: when it began, if earlier than now."""
+        moment = clock.now() if at is None else at
+        return Start(t=moment, case=self.id, attempt=attempt, alone=alone, worker=worker, seed=self.seed, **where)
 
-    def gated(self, unmet: Unmet, worker: str) -> dict[str, Any]:
-        """Return the journal line of a case that is not run because of `unmet`."""
-        return self.line(
-            "finish",
-            attempt=1,
-            alone=True,
-            worker=worker,
-            outcome=Outcome.GATED.value,
-            final=True,
-            duration=0.0,
-            message=unmet.text,
-            gate={"capability": unmet.capability, "wanted": unmet.wanted, "found": unmet.found},
-            ruling=ruling_line(self.objection),
+    def finish(self, outcome: Outcome, *, worker: str, attempt: int = 1, alone: bool = True, **more: Any) -> Finish:
+        """Return the line of an attempt that has ended. `more`: further fields of the line."""
+        fields: dict[str, Any] = {"t": clock.now(), "final": True, "duration": 0.0, **more}
+        return Finish(
+            case=self.id, attempt=attempt, alone=alone, worker=worker, seed=self.seed, outcome=outcome, **fields
         )
 
-    def not_run(self, reason: str, worker: str) -> dict[str, Any]:
-        """Return the journal line of a case that could not be run, with the `reason`."""
-        outcome = Outcome.NOT_RUN.value
-        return self.line(
-            "finish", attempt=1, alone=True, worker=worker, outcome=outcome, final=True, duration=0.0, message=reason
-        )
+    def gated(self, unmet: Unmet, worker: str) -> Finish:
+        """Return the line of a case that is not run because of `unmet`."""
+        gate = Gate(capability=unmet.capability, wanted=unmet.wanted, found=unmet.found)
+        ruling = ruling_field(self.objection)
+        return self.finish(Outcome.GATED, worker=worker, message=unmet.text, gate=gate, ruling=ruling)
+
+    def not_run(self, reason: str, worker: str) -> Finish:
+        """Return the line of a case that could not be run, with the `reason`."""
+        return self.finish(Outcome.NOT_RUN, worker=worker, message=reason)
 
 
-def ruling_line(ruling: Ruling | None) -> dict[str, str] | None:
+def ruling_field(ruling: Ruling | None) -> events.Ruling | None:
     """Return a ruling as it is written to the journal."""
-    if ruling is None:
-        return None
-    return {"outcome": ruling.outcome.value, "text": ruling.text, "source": ruling.source}
+    return None if ruling is None else events.Ruling(outcome=ruling.outcome, text=ruling.text, source=ruling.source)
 
 
 def first_line(reports: Sequence[pytest.TestReport]) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.configuration.context import RunContext
+from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.fixtures import kept
-from harness.journal import lines
+from harness.journal.events import Finding, Finish, Levels, Start
+from harness.journal.journal import Record
 from harness.supervisor import pytest_reports, recorded_properties
 from harness.supervisor.attempt import Attempt
-from harness.supervisor.case import Case, RecordAll, ruling_line
+from harness.supervisor.case import Case, ruling_field
 from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle, executor_device_variables
 
@@ -20,38 +21,36 @@ from harness.supervisor.executor_handle import ExecutorHandle, executor_device_v
 class CaseJournal:
     """Makes the lines of one worker's cases, and writes them."""
 
-    def __init__(self, context: RunContext, worker: str, record: RecordAll, *, verify: int = 0) -> None:
+    def __init__(self, context: RunContext, worker: str, record: Record, *, verify: int = 0) -> None:
         """`record` appends lines to the journal in one write. `verify`: the value of ``--verify``."""
         self._verify = verify
         self._context = context
         self._worker = worker
         self.record = record
 
-    def start(
-        self, history: CaseHistory, handle: ExecutorHandle, *, alone: bool, at: float | None = None
-    ) -> dict[str, Any]:
+    def start(self, history: CaseHistory, handle: ExecutorHandle, *, alone: bool, at: float | None = None) -> Start:
         """Return the `start` line of the next attempt. `at`: when it began, if earlier than now."""
-        line = history.case.line(
-            "start",
+        return history.case.start(
             attempt=history.next_number,
             alone=alone,
             worker=self._worker,
+            at=at,
             executor=handle.name,
             devices=handle.binding.devices,
             pid=handle.pid,
         )
-        return line if at is None else {**line, "t": at}
 
-    def finish(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> dict[str, Any]:
+    def finish(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> Finish:
         """Return the `finish` line of an attempt that is in the history."""
-        return history.case.line(
-            "finish",
+        moment = {} if attempt.ended is None else {"t": attempt.ended}
+        return history.case.finish(
+            attempt.outcome,
+            **moment,
             attempt=attempt.number,
             alone=attempt.alone,
             worker=self._worker,
             executor=attempt.executor,
             devices=attempt.devices,
-            outcome=attempt.outcome.value,
             final=final,
             duration=round(attempt.duration, 6),
             phases={report.when: report.duration for report in attempt.reports},
@@ -61,36 +60,34 @@ class CaseJournal:
             stderr=attempt.stderr,
             log=pytest_reports.log_text(attempt.reports),
             exit_status=attempt.evidence.exit_status,
-            struck=dict(attempt.struck) or None,
-            memory=dict(attempt.memory) or None,
+            struck=attempt.evidence.end.struck,
+            memory={**attempt.memory},
             keeps=keeps.text if (keeps := kept(history.case.item)) is not None else "",
-            t=attempt.ended,
-            notes=[*attempt.notes, *pytest_reports.where_files_are(attempt)],
+            notes=(*attempt.notes, *pytest_reports.where_files_are(attempt)),
             properties=recorded_properties.texts(attempt.reports),
             reproduce=self.reproduce(history) if attempt.outcome.is_red or history.outcome.is_red else None,
-            ruling=ruling_line(history.ruling),
+            ruling=ruling_field(history.ruling),
         )
 
     def record_levels(self, history: CaseHistory, attempt: Attempt) -> None:
         """Record the values of the meters after a repetition, if they were read."""
-        if attempt.levels:
+        if levels := attempt.evidence.end.levels:
             case, number = history.case.id, attempt.number
-            self.record(lines.levels(case, attempt=number, executor=attempt.executor, values=attempt.levels))
+            executor = attempt.executor
+            self.record(Levels(t=clock.now(), case=case, attempt=number, executor=executor, values=levels))
 
     def record_abandoned(
         self, history: CaseHistory, handle: ExecutorHandle, reason: str, outcome: Outcome, *, final: bool
     ) -> None:
         """Record the end of an attempt whose executor was ended before it reported a result."""
-        line = history.case.line(
-            "finish",
+        line = history.case.finish(
+            outcome,
             attempt=history.next_number,
             alone=len(handle.cases) == 1,
             worker=self._worker,
             executor=handle.name,
             devices=handle.binding.devices,
-            outcome=outcome.value,
             final=final,
-            duration=0.0,
             message=reason,
         )
         self.record(line)
@@ -105,7 +102,7 @@ class CaseJournal:
 
     def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
         """Record a finding: a fact that cannot be attributed to a single case."""
-        self.record(lines.finding(kind, text, cases, reproduce=reproduce))
+        self.record(Finding(t=clock.now(), kind=kind, message=text, cases=tuple(cases), reproduce=reproduce))
 
     def reproduce(self, history: CaseHistory) -> str:
         """Return the shell command that reproduces the outcome of a case."""

@@ -20,11 +20,12 @@ from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare_readings, standing_problems
 from harness.devices.visibility import combinable_devices
-from harness.journal import lines
+from harness.journal.events import Device as DeviceLine
+from harness.journal.events import Finding
+from harness.journal.journal import Record
 from harness.scheduling import leases
 from harness.scheduling.leases import Claim
 from harness.supervisor.case import Case
-from harness.supervisor.executor_slot import Record
 
 #: Seconds within which the driver must release the devices of a process that has ended.
 RELEASE_LIMIT = 10.0
@@ -170,7 +171,7 @@ class DevicePool:
             mine.unlink()
         self._record_state(device, "drained", why, moment, None)
         message = f"device {device.uuid} ({device.name}) is drained: {why}, {moment}"
-        self._record(lines.finding("sick_device", message, cases))
+        self._record(Finding(t=clock.now(), kind="sick_device", message=message, cases=tuple(cases)))
 
     def drained(self, device: Device) -> str | None:
         """Return why a device is drained, or None if it is not."""
@@ -246,5 +247,13 @@ class DevicePool:
         moment: str,
         seconds: float | None,
     ) -> None:
-        line = lines.device(device.uuid, state, worker=self._worker, moment=moment, message=message, seconds=seconds)
+        line = DeviceLine(
+            t=clock.now(),
+            device=device.uuid,
+            state=state,
+            worker=self._worker,
+            moment=moment,
+            message=message,
+            seconds=None if seconds is None else round(seconds, 6),
+        )
         self._record(line)

@@ -39,10 +39,9 @@ from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
 from harness.core.kill_ladder import LADDER
 from harness.fixtures import CaseSettings
+from harness.protocol.endings import ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
-from harness.protocol.reports import RemoteFailure, unpack_failure
-from harness.protocol.session_news import SessionNews
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
@@ -215,14 +214,10 @@ class ExecutorHandle:
         self.garbled = ""
         #: An exception of the harness's own code in the executor, which ends the executor.
         self.harness_error: RemoteFailure | None = None
-        self.teardown_error = ""
         #: The number of the tests that a cold executor has collected, and the hash of their sorted ids.
         self.collected: tuple[int, str] | None = None
-        self.grown: dict[str, int] = {}
-        #: By case and meter, the growth of the meters that have grown suspiciously.
-        self.grown_by_case: dict[str, dict[str, int]] = {}
-        #: The changes to the session by the teardown of the last fixtures.
-        self.exit_news = SessionNews()
+        #: What the executor reported when it was asked to exit.
+        self.end = ProcessEnd()
         self.temp = temp
         #: pytest's base folder of ``tmp_path``. All executors of the run on this host have the same parent folder, as
         #: with xdist: fixtures use a lock there to make what they all share.
@@ -349,7 +344,7 @@ class ExecutorHandle:
                     self._sent_message = True
                     if message["op"] != "harness_error":
                         return message
-                    self.harness_error = unpack_failure(message)
+                    self.harness_error = parse_ending(message, RemoteFailure)
                     continue
                 if self.exit_status is not None and self._channel.closed:
                     self._check_silent_exit()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from harness.core import clock, temp_folder
 from harness.core.errors import WriteError, convert_to_write_error
-from harness.journal import lines
+from harness.journal.events import Executor, Finding
+from harness.journal.journal import Record
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim, Lease
 from harness.scheduling.stop_request import StopListener
@@ -18,8 +19,6 @@ from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.activity import Activities
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
-
-Record = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,7 @@ class ExecutorSlot:
             reason = "could not be killed"
         self._journal(handle, "ended", reason=reason)
         for text in handle.stuck:
-            self._record(lines.finding("unkillable", text, handle.cases))
+            self._record(Finding(t=clock.now(), kind="unkillable", message=text, cases=tuple(handle.cases)))
         self._report_failure(handle)
         self._put_away(handle)
         self.current = None
@@ -289,7 +288,7 @@ class ExecutorSlot:
             return
         self._reported_failures.add(failure.traceback)
         message = f"the harness failed in executor {handle.name}: {failure.error}\n{failure.traceback}"
-        self._record(lines.finding("harness_error", message, handle.cases[-1:]))
+        self._record(Finding(t=clock.now(), kind="harness_error", message=message, cases=tuple(handle.cases[-1:])))
 
     def _journal(
         self,
@@ -300,9 +299,10 @@ class ExecutorSlot:
         reason: str = "",
     ) -> None:
         self._record(
-            lines.executor(
-                handle.name,
-                state,
+            Executor(
+                t=clock.now(),
+                executor=handle.name,
+                state=state,
                 worker=self._naming.worker,
                 pid=handle.pid,
                 devices=handle.binding.devices,

@@ -6,9 +6,9 @@ import pytest
 
 from harness.configuration.context import RunContext
 from harness.core import clock
+from harness.journal.journal import Record
 from harness.supervisor import recorded_properties
 from harness.supervisor.case import Case, first_line, tracebacks
-from harness.supervisor.executor_slot import Record
 from harness.supervisor.judgement import Evidence, judge, phase_of
 
 
@@ -29,9 +29,7 @@ class InlineCase:
 
     def start(self) -> None:
         """Record the start of the case."""
-        self._record(
-            self._case.line("start", attempt=1, alone=False, worker=self._worker, devices=[self._device], pid=None)
-        )
+        self._record(self._case.start(attempt=1, alone=False, worker=self._worker, devices=(self._device,)))
 
     def finish(self, stopped: str = "") -> None:
         """Record the result. `stopped`: why the case was stopped, if it was."""
@@ -42,14 +40,11 @@ class InlineCase:
         judgement = judge(Evidence(phases=phases, done=over, stopped=stopped))
         red = judgement.outcome.is_red
         self._record(
-            self._case.line(
-                "finish",
-                attempt=1,
+            self._case.finish(
+                judgement.outcome,
                 alone=False,
                 worker=self._worker,
-                devices=[self._device],
-                outcome=judgement.outcome.value,
-                final=True,
+                devices=(self._device,),
                 duration=round(clock.monotonic() - self._begun, 6),
                 phases={report.when: report.duration for report in self._reports},
                 message=judgement.message or first_line(self._reports),

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from harness.checks.process import StateProblem
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
+from harness.protocol.endings import CaseEnd, RemoteFailure
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
-from harness.protocol.reports import RemoteFailure
-from harness.protocol.session_news import SessionNews
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +34,18 @@ _ALL_PASSED = tuple(_PASSED.values())
 class Evidence:
     """All evidence about one attempt.
 
-    - `done`: the executor reported the end of the case.
+    - `done`: the executor reported the end of the case. `end`: its report; otherwise empty.
     - `exit_status`: as ``os.waitstatus_to_exitcode`` returns it (negative for a signal), None while the process lives.
     - `leaving`: the executor had been asked to exit.
     - `late`: the supervisor's deadline passed.
     - `starved`: text that the case had no processor for much of the time, see `harness.supervisor.starvation`.
-    - `unknown`: the executor did not collect the case; the text describes the cases that it collected.
     - `harness_error`: an exception of the harness's own code in the executor.
-    - `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     - `stopped`: why the run was stopped; the supervisor then stopped waiting.
-    - `fixtures`: problems of fixtures that ended with the case, and that the case does not use.
-    - `session`: the changes by the case to its session.
     """
 
     phases: Sequence[Phase] = ()
     done: bool = False
-    problems: Sequence[StateProblem] = ()
-    fixtures: Sequence[str] = ()
-    poison: str = ""
-    interruption: str = ""
+    end: CaseEnd = field(default_factory=CaseEnd)
     exit_status: int | None = None
     leaving: bool = False
     late: bool = False
@@ -63,12 +54,9 @@ class Evidence:
     starved: str = ""
     stacks: str = ""
     garbled: str = ""
-    unknown: str = ""
     zygote_lost: str = ""
     harness_error: RemoteFailure | None = None
-    hook_error: RemoteFailure | None = None
     unkillable: bool = False
-    session: SessionNews = field(default_factory=SessionNews)
 
     @property
     def lost_by_harness(self) -> bool:
@@ -79,8 +67,8 @@ class Evidence:
     def is_plain_pass(self) -> bool:
         """Whether all phases have passed, and there is nothing else to report. This is the common case."""
         ended_well = self.exit_status is None or (self.exit_status == 0 and self.leaving)
-        broken = self.problems or self.poison or self.interruption or self.hook_error is not None
-        cut = self.late or self.stopped or self.garbled or self.unknown or self.unkillable
+        broken = self.end.problems or self.end.poison or self.end.aborted or self.end.unknown
+        cut = self.late or self.stopped or self.garbled or self.unkillable
         return (
             self.done
             and self.phases == _ALL_PASSED
@@ -133,9 +121,10 @@ def judge(seen: Evidence) -> Judgement:
         return Judgement(Outcome.LOST, f"the harness lost its zygote while the case ran ({seen.zygote_lost})", where)
     if seen.harness_error is not None:
         return Judgement(Outcome.LOST, f"the harness failed (in {where}): {seen.harness_error.error}", where, notes)
-    if seen.unknown:
+    if seen.end.unknown:
         advice = "check that its id is the same in every collection"
-        return Judgement(Outcome.LOST, f"the executor did not collect this case; it collected {seen.unknown}; {advice}")
+        found = f"the executor did not collect this case; it collected {seen.end.unknown}"
+        return Judgement(Outcome.LOST, f"{found}; {advice}")
     # What stops a batch job, a container or a service sends SIGTERM to all of its processes, also to the executor.
     if not seen.done and seen.stopped and seen.exit_status in (None, -signal.SIGTERM):
         return _cut_short(seen, where)
@@ -190,7 +179,7 @@ def _reported(seen: Evidence) -> Judgement:
             if all(phase.strict_pass for phase in failed):
                 return Judgement(Outcome.UNEXPECTED_PASS, "passed, but is marked as expected to fail", when)
             return Judgement(outcome, "", when)
-    if seen.interruption:
+    if seen.end.interruption:
         return Judgement(Outcome.PASSED)  # reports are missing; `_found_after` adds the reason
     main = [phase for phase in seen.phases if phase.when in ("setup", "call")]
     if any(phase.expected_failure and phase.outcome == "skipped" for phase in main):
@@ -199,7 +188,7 @@ def _reported(seen: Evidence) -> Judgement:
         by_phase.get("call") and all(phase.outcome == "skipped" for phase in by_phase["call"])
     ):
         return Judgement(Outcome.SKIPPED)
-    if seen.hook_error is not None:
+    if seen.end.hook_error is not None:
         return Judgement(Outcome.PASSED)  # reports are missing; `_found_after` adds the hook's error
     if "call" not in by_phase or "teardown" not in by_phase:
         return Judgement(Outcome.LOST, "the executor reported the end of the case, but not every phase")
@@ -208,15 +197,15 @@ def _reported(seen: Evidence) -> Judgement:
 
 def _found_after(seen: Evidence) -> list[Judgement]:
     """Return the problems found after the case: in its process, on its device, and at the end of the process."""
-    judgements = [Judgement(problem.outcome, problem.text) for problem in seen.problems]
-    if seen.interruption:
+    judgements = [Judgement(problem.outcome, problem.text) for problem in seen.end.problems]
+    if seen.end.interruption:
         when = _current_phase(seen)
-        judgements.append(Judgement(Outcome.FAILED if when == "call" else Outcome.ERROR, seen.interruption, when))
-    if seen.hook_error is not None:
-        text = f"a hook of a plugin or conftest raised {seen.hook_error.error}"
+        judgements.append(Judgement(Outcome.FAILED if when == "call" else Outcome.ERROR, seen.end.interruption, when))
+    if seen.end.hook_error is not None:
+        text = f"a hook of a plugin or conftest raised {seen.end.hook_error.error}"
         judgements.append(Judgement(Outcome.ERROR, text, _current_phase(seen)))
-    if seen.poison:
-        first = seen.poison.splitlines()[0]
+    if seen.end.poison:
+        first = seen.end.poison.splitlines()[0]
         judgements.append(Judgement(Outcome.POISONED, f"left its device unusable: {first}"))
     if seen.late or _timer_fired(seen):
         judgements.append(_timeout(seen, f"the process did not end within {seen.limit:g} s", "teardown"))

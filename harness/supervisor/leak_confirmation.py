@@ -13,14 +13,15 @@ from harness.checks.meters.table import format_growths, meter_of
 from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
-from harness.journal import lines as journal_lines
+from harness.journal.events import Confirmation
+from harness.journal.journal import Record
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError
 
@@ -103,11 +104,12 @@ class LeakConfirmation:
                 self._end_current()
                 where = self._repeat(case, [leak.meter for leak in leaks], within=not is_exact).origins
         self._record(
-            journal_lines.confirmation(
-                case.id,
-                suspicions=attempt.suspicions,
-                growths=repeated.growths,
-                leaks=[leak.text for leak in leaks],
+            Confirmation(
+                t=clock.now(),
+                case=case.id,
+                suspicions={**attempt.suspicions},
+                growths=tuple({**growth} for growth in repeated.growths),
+                leaks=tuple(leak.text for leak in leaks),
                 failure=repeated.failure,
             )
         )

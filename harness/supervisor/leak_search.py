@@ -6,16 +6,18 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.checks import batch, shm_turn
+from harness.core import clock
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.journal import lines as journal_lines
+from harness.journal.events import Batch
+from harness.journal.journal import Record
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_bisect as leaks
 from harness.supervisor import leak_trials
 from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle
-from harness.supervisor.executor_slot import ExecutorSlot, Record
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.leak_bisect import Culprits
 from harness.supervisor.leak_trials import LeakTrials
 from harness.supervisor.search_time import SearchTime
@@ -74,7 +76,7 @@ class LeakSearch:
 
     def suspect(self, handle: ExecutorHandle) -> None:
         """If the executor grew by more than its cases account for, remember that for the search."""
-        if suspected := batch.suspicious_batch_growth(handle.grown, len(handle.cases)):
+        if suspected := batch.suspicious_batch_growth(handle.end.grown, len(handle.cases)):
             cases = tuple(dict.fromkeys(handle.cases))
             self._suspicions.append(LeakSuspicion(handle, cases, len(handle.cases), suspected))
 
@@ -134,7 +136,7 @@ class LeakSearch:
         round_time = sum(map(self._duration, cases))
         if round_time * (batch.WARMUP_ROUNDS + batch.COUNTED_ROUNDS) < self._time.left:
             return leaks.find_culprits(cases, trials.trial)
-        by_case = {case: grown for case, grown in suspicion.handle.grown_by_case.items() if case in cases}
+        by_case = {case: grown for case, grown in suspicion.handle.end.by_case.items() if case in cases}
 
         def is_explained(tried: Sequence[str]) -> bool:
             return batch.is_explained(suspicion.suspected, by_case, tried, suspicion.ran)
@@ -167,15 +169,16 @@ class LeakSearch:
 
     def _note(self, suspicion: LeakSuspicion, cases: Sequence[str], result: SearchResult) -> None:
         self._record(
-            journal_lines.batch(
-                suspicion.handle.name,
-                cases,
-                suspicions=suspicion.suspected,
-                leaks=[leak_trials.describe(culprits) for culprits in result.culprits if culprits.certain],
-                unproven=[leak_trials.describe(culprits) for culprits in result.culprits if not culprits.certain],
+            Batch(
+                t=clock.now(),
+                executor=suspicion.handle.name,
+                cases=tuple(cases),
+                suspicions={**suspicion.suspected},
+                leaks=tuple(leak_trials.describe(culprits) for culprits in result.culprits if culprits.certain),
+                unproven=tuple(leak_trials.describe(culprits) for culprits in result.culprits if not culprits.certain),
                 tried=result.tried,
                 trials=result.trials,
-                seconds=result.seconds,
+                seconds=round(result.seconds, 3),
                 failure=result.failure,
             )
         )

@@ -25,12 +25,12 @@ not tell in advance; then cases begin one by one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.journal.events import Start
 from harness.supervisor.ahead import Ahead, Upcoming
 from harness.supervisor.attempt import Attempt, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
@@ -145,7 +145,7 @@ class Lookahead:
                 break
         return sequence
 
-    def start_lines(self, cases: Next) -> Sequence[Mapping[str, Any]]:
+    def start_lines(self, cases: Next) -> Sequence[Start]:
         """Return the `start` line of the case that runs next: one that has begun, or the first of `cases`."""
         if self._begun:
             first = self._begun[0]

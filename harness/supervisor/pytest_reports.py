@@ -69,7 +69,7 @@ def detail(attempt: Attempt) -> str:
     seen = attempt.evidence
     if not seen.stacks and not attempt.outcome.is_red:
         return ""
-    raised = [error.traceback.strip() for error in (seen.harness_error, seen.hook_error) if error is not None]
+    raised = [error.traceback.strip() for error in (seen.harness_error, seen.end.hook_error) if error is not None]
     return "\n\n".join(
         part for part in (tracebacks(attempt.reports), *raised, fold_stacks(seen.stacks).strip()) if part
     )

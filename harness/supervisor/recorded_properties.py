@@ -13,15 +13,15 @@ MOST = 100
 MOST_OF_NAME, MOST_OF_VALUE = 200, 2000
 
 
-def texts(reports: Sequence[pytest.TestReport]) -> list[tuple[str, str]]:
+def texts(reports: Sequence[pytest.TestReport]) -> tuple[tuple[str, str], ...]:
     """Return names and values in the order in which they were recorded.
 
     Each report includes the properties of the previous phases, so the last report that has any has all.
     """
     recorded = next((report.user_properties for report in reversed(reports) if report.user_properties), [])
-    properties = [(_text(name, MOST_OF_NAME), _text(value, MOST_OF_VALUE)) for name, value in recorded[:MOST]]
+    properties = tuple((_text(name, MOST_OF_NAME), _text(value, MOST_OF_VALUE)) for name, value in recorded[:MOST])
     more = len(recorded) - MOST
-    return [*properties, ("more properties", str(more))] if more > 0 else properties
+    return (*properties, ("more properties", str(more))) if more > 0 else properties
 
 
 def _text(value: object, most: int) -> str:

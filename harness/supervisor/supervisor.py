@@ -10,22 +10,24 @@ import pytest
 
 from harness.backends.table import BACKENDS
 from harness.configuration.context import RunContext
+from harness.core import clock
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome, Ruling
 from harness.core.text import format_exit_code
 from harness.devices.device import Device
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
-from harness.journal import lines
+from harness.journal.events import SessionProperty
+from harness.journal.journal import Record
 from harness.protocol import worker_messages
-from harness.protocol.session_news import SessionNews
+from harness.protocol.endings import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination, pytest_reports
 from harness.supervisor.ahead import Upcoming
 from harness.supervisor.attempt import Attempt, leave
 from harness.supervisor.attempts import Attempts
 from harness.supervisor.burst import Begun
-from harness.supervisor.case import Case, RecordAll, needs_own_process, takes_short_exit
+from harness.supervisor.case import Case, needs_own_process, takes_short_exit
 from harness.supervisor.case_history import CaseHistory, attempt_result, message
 from harness.supervisor.case_journal import CaseJournal
 from harness.supervisor.case_preparation import CasePreparation
@@ -52,7 +54,7 @@ class Supervisor:
         preparation: CasePreparation,
         *,
         worker: str,
-        record: RecordAll,
+        record: Record,
         late: Callable[[pytest.TestReport], None],
         slot: ExecutorSlot,
         pool: DevicePool,
@@ -163,8 +165,8 @@ class Supervisor:
     def _pass_on_to_session(self, history: CaseHistory) -> None:
         """Give pytest's session what the case requested from its copy of the session."""
         for attempt in history.attempts:
-            self._apply_news(attempt.evidence.session)
-        interruption = history.attempts[-1].evidence.interruption
+            self._apply_news(attempt.evidence.end.session)
+        interruption = history.attempts[-1].evidence.end.interruption
         if interruption.startswith("raised Exit"):
             history.case.item.session.shouldstop = interruption
 
@@ -178,7 +180,9 @@ class Supervisor:
             self._session.testsfailed += news.failed
             worker_messages.send_failed(self._session.config, news.failed)
         if news.properties:
-            self._journal.record(*(lines.session_property(*pair) for pair in news.properties))
+            self._journal.record(
+                *(SessionProperty(t=clock.now(), name=name, value=value) for name, value in news.properties)
+            )
 
     @property
     def has_begun(self) -> bool:

@@ -20,7 +20,7 @@ from harness.collection.cases import CASE_ID, is_apart, is_case
 from harness.collection.description import CollectionDescription, DescriptionError, collection_difference
 from harness.configuration.context import RunContext
 from harness.configuration.options import OptionError, case_time_limit
-from harness.core import linux
+from harness.core import clock, linux
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import Ruling
@@ -33,7 +33,7 @@ from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import CURRENT, SUITE_PROPERTIES, CaseSettings, Current
 from harness.gating import types
 from harness.gating.policy import Policy
-from harness.journal import lines
+from harness.journal.events import Collected, Event, Finding, SessionProperty, Wait
 from harness.journal.journal import Journal, JournalWriteError
 from harness.protocol.wire import escape_surrogates
 from harness.scheduling import case_facts, device_leases, stop_request
@@ -241,7 +241,7 @@ class Worker:
             "as torch.cuda.device_count() or an environment variable"
         )
         with self._recording():
-            self._record(lines.finding("collections_differ", f"{text}; {advice}", ()))
+            self._record(Finding(t=clock.now(), kind="collections_differ", message=f"{text}; {advice}"))
 
     def collected(
         self,
@@ -268,20 +268,19 @@ class Worker:
         with self.context.journal.open("rb") as file:
             first = (line for line in itertools.islice(file, 100) if line.startswith(b'{"event":"collected"'))
             listed = any(digest.encode() in line for line in first)
-        shard: dict[str, Any] = {}
-        if self.context.shard:
-            shard = {"selection": digest_of_ids(sorted(selected)), "selected": () if listed else selected}
-        line = lines.collected(
-            self.name,
+        line = Collected(
+            t=clock.now(),
+            worker=self.name,
             count=len(ids),
-            digest=digest,
+            hash=digest,
             part=self._resumption.part,
-            ids=() if listed else ids,
-            deselected=() if listed else deselected,
-            unread=() if listed else unread,
-            skipped={} if listed else skipped,
+            ids=() if listed else tuple(ids),
+            deselected=() if listed else tuple(deselected),
+            unread=() if listed else tuple(unread),
+            skipped={} if listed else {**skipped},
             pid=os.getpid(),
-            **shard,
+            selection=digest_of_ids(sorted(selected)) if self.context.shard else "",
+            selected=tuple(selected) if self.context.shard and not listed else (),
         )
         with self._recording():
             self._record(line)
@@ -355,7 +354,7 @@ class Worker:
             self.over = self.over or stop.reason
         return self.over
 
-    def _record(self, *events: Mapping[str, Any]) -> None:
+    def _record(self, *events: Event) -> None:
         """Append to the journal, all events in one write.
 
         After a failure nothing more is appended, so that the run can end without new errors.
@@ -425,7 +424,7 @@ class Worker:
             with self._recording():
                 record.finish(stopped)
                 properties = item.config.stash.get(SUITE_PROPERTIES, [])
-                self._record(*(lines.session_property(*pair) for pair in properties))
+                self._record(*(SessionProperty(t=clock.now(), name=name, value=value) for name, value in properties))
                 properties.clear()
             if self.over:
                 item.session.shouldstop = self.over
@@ -471,7 +470,7 @@ class Worker:
 
     def _log_wait(self, text: str) -> None:
         """Record and print what this worker waits for."""
-        self.journal.append(lines.wait(self.name, text))
+        self.journal.append(Wait(t=clock.now(), worker=self.name, message=text))
         self._print(text)
 
     def print_once(self, text: str) -> None:

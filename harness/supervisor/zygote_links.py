@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from harness.collection import description
 from harness.collection.description import CollectionDescription, DescriptionError
 from harness.configuration.context import RunContext
+from harness.core import clock
 from harness.core.errors import WriteError
-from harness.journal import lines
+from harness.journal.events import Finding, Wait
+from harness.journal.journal import Record
 from harness.scheduling.stop_request import StopListener
 from harness.zygote.client import (
     ANSWER_LIMIT,
@@ -39,7 +40,7 @@ class ZygoteLinks:
         worker: str,
         stop: StopListener,
         *,
-        record: Callable[[Mapping[str, Any]], None],
+        record: Record,
         on_write_error: Callable[[WriteError], None],
         skip_early_exit_handlers: bool,
     ) -> None:
@@ -122,7 +123,7 @@ class ZygoteLinks:
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
-            self._record(lines.finding("zygote", str(error)))
+            self._record(Finding(t=clock.now(), kind="zygote", message=str(error)))
             return None
 
     def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
@@ -140,7 +141,7 @@ class ZygoteLinks:
         )
 
     def _record_wait(self, message: str) -> None:
-        self._record(lines.wait(self._worker, message))
+        self._record(Wait(t=clock.now(), worker=self._worker, message=message))
 
 
 def _unfinished(why: str, file: Path, log: Path) -> DescriptionError:

@@ -2,7 +2,7 @@
 
 A level is *passed* if every case of its list passed or is not applicable, and at least one passed. A case is not
 applicable if it was gated by a capability that the level lets a device lack. A level is *not applicable* if the device
-lacks what the level needs. It is *incomplete* if the run has no verdict for a case of the list.
+lacks what the level needs, whatever else passed. It is *incomplete* if the run has no verdict for a case of the list.
 
 Some cases expect to fail by a mark of their own (`xfail`, `leaks`), because torch is wrong. If they fail as expected,
 the level may pass, and the statement names them with the reason. Waivers of a run do not count: such a case has failed.
@@ -93,6 +93,9 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
     """Return the result of a level from the verdicts of a run, by case id."""
     passed, failed, known, missing = 0, dict[str, str](), dict[str, str](), list[str]()
     lacking: Counter[str] = Counter()
+    inapplicable = False
+    # The CPU has the cases of any device, and no accelerator.
+    needed = {*level.level.needs} - {"accelerator"}
     for case_id in level.listed.ids:
         verdict = verdicts.get(case_id)
         if verdict is None or verdict.outcome is Outcome.NOT_RUN:
@@ -101,6 +104,7 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
             passed += 1
         elif _gated_by(verdict) in (TYPES, *level.level.may_lack, *level.level.needs):
             lacking[verdict.message] += 1
+            inapplicable |= _gated_by(verdict) in needed
         elif _expected_by_mark(verdict):
             known[case_id] = verdict.message
         else:
@@ -109,6 +113,8 @@ def judge_level(level: ListedLevel, verdicts: Mapping[str, Verdict]) -> LevelRes
             )
     if failed or (known and not passed):
         state = FAILED
+    elif inapplicable:
+        state = NOT_APPLICABLE
     elif missing:
         state = INCOMPLETE
     elif passed:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from harness.core.atomic import open_atomically
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, convert_to_write_error
@@ -22,7 +24,20 @@ from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
 from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal
-from harness.journal.events import LATEST_BEGIN, MOST_SECONDS, SCHEMA
+from harness.journal.events import (
+    LATEST_BEGIN,
+    MOST_SECONDS,
+    SCHEMA,
+    Collected,
+    End,
+    Event,
+    Finding,
+    Finish,
+    Imported,
+    ImportedFile,
+    RunStarted,
+)
+from harness.journal.lines import encode_line
 from harness.tools.junit_reading import JUnitCase, JUnitFile
 
 _IN_MEMORY = 8 << 20
@@ -132,7 +147,7 @@ class _Found:
         # Another tool has no UUID, so the name of the device replaces it.
         self._devices = [f"{label} ({tool})"] if label else []
         self._label = label
-        self._files: list[dict[str, Any]] = []
+        self._files: list[ImportedFile] = []
         self._hosts: dict[str, None] = {}
         self._began: float | None = None
         self._seconds = 0.0
@@ -143,8 +158,9 @@ class _Found:
             for case in file.cases():
                 self.counts[case.outcome] += 1
                 self._seconds += case.seconds
-                self._spool.write(_line("finish", self._time_of(file), self._finish(case)))
-        self._files.append({"path": escape_invalid_xml(str(file.path)), "sha256": file.sha256, "cases": file.count})
+                self._spool.write(encode_line(self._finish(case, self._time_of(file))))
+        path = escape_invalid_xml(str(file.path))
+        self._files.append(ImportedFile(path=path, sha256=file.sha256, cases=file.count))
         self._hosts |= file.hosts
         if file.unattached:
             failures = format_count(file.unattached, "failure")
@@ -158,22 +174,23 @@ class _Found:
             return file.began
         return min(max(0.0, file.written), LATEST_BEGIN)
 
-    def _finish(self, case: JUnitCase) -> dict[str, Any]:
-        return {
-            "case": self.ids.of(case),
-            "attempt": 1,
-            "devices": self._devices,
-            "seed": 0,
-            "outcome": case.outcome.value,
-            "final": True,
-            "duration": round(case.seconds, 6),
-            "message": case.message,
-            "detail": case.detail,
-            "stdout": case.stdout,
-            "stderr": case.stderr,
-            "notes": case.notes,
-            "properties": case.properties,
-        }
+    def _finish(self, case: JUnitCase, t: float) -> Finish:
+        return Finish(
+            t=t,
+            case=self.ids.of(case),
+            attempt=1,
+            devices=tuple(self._devices),
+            seed=0,
+            outcome=case.outcome,
+            final=True,
+            duration=round(case.seconds, 6),
+            message=case.message,
+            detail=case.detail,
+            stdout=case.stdout,
+            stderr=case.stderr,
+            notes=tuple(case.notes),
+            properties=tuple(case.properties),
+        )
 
     @property
     def _host(self) -> str:
@@ -182,31 +199,35 @@ class _Found:
     def head(self, argv: Sequence[str]) -> bytes:
         """Return the lines before those of the cases."""
         began = self._began or 0.0
-        run = {
-            "schema": SCHEMA,
-            "run_id": f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
-            "argv": [escape_invalid_xml(word) for word in mask_command(argv)],
-            "seed": 0,
-            "isolation": "none",
-            "host": self._host,
-            "pid": 0,
-            "devices": self._devices,
-            "fail_on_flaky": False,
-            "rootdir": "",
-            "imported": {"tool": self._tool, "files": self._files},
-        }
-        ids = self.ids.all
-        collected = {"worker": "", "count": len(ids), "hash": digest_of_ids(ids), "ids": ids}
-        return _line("run", began, run) + _line("collected", began, collected)
+        run = RunStarted(
+            t=began,
+            schema_version=SCHEMA,
+            run_id=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
+            argv=tuple(escape_invalid_xml(word) for word in mask_command(argv)),
+            seed=0,
+            isolation="none",
+            host=self._host,
+            pid=0,
+            devices=tuple(self._devices),
+            fail_on_flaky=False,
+            rootdir="",
+            imported=self._imported,
+        )
+        ids = tuple(self.ids.all)
+        collected = Collected(t=began, worker="", count=len(ids), hash=digest_of_ids(ids), ids=ids)
+        return encode_line(run) + encode_line(collected)
+
+    @property
+    def _imported(self) -> Imported:
+        return Imported(tool=self._tool, files=tuple(self._files))
 
     def tail(self) -> bytes:
         """Return the lines after those of the cases."""
         end = (self._began or 0.0) + min(self._seconds, MOST_SECONDS)
         status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
-        lines = [_finding("imported_totals", end, message) for message in self.findings]
-        return b"".join(lines) + _line(
-            "end", end, {"exit_status": status, "duration": min(self._seconds, MOST_SECONDS)}
-        )
+        found: list[Event] = [Finding(t=end, kind="imported_totals", message=message) for message in self.findings]
+        last = End(t=end, exit_status=status, duration=min(self._seconds, MOST_SECONDS))
+        return b"".join(encode_line(event) for event in (*found, last))
 
     def environment(self, argv: Sequence[str]) -> dict[str, Any]:
         """Return the facts for environment.json. Only facts from the files are known about the machine."""
@@ -216,16 +237,8 @@ class _Found:
             "devices": [{"uuid": uuid, "name": self._label} for uuid in self._devices],
             "versions": {},
             "command": [escape_invalid_xml(word) for word in mask_command(argv)],
-            "imported": {"tool": self._tool, "files": self._files},
+            "imported": msgspec.to_builtins(self._imported),
         }
-
-
-def _finding(kind: str, t: float, message: str) -> bytes:
-    return _line("finding", t, {"kind": kind, "message": message})
-
-
-def _line(kind: str, t: float, fields: Mapping[str, Any]) -> bytes:
-    return journal.encode_line({"event": kind, "t": t, **fields})
 
 
 def _checked(value: str, option: str) -> str:

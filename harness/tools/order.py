@@ -17,11 +17,12 @@ from pathlib import Path
 
 from harness.backends.table import backend_of, own_kinds
 from harness.configuration.under import CALL_WRAPPERS
+from harness.core import clock
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.secrets import mask_command
-from harness.journal import journal, lines, reader
-from harness.journal.events import Finish, RunStarted, Start
+from harness.journal import journal, reader
+from harness.journal.events import Bisected, Finish, RunStarted, Start
 from harness.journal.journal import Journal
 from harness.journal.reader import JournalContents
 from harness.supervisor.minimise import minimise
@@ -192,9 +193,10 @@ def record_dependence(run_dir: Path, dependence: Dependence) -> None:
     """Write the result into the journal of the run."""
     with Journal(run_dir / journal.FILE_NAME) as file:
         file.append(
-            lines.bisected(
-                dependence.history.case,
-                outcome=dependence.history.outcome.value,
+            Bisected(
+                t=clock.now(),
+                case=dependence.history.case,
+                outcome=dependence.history.outcome,
                 culprits=dependence.culprits,
                 trials=dependence.trials,
                 reproduce=dependence.history.command(dependence.culprits),

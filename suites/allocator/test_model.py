@@ -8,7 +8,7 @@ import torch
 from .accelerator import maker
 from .programs import Program, check, run_random
 
-pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
+pytestmark = pytest.mark.requires(accelerator=True, caching_allocator=True, torch=">=2.11")
 
 
 @pytest.mark.covers("test_cuda::TestCudaMallocAsync::test_allocator_fuzz")

@@ -12,7 +12,7 @@ from .. import children
 from ..streams.busy import calibrate, sleep_on
 from .limits import LEFT, MIB, block, settle, short_of_memory
 
-pytestmark = [pytest.mark.requires(accelerator=True, torch=">=2.11"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.requires(accelerator=True, caching_allocator=True, torch=">=2.11"), pytest.mark.timeout(300)]
 
 TOO_MUCH = 1 << 46
 

@@ -12,7 +12,7 @@ import torch
 
 from .limits import MIB, settle
 
-pytestmark = pytest.mark.requires(accelerator=True, torch=">=2.11")
+pytestmark = pytest.mark.requires(accelerator=True, caching_allocator=True, torch=">=2.11")
 
 
 @pytest.mark.parametrize("size", [1, 512, 100_000, MIB, 3 * MIB, 30 * MIB], ids=lambda size: f"{size}_bytes")

@@ -10,7 +10,10 @@ import torch
 from ..streams.busy import calibrate, sleep_on
 from .limits import MIB, settle
 
-pytestmark = [pytest.mark.requires(accelerator=True, devices=2, torch=">=2.11"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.requires(accelerator=True, caching_allocator=True, devices=2, torch=">=2.11"),
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture

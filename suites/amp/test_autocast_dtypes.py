@@ -10,6 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from .lower import LOWER
 
+pytestmark = pytest.mark.requires(autocast=True)
+
 PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "matmul": torch.matmul,
     "mm": torch.mm,

@@ -14,6 +14,8 @@ from torch import nn
 from ._torch_private import counting_casts
 from .lower import BF16, LOWER
 
+pytestmark = pytest.mark.requires(autocast=True)
+
 UNTOUCHED = pytest.mark.parametrize("ignored", [torch.float64, torch.int32], ids=["float64", "int32"])
 
 
@@ -226,6 +228,7 @@ def test_autocast_cache_under_no_grad_keeps_a_weight_once(device: torch.device, 
 @pytest.mark.parametrize(
     "dtype", [pytest.param(torch.bfloat16, id="bf16", marks=BF16), pytest.param(torch.float16, id="fp16")]
 )
+@pytest.mark.requires(caching_allocator=True)
 def test_autocast_cache_under_no_grad_does_not_leak(device: torch.device, dtype: torch.dtype) -> None:
     """Repeated calls of a layer under `no_grad` in one region allocate no further memory after the first.
 

@@ -11,6 +11,8 @@ import torch
 
 from .lower import LOWER, other
 
+pytestmark = pytest.mark.requires(autocast=True)
+
 
 def state(device: torch.device) -> tuple[bool, torch.dtype]:
     """Return whether autocast is enabled, and its dtype."""

@@ -24,7 +24,7 @@ OF_OLD_NAMES = pytest.mark.filterwarnings(
 )
 
 HOST = torch.device("cpu")
-ON_ACCELERATOR = pytest.mark.requires(accelerator=True)
+ON_ACCELERATOR = pytest.mark.requires(accelerator=True, autocast=True)
 
 #: Operations with kernels for GPUs only.
 CUDNN = pytest.mark.requires(device="cuda", cudnn=True, rocm=False)

@@ -14,6 +14,8 @@ import torch
 
 from .lower import BF16, LOWER, other
 
+pytestmark = pytest.mark.requires(autocast=True)
+
 #: The seconds after which a thread that others wait for counts as lost.
 LOST = 60.0
 

@@ -18,6 +18,8 @@ from ..bfloat16 import BF16_PRODUCTS
 from ._torch_private import onednn_lacks_bf16
 from .lower import LOWER
 
+pytestmark = pytest.mark.requires(autocast=True)
+
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not_reentrant"])
 #: TorchScript is deprecated and warns; on Python 3.14 it warns that it is not supported, and works.
 SCRIPT_IS_OLD = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is", "ignore:.*torch.jit.trace.* is")

@@ -130,6 +130,7 @@ def test_saved_tensors_hooks_can_keep_tensors_in_files(engine: Engine, device: t
     assert torch.equal(x.grad, expected)
 
 
+@pytest.mark.requires(any=[{"accelerator": False}, {"caching_allocator": True}])
 @pytest.mark.covers(ROW)
 def test_save_on_cpu_changes_no_gradient(engine: Engine, device: torch.device) -> None:
     """`save_on_cpu` keeps saved tensors in host memory and none on the device.

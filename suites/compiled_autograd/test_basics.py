@@ -17,7 +17,10 @@ INDUCTOR = Within(1e-5, 1e-6, "inductor fuses and reorders the sums")
 
 
 @pytest.mark.requires(cpp_compiler=True)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "backend",
+    ["eager", "aot_eager", pytest.param("inductor", marks=[pytest.mark.extended, pytest.mark.requires(inductor=True)])],
+)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_basic")
 def test_compiled_autograd_has_the_gradients_of_the_engine(device: torch.device, backend: str) -> None:
     """A compiled backward pass gives the engine's gradients, bitwise where the same operations run.
@@ -167,7 +170,7 @@ def test_compiled_backward_of_several_roots_with_given_gradients(device: torch.d
     assert compare(work) == Counts(1, 1)
 
 
-@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.requires(cpp_compiler=True, inductor=True)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_accumulate_grad_accuracy")
 def test_compiled_autograd_inductor_gradients_of_layers_share_no_memory(device: torch.device) -> None:
     """With inductor, which reuses buffers, the gradients of different layers do not share memory."""

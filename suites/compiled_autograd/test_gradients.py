@@ -160,7 +160,8 @@ CASES = [
         compiled,
         id=f"{there or 'none'}-{comes.replace(' ', '_')}{'-graph' * graph}{'-compiled' * compiled}",
         marks=[pytest.mark.covers(f"{ROW}test_accumulate_grad_polyfill_case_{number}")]
-        + [UNSUPPORTED] * (compiled and there == "sparse"),
+        + [UNSUPPORTED] * (compiled and there == "sparse")
+        + [pytest.mark.requires(sparse=True)] * ("sparse" in (there or "", comes.split()[0])),
     )
     for there, comes, graph, number in MEETINGS
     for compiled in (False, True)

@@ -207,7 +207,15 @@ def test_register_hook_that_returns_none_changes_nothing(device: torch.device) -
 
 
 @pytest.mark.covers(f"{ROW}test_checkpointing_simple")
-@pytest.mark.parametrize("reentrant", [False, True], ids=["not_reentrant", "reentrant"])
+@pytest.mark.parametrize(
+    "reentrant",
+    [
+        pytest.param(False, id="not_reentrant"),
+        # The captured pass asks `torch.soft` whether the device is initialised, which is a function in C++: Dynamo
+        # traces none that it does not know.
+        pytest.param(True, id="reentrant", marks=pytest.mark.requires(not_={"device": "soft"})),
+    ],
+)
 def test_checkpoint_is_computed_again_in_a_captured_pass(device: torch.device, reentrant: bool) -> None:
     """A checkpoint is recomputed in the captured pass with the same random numbers.
 

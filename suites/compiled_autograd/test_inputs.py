@@ -107,7 +107,7 @@ class Wrapped(torch.Tensor):
         return function(*plain, **(kwargs or {}))
 
 
-@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.requires(cpp_compiler=True, inductor=True)
 @pytest.mark.covers(
     f"{ROW}test_inputs_aliasing_bytecode_stack_restore",
     f"{ROW}test_logging_tensor_flaky",
@@ -139,7 +139,10 @@ def test_inputs_list_with_a_tensor_subclass_is_emptied_too(device: torch.device)
 
 
 @pytest.mark.requires(cpp_compiler=True)
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.extended, pytest.mark.requires(inductor=True)])],
+)
 @pytest.mark.covers(f"{ROW}test_free_activation_memory")
 def test_activation_is_freed_after_its_use(device: torch.device, backend: str) -> None:
     """In a captured pass, a saved activation is freed once its function has run, and not at the end of the pass.

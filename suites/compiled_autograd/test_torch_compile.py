@@ -38,7 +38,10 @@ def steps(model: torch.nn.Module, inputs: list[torch.Tensor]) -> list[object]:
 
 
 @pytest.mark.requires(cpp_compiler=True)
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.extended, pytest.mark.requires(inductor=True)])],
+)
 @pytest.mark.covers("test_compiled_autograd::TestCompiledAutograd::test_torch_compile")
 def test_compile_forward_has_its_backward_captured(device: torch.device, backend: str) -> None:
     """A captured pass contains the compiled backward of a compiled forward; one capture serves all steps."""
@@ -60,7 +63,10 @@ def test_compile_forward_has_its_backward_captured(device: torch.device, backend
     [
         pytest.param(
             name,
-            marks=pytest.mark.covers(f"test_compiled_autograd::TestCompiledAutograd::test_torch_compile_api_{name}"),
+            marks=[
+                pytest.mark.covers(f"test_compiled_autograd::TestCompiledAutograd::test_torch_compile_api_{name}"),
+                *([pytest.mark.requires(inductor=True)] if name == "inductor" else []),
+            ],
         )
         for name in ("eager", "aot_eager", "inductor")
     ],
@@ -176,7 +182,7 @@ def test_compile_of_the_call_of_backward_alone(device: torch.device) -> None:
     "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode",
     "test_compiled_autograd::TestCompiledAutograd::test_mismatch_fake_tensor_mode_dynamic_shape",
 )
-@pytest.mark.requires(cpp_compiler=True)
+@pytest.mark.requires(cpp_compiler=True, inductor=True)
 def test_compile_of_a_whole_step_within_a_block(device: torch.device, dynamic: bool) -> None:
     """A step compiled under compiled autograd shares one fake mode for forward and pass, also with a dynamic size."""
     torch.manual_seed(SEED)

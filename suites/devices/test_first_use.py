@@ -61,6 +61,7 @@ OF_MEMORY = {
 }
 
 
+@pytest.mark.requires(caching_allocator=True)
 @pytest.mark.parametrize("name", OF_MEMORY)
 def test_memory_before_the_first_use_is_none(device: torch.device, name: str, request: pytest.FixtureRequest) -> None:
     """Before the first use of a device, memory statistics are empty, and emptying the cache or resetting has no effect.
@@ -114,6 +115,7 @@ else:
     assert sorted(children.fork(script, device).lines()) == ["child 0", "sum 4.0", "sum 4.0"]
 
 
+@pytest.mark.requires(refuses_forks=True)
 @pytest.mark.parametrize(
     "use",
     [

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from suites.host_kernels import MSE_LOSS_WARNS
+
 from . import scenes
 from .models import LateLinear, linear, perceptron, train
 from .recordings import Recording, record
@@ -18,7 +20,7 @@ CLASS = "test_memory_profiler::TestMemoryProfilerE2E"
 
 # Operators of the software device call other operators than those of torch's own devices, which changes the tensors
 # from which categories are derived.
-pytestmark = pytest.mark.requires(not_={"device": "soft"})
+pytestmark = [pytest.mark.requires(not_={"device": "soft"}), MSE_LOSS_WARNS]
 
 
 def covers(test: str) -> pytest.MarkDecorator:

@@ -13,9 +13,13 @@ import pytest
 import torch
 from torch.profiler import profile, record_function
 
+from suites.host_kernels import MSE_LOSS_WARNS
+
 from . import scenes
 from .recordings import Recording, activities, record, warm_up
 from .values import Action
+
+pytestmark = MSE_LOSS_WARNS
 
 Event = dict[str, Any]
 

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from suites.host_kernels import MSE_LOSS_WARNS
+
 from . import scenes
 from .recordings import Recording, record
 from .scenes import Scene
 from .values import MEMORY, Key, Node, State
+
+pytestmark = MSE_LOSS_WARNS
 
 CLASS = "test_memory_profiler::TestDataFlow"
 SIMPLE = pytest.mark.covers(f"{CLASS}::test_data_flow_graph_simple")

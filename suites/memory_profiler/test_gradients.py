@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterable
 import pytest
 import torch
 
+from suites.host_kernels import MSE_LOSS_WARNS
+
 from .models import perceptron
 from .recordings import Recording, record
 from .values import Finder
+
+pytestmark = MSE_LOSS_WARNS
 
 CLASS = "test_memory_profiler::TestIdentifyGradients"
 FROM_OPERATORS = pytest.mark.covers(f"{CLASS}::test_extract_gradients_low_level")

@@ -7,10 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from suites.host_kernels import MSE_LOSS_WARNS
+
 from . import scenes
 from .recordings import Recording, record, recording
 from .scenes import Scene
 from .values import Action, Category, Event, Key, State
+
+pytestmark = MSE_LOSS_WARNS
 
 E2E = "test_memory_profiler::TestMemoryProfilerE2E"
 NO_ID = pytest.mark.covers(

@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 import torch
 
+from suites.host_kernels import MSE_LOSS_WARNS
 from suites.reaching import below
 
 from . import _torch_private as private
 from . import scenes
 from .recordings import Recording, record
 from .values import Action, Category, Sizes, State
+
+pytestmark = MSE_LOSS_WARNS
 
 
 def export(found: Recording, path: Path, device: torch.device | str) -> None:

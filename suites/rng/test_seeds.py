@@ -72,7 +72,13 @@ def test_device_manual_seed_restarts_the_sequence(device: torch.device) -> None:
         assert torch.equal(torch.rand(10, device=device), expected)
 
 
-SEEDS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1]
+#: Seeds beyond 32 bits. `torch.manual_seed` also seeds the device.
+WIDE = pytest.mark.requires(wide_seeds=True)
+NEGATIVE = [pytest.param(seed, marks=WIDE) for seed in (-1, -5, -(2**63))]
+SEEDS = [
+    *(0, 1, 2**31 - 1, 2**31, 2**32 - 1),
+    *(pytest.param(seed, marks=WIDE) for seed in (2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)),
+]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -93,6 +99,7 @@ def test_generator_manual_seed_takes_every_seed_of_64_bits(device: torch.device,
 
 
 @accelerator
+@WIDE
 def test_generator_manual_seed_uses_the_high_half(device: torch.device) -> None:
     """The device's generator uses all 64 bits: seeds that differ only in the high half draw other numbers."""
     generator = torch.Generator(device=device)
@@ -101,7 +108,7 @@ def test_generator_manual_seed_uses_the_high_half(device: torch.device) -> None:
     assert not any(torch.equal(drawn[a], drawn[b]) for a in range(4) for b in range(a))
 
 
-@pytest.mark.parametrize("seed", [-1, -5, -(2**63)])
+@pytest.mark.parametrize("seed", NEGATIVE)
 def test_generator_manual_seed_takes_a_negative_seed_as_64_bits(device: torch.device, seed: int) -> None:
     """A negative seed is equivalent to the seed plus 2**64, and is returned as such."""
     generator = torch.Generator(device=device)
@@ -113,7 +120,7 @@ def test_generator_manual_seed_takes_a_negative_seed_as_64_bits(device: torch.de
     assert torch.equal(torch.rand(16, device=device, generator=generator.manual_seed(seed + 2**64)), drawn)
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, -1, -5, -(2**63)])
+@pytest.mark.parametrize("seed", [*SEEDS, *NEGATIVE])
 def test_torch_manual_seed_takes_what_a_generator_takes(device: torch.device, seed: int) -> None:
     """`torch.manual_seed` accepts the same seeds as a generator, with the same `initial_seed` and device draws."""
     torch.manual_seed(seed)
@@ -123,6 +130,7 @@ def test_torch_manual_seed_takes_what_a_generator_takes(device: torch.device, se
     assert torch.equal(torch.rand(16, device=device, generator=torch.Generator(device).manual_seed(seed)), drawn)
 
 
+@WIDE  # `torch.seed` draws a seed of 64 bits for the device, too
 def test_torch_seed_is_another_each_time() -> None:
     """`torch.seed` sets and returns a different seed each time, which reproduces the draws in `torch.manual_seed`."""
     reported = []
@@ -164,6 +172,7 @@ def test_generator_seed_is_another_each_time(device: torch.device) -> None:
 
 
 @accelerator
+@WIDE
 def test_torch_seed_and_seed_all_reach_the_device(device: torch.device) -> None:
     """`torch.seed` and the device's `seed_all` give the device a new seed each time."""
     reported = []

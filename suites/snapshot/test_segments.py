@@ -15,7 +15,7 @@ from ..streams.busy import calibrate, ever, sleep_on
 from . import _torch_private as private
 from .reading import FREE, LIVE, PENDING, block_at, blocks, faults, of_device
 
-pytestmark = pytest.mark.requires(accelerator=True)
+pytestmark = pytest.mark.requires(accelerator=True, caching_allocator=True)
 
 MIB = 1 << 20
 

@@ -34,6 +34,7 @@ def test_caching_allocator_serves_threads_at_once(device: torch.device) -> None:
 
 
 @pytest.mark.requires(accelerator=True)
+@pytest.mark.requires(caching_allocator=True)
 def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> None:
     """After threads that allocated and freed memory have ended, the allocated memory is as before."""
     synchronize(device)
@@ -49,6 +50,7 @@ def test_memory_allocated_is_unchanged_after_threads(device: torch.device) -> No
     assert torch.accelerator.memory_allocated(device) == before
 
 
+@pytest.mark.requires(pinned_memory=True)
 @pytest.mark.requires(accelerator=True)
 def test_pin_memory_copy_and_free_in_concurrent_threads(device: torch.device) -> None:
     """Threads can concurrently allocate pinned memory, copy it on delayed streams and free it, with correct values."""

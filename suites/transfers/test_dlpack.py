@@ -172,6 +172,7 @@ def test_dlpack_device_names_type_and_index(device: torch.device) -> None:
     assert kind is (dlpack.DLDeviceType.kDLCUDA if device.type == "cuda" else dlpack.DLDeviceType.kDLCPU)
 
 
+@pytest.mark.requires(pinned_memory=True)
 @CUDA
 def test_dlpack_device_of_pinned_memory(device: torch.device) -> None:
     """Pinned memory has DLPack's device type for CUDA host memory, and can be imported from DLPack."""

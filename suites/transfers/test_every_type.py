@@ -66,6 +66,7 @@ def test_to_and_copy_keep_each_bit(device: torch.device, dtype: torch.dtype, non
     assert torch.equal(bits(x), sent)
 
 
+@pytest.mark.requires(pinned_memory=True)
 @pytest.mark.requires(accelerator=True)
 @TYPE
 @NON_BLOCKING

@@ -44,7 +44,9 @@ SIZES: list[Any] = [
 ]
 SIZE = pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size))
 PINNED = pytest.mark.parametrize(
-    "pinned", [False, pytest.param(True, marks=pytest.mark.requires(accelerator=True))], ids=["pageable", "pinned"]
+    "pinned",
+    [False, pytest.param(True, marks=pytest.mark.requires(accelerator=True, pinned_memory=True))],
+    ids=["pageable", "pinned"],
 )
 
 

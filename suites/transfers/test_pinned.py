@@ -10,7 +10,7 @@ import torch
 
 from .bit_patterns import DTYPE, bit_patterns, bits
 
-pytestmark = pytest.mark.requires(accelerator=True)
+pytestmark = pytest.mark.requires(accelerator=True, pinned_memory=True)
 
 MAKERS: dict[str, Callable[[], torch.Tensor]] = {
     "empty": lambda: torch.empty(10, pin_memory=True),

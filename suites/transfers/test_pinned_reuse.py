@@ -10,7 +10,7 @@ import torch
 from ..streams.busy import NOT_SHOWN, POISON, TRIALS, Dropped, calibrate, ever, sleep_on
 from ._torch_private import empty_host_cache, host_memory_stats
 
-pytestmark = pytest.mark.requires(accelerator=True)
+pytestmark = pytest.mark.requires(accelerator=True, pinned_memory=True)
 
 ELEMENTS = 300_000
 

@@ -13,7 +13,9 @@ from ._torch_private import empty_host_cache, host_memory_stats, reset_host_memo
 
 # Before 2.13, torch counts a freed block as active. With a pending copy it subtracts the index of the block's size
 # class instead of the size: https://github.com/pytorch/pytorch/pull/171662. The software device has its own counters.
-pytestmark = pytest.mark.requires(any=[{"device": "soft"}, {"accelerator": True, "torch": ">=2.13"}])
+pytestmark = pytest.mark.requires(
+    pinned_memory=True, any=[{"device": "soft"}, {"accelerator": True, "torch": ">=2.13"}]
+)
 
 #: A power of two, so that rounding adds nothing.
 SIZE = 1 << 22

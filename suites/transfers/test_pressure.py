@@ -10,7 +10,7 @@ import torch
 from ..allocator import limits
 from ..streams.busy import NOT_SHOWN, calibrate, sleep_on
 
-pytestmark = [pytest.mark.requires(accelerator=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.requires(accelerator=True, caching_allocator=True), pytest.mark.timeout(600)]
 
 #: The bytes available to a case, and the size of a tensor: only a few fit at a time.
 LEFT, SIZE = 96 << 20, 12 << 20

@@ -17,9 +17,16 @@ SIZES = [0, 1, 2, 3, 255, 256, 257, 4095, 4096, 4097, (1 << 16) + 1, (1 << 20) -
 SIZE = pytest.mark.parametrize("size", SIZES)
 
 PIN = pytest.mark.parametrize(
-    "pinned", [False, pytest.param(True, marks=pytest.mark.requires(accelerator=True))], ids=["pageable", "pinned"]
+    "pinned",
+    [False, pytest.param(True, marks=pytest.mark.requires(accelerator=True, pinned_memory=True))],
+    ids=["pageable", "pinned"],
 )
-NON_BLOCKING = pytest.mark.parametrize("non_blocking", [False, True], ids=["blocking", "non_blocking"])
+#: A copy to the host that does not block makes a pinned tensor.
+NON_BLOCKING = pytest.mark.parametrize(
+    "non_blocking",
+    [False, pytest.param(True, marks=pytest.mark.requires(pinned_memory=True))],
+    ids=["blocking", "non_blocking"],
+)
 
 
 def there_and_back(x: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:

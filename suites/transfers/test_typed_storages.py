@@ -279,6 +279,7 @@ def test_typed_storage_without_an_accelerator_is_not_pinned() -> None:
     assert torch.ones(2).storage().is_pinned() is False
 
 
+@pytest.mark.requires(pinned_memory=True)
 @pytest.mark.requires(accelerator=True)
 def test_typed_storage_pin_memory_copies_to_pinned_memory(device: torch.device) -> None:
     """`pin_memory` returns a pinned storage of the same type and values, and shares memory that is already pinned."""

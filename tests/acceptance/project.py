@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -24,6 +23,7 @@ import psutil
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from tests.acceptance.window import Window
+from tests.reporting import build
 from tests.warm import client
 from tests.warm.client import FOREIGN, Process
 from tests.warm.launch import MARK, MARK_LENGTH
@@ -253,7 +253,7 @@ def journal_lines(run_dir: Path) -> list[dict[str, Any]]:
         data = (run_dir / journal.FILE_NAME).read_bytes()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+    return build.read_lines(data)
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -44,7 +44,7 @@ BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared L
 SOFT, SOFT_1 = (
     Device(uuid=f"SOFT-{index}", kind="soft", name=soft.BACKEND.label, index=index, memory=2**30) for index in (0, 1)
 )
-AT_ONCE = Device(uuid="SOFT-0", kind="soft", name=soft.BACKEND.label, index=0, asynchronous=False)
+AT_ONCE = Device(uuid="SOFT-0", kind="soft", name=soft.BACKEND.label, index=0, observed={"asynchronous": False})
 SOFTWARE = Inventory(devices=(SOFT, SOFT_1), nvml_error="not asked")
 _NO_GPU = "the device is a software device"
 
@@ -69,13 +69,19 @@ _NO_GPU = "the device is a software device"
         ),
         (BARE, CPU, "sparse", True, "True"),
         (SOFTWARE, SOFT, "sparse", False, "False (declared by its registration)"),
-        (machine(GPU), replace(GPU, sparse=False), "sparse", False, "False (torch has no sparse tensors on cuda)"),
-        (BARE, CPU, "process_groups", True, "True"),
-        (SOFTWARE, SOFT, "process_groups", False, "False (declared by its registration)"),
-        (machine(GPU), replace(GPU, process_groups=True), "process_groups", True, "True"),
         (
             machine(GPU),
-            replace(GPU, process_groups=False),
+            replace(GPU, observed={"sparse": False}),
+            "sparse",
+            False,
+            "False (torch has no sparse tensors on cuda)",
+        ),
+        (BARE, CPU, "process_groups", True, "True"),
+        (SOFTWARE, SOFT, "process_groups", False, "False (declared by its registration)"),
+        (machine(GPU), replace(GPU, observed={"process_groups": True}), "process_groups", True, "True"),
+        (
+            machine(GPU),
+            replace(GPU, observed={"process_groups": False}),
             "process_groups",
             False,
             "False (torch.distributed has no backend for cuda)",
@@ -178,7 +184,8 @@ def test_every_entry_says_what_it_is_how_it_is_found_and_without_what() -> None:
 def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """Changing a name here breaks each case that requires it."""
     names = """
-        device accelerator accelerator_graphs asynchronous sparse process_groups model devices ranks
+        device accelerator accelerator_graphs asynchronous sparse process_groups inductor model devices ranks
+        caching_allocator pinned_memory autocast wide_seeds refuses_forks
         device_count compute_capability memory free_memory peer_access peer_links nvlink fabric mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform

@@ -53,16 +53,16 @@ class UnprintableError(Exception):
     ],
 )
 def test_an_exception_in_one_line(error: BaseException, line: str) -> None:
-    assert failure.describe_exception(error)["error"] == line
+    assert failure.describe_exception(error).error == line
 
 
 def test_an_exception_that_cannot_be_printed_is_reported_all_the_same() -> None:
     reported = failure.describe_exception(UnprintableError())
-    assert "UnprintableError: <exception str() failed>" in reported["error"]
+    assert "UnprintableError: <exception str() failed>" in reported.error
 
 
 def test_a_long_traceback_is_cut() -> None:
-    assert len(failure.describe_exception(ValueError("x" * (1 << 20)))["traceback"]) < 64 << 10
+    assert len(failure.describe_exception(ValueError("x" * (1 << 20))).traceback) < 64 << 10
 
 
 _ENDS = """
@@ -87,5 +87,5 @@ def test_a_process_ends_with_a_status_and_the_traceback_reported(listened_to: bo
             assert b"ValueError: ours" in done.stderr
             return
         reported = json.loads(ours.recv(1 << 16))
-    assert (reported["op"], reported["error"]) == ("harness_error", "ValueError: ours")
+    assert (reported["op"], reported.error) == ("harness_error", "ValueError: ours")
     assert done.stderr == b""

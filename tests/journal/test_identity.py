@@ -43,19 +43,13 @@ def test_differences(changes: dict[str, Any], texts: list[str]) -> None:
 
 
 def test_the_identity_of_a_run_on_the_processor() -> None:
-    first = identity.run_identity(Inventory((CPU,)), suites="sha256:0", waivers=[], lists=[])
+    files = identity.files_identity(suites="sha256:0", waivers=[], lists=[])
+    first = identity.run_identity(Inventory((CPU,)), files)
     assert (first["driver"], first["waivers"], first["suite files"]) == ("none", "none", "sha256:0")
-    waived = identity.run_identity(
-        Inventory((CPU,), driver="550.1"),
-        suites="sha256:0",
-        waivers=[{"case": "*"}],
-        lists=[("core", f"sha256:{'a' * 64}")],
-    )
-    assert [each.name for each in identity.differences(first, waived)] == [
-        "driver",
-        "waivers",
-        "must-pass lists",
-    ]
+    lists = [("core", f"sha256:{'a' * 64}")]
+    others = identity.files_identity(suites="sha256:0", waivers=[{"case": "*"}], lists=lists)
+    waived = identity.run_identity(Inventory((CPU,), driver="550.1"), others)
+    assert [each.name for each in identity.differences(first, waived)] == ["waivers", "must-pass lists", "driver"]
 
 
 def test_a_commit_is_shown_by_its_first_digits() -> None:

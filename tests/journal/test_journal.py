@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -17,14 +18,16 @@ from hypothesis import strategies as st
 
 from harness.core.caseid import digest_of_ids
 from harness.journal import journal, reader
-from harness.journal.events import EVENT, SCHEMA, End, Finding, Start
+from harness.journal.events import SCHEMA, Collected, End, Event, Finding, Start
 from harness.journal.journal import Journal, JournalError, JournalWriteError
+from harness.journal.lines import decode_line, encode_line
 from tests.reporting import build
 
 # Appends a finding for each line of stdin, numbered from 0, with texts from tiny to large; confirms each on stdout.
 WRITER = """
 import random, sys
 from pathlib import Path
+from harness.journal.events import Finding
 from harness.journal.journal import Journal
 
 path, name, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -32,7 +35,7 @@ draw = random.Random(seed)
 with Journal(path) as journal:
     for number, _ in enumerate(sys.stdin):
         size = draw.choice([0, 10, 5000, 200_000])
-        journal.append({"event": "finding", "kind": name, "message": f"{number} " + "x" * size})
+        journal.append(Finding(t=1.0, kind=name, message=f"{number} " + "x" * size))
         print(number, flush=True)
 """
 
@@ -55,13 +58,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 FULL = """
 import resource, sys
 from pathlib import Path
+from harness.journal.events import End, Finding
 from harness.journal.journal import Journal, JournalError
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 journal = Journal(Path(sys.argv[1]))
-journal.append({"event": "end", "exit_status": 0, "duration": 1.0})
+journal.append(End(t=1.0, exit_status=0, duration=1.0))
 try:
-    journal.append({"event": "finding", "kind": "long", "message": "x" * 20_000})
+    journal.append(Finding(t=1.0, kind="long", message="x" * 20_000))
 except JournalError as error:
     sys.exit(str(error))
 """
@@ -75,12 +79,12 @@ def path(tmp_path: Path) -> Path:
 def write(path: Path, *lines: build.Line) -> None:
     with Journal(path) as writer:
         for line in lines:
-            writer.append(line)
+            writer.append(build.event(line))
 
 
 def test_a_full_device() -> None:
     with Journal(Path("/dev/full")) as writer, pytest.raises(JournalWriteError, match="No space left on device"):
-        writer.append(build.end())
+        writer.append(build.event(build.end()))
 
 
 def test_what_is_appended_is_read_in_order(path: Path) -> None:
@@ -97,10 +101,10 @@ def test_an_existing_journal_is_carried_on(path: Path) -> None:
     assert [event.event for event in reader.read_journal(path).events] == ["run", "end"]
 
 
-def test_lines_are_ascii_begin_with_the_kind_and_are_stamped(path: Path) -> None:
-    write(path, {"kind": "é😀\udc80\x00", "event": "finding", "message": ""})
+def test_lines_are_ascii_and_begin_with_the_kind(path: Path) -> None:
+    write(path, {"kind": "é😀\udc80\x00", "event": "finding", "t": 2.5, "message": ""})
     line = path.read_bytes()
-    assert line.startswith(b'{"event":"finding","t":')
+    assert line.startswith(b'{"event":"finding","t":2.5,')
     assert line.isascii()
     assert line.count(b"\n") == 1
     (event,) = reader.read_journal(path).events
@@ -110,26 +114,30 @@ def test_lines_are_ascii_begin_with_the_kind_and_are_stamped(path: Path) -> None
 
 def test_several_events_are_written_together_or_not_at_all(path: Path) -> None:
     with Journal(path) as writer:
-        writer.append(build.run(), build.start("a"))
+        writer.append(*build.events(build.run(), build.start("a")))
         with pytest.raises(JournalError, match="as JSON"):
-            writer.append(build.finish("a"), {"event": "finding", "message": object()})
+            writer.append(build.event(build.finish("a")), Finding(t=-1.0, kind="x", message=""))
     assert [event.event for event in reader.read_journal(path).events] == ["run", "start"]
 
 
 def test_a_line_that_another_writer_left_torn_swallows_nothing(path: Path) -> None:
     with Journal(path) as writer, path.open("ab", buffering=0) as other:
-        writer.append(build.run())
+        writer.append(build.event(build.run()))
         other.write(b'{"event":"start","case":"torn')
-        writer.append(build.start("whole"), build.end())
+        writer.append(*build.events(build.start("whole"), build.end()))
     assert [event.event for event in reader.read_journal(path).events] == ["run", "start", "end"]
 
 
 @pytest.mark.parametrize(
     "event",
-    [{"event": "end", "duration": float("nan")}, {"event": "end", "x": object()}, {"no": "kind"}],
+    [
+        End(t=1.0, exit_status=0, duration=float("nan")),
+        End(t=1.0, exit_status=cast(int, object()), duration=1.0),
+        Finding(t=1.0, kind="", message=""),
+    ],
     ids=["not a number", "not json", "no kind"],
 )
-def test_what_is_no_json_is_refused_and_leaves_no_trace(path: Path, event: build.Line) -> None:
+def test_what_readers_would_refuse_is_refused_and_leaves_no_trace(path: Path, event: Event) -> None:
     with Journal(path) as writer, pytest.raises(JournalError, match=r"cannot write event .* as JSON"):
         writer.append(event)
     assert path.read_bytes() == b""
@@ -150,7 +158,7 @@ def test_closing_twice_is_harmless(path: Path) -> None:
     writer.close()
     writer.close()
     with pytest.raises(JournalError, match=r"the journal '.*journal\.ndjson' is closed"):
-        writer.append(build.end())
+        writer.append(build.event(build.end()))
 
 
 def test_a_torn_line_swallows_nothing(path: Path) -> None:
@@ -162,7 +170,7 @@ def test_a_torn_line_swallows_nothing(path: Path) -> None:
     assert [event.event for event in contents.events] == ["run", "start", "end"]
     (damaged,) = contents.damaged
     assert damaged.number == 2
-    assert "EOF while parsing" in damaged.reason
+    assert damaged.reason == "Input data was truncated"
 
 
 def test_a_journal_may_end_anywhere(path: Path) -> None:
@@ -180,7 +188,10 @@ def test_a_journal_may_end_anywhere(path: Path) -> None:
 
 
 def test_unknown_kinds_are_kept_apart(path: Path) -> None:
-    write(path, build.run(), {"event": "weather", "sky": "grey"}, build.end())
+    write(path, build.run())
+    with path.open("ab") as file:
+        file.write(b'{"event":"weather","sky":"grey"}\n')
+    write(path, build.end())
     contents = reader.read_journal(path)
     assert [event.event for event in contents.events] == ["run", "end"]
     assert [(line.number, line.kind) for line in contents.unknown] == [(2, "weather")]
@@ -190,15 +201,15 @@ def test_unknown_kinds_are_kept_apart(path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"not json", "Invalid JSON: expected"),
-        (b"[1]", "Input should be"),
-        (b"{}", "Unable to extract tag"),
-        (b'{"event":"end","t":1,"exit_status":0,"duration":"long"}', "end.duration: Input should be a valid number"),
-        (b'{"event":"end","t":NaN,"exit_status":0,"duration":-1,"x":1}', r"end.t: .*finite number \(and 2 more\)"),
-        (b'{"event":"end","t":1,"exit_status":0,"duration":1,"\xff":1}', "Invalid JSON"),
-        (b'"\\ud800', "Invalid JSON: EOF"),
-        (b"[" * 100_000 + b'"\\udc80"', "Invalid JSON: recursion limit"),
-        (b"\0" * 4096, "Invalid JSON"),
+        (b"not json", "JSON is malformed: invalid character"),
+        (b"[1]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `event`"),
+        (b'{"event":"end","t":1,"exit_status":0,"duration":"long"}', r"Expected `float`, got `str` - at `\$.duration`"),
+        (b'{"event":"end","t":NaN,"exit_status":0,"duration":-1,"x":1}', "JSON is malformed"),
+        (b'{"event":"end","t":1,"exit_status":0,"duration":1,"\xff":1}', "Invalid UTF-8"),
+        (b'"\\ud800', "truncated"),
+        (b"[" * 100_000 + b'"\\udc80"', "Expected `object`, got `array`"),
+        (b"\0" * 4096, "JSON is malformed"),
     ],
     ids=["words", "array", "empty", "type", "several", "bytes", "torn surrogate", "deep", "zeros"],
 )
@@ -226,8 +237,7 @@ def test_no_bytes_upset_the_reader(chunks: list[bytes]) -> None:
 def test_a_newer_journal_is_refused_also_when_its_run_line_reads_differently(path: Path) -> None:
     newer = SCHEMA + 1
     for line in (build.run(schema=newer), build.run(schema=newer, sort="new")):
-        path.unlink(missing_ok=True)
-        write(path, line)
+        path.write_text(json.dumps(line, separators=(",", ":")) + "\n")
         with pytest.raises(
             JournalError,
             match=rf"journal\.ndjson' has schema {newer} in line 1; this harness reads schemas up to {SCHEMA}: ",
@@ -260,7 +270,7 @@ def test_the_digest_tells_lists_apart_and_is_the_same_before_and_after_the_journ
     ids = ["a::é", "a::\udc80", "a::\x00"]
     write(path, build.collected(*ids))
     (event,) = reader.read_journal(path).events
-    assert event.event == "collected"
+    assert isinstance(event, Collected)
     assert event.ids == ("a::é", "a::\\udc80", "a::\x00")
     assert digest_of_ids(event.ids) == event.hash == digest_of_ids(ids)
 
@@ -337,11 +347,11 @@ def test_threads_share_a_journal(path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with Journal(path) as writer, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: writer.append(build.start(f"case {n}")), range(500)))
+        list(pool.map(lambda n: writer.append(build.event(build.start(f"case {n}"))), range(500)))
     cases = [json.loads(line)["case"] for line in path.read_bytes().splitlines()]
     assert sorted(cases) == sorted(f"case {n}" for n in range(500))
 
 
-def test_models_are_json_of_themselves() -> None:
+def test_lines_are_read_as_they_are_written() -> None:
     for event in build.events(build.run(), build.finish("a"), build.executor()):
-        assert EVENT.validate_json(event.model_dump_json(by_alias=True)) == event
+        assert decode_line(encode_line(event)) == event

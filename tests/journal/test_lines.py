@@ -1,69 +1,82 @@
-"""Lines are read as they were created."""
+"""Lines are read as they were appended, whatever values a case has put into them."""
 
 from __future__ import annotations
 
-import inspect
-import json
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.journal import lines
-from harness.journal.events import EVENT
+from harness.core.outcome import Outcome
+from harness.journal import reader
+from harness.journal.events import Finish
+from harness.journal.journal import Journal, JournalError
 
-SHA = "sha256:" + "0" * 64
-MADE: dict[str, lines.Line] = {
-    "finding": lines.finding("zygote", "gone", ["a.py::t"], reproduce="pytest", host="n1"),
-    "wait": lines.wait("gw0", "for a device"),
-    "stopped": lines.stopped("SIGINT", 10.0),
-    "reopened": lines.reopened("a.py::t"),
-    "collected": lines.collected(
-        "gw0",
-        count=1,
-        digest=SHA,
-        part=1,
-        ids=["a.py::t"],
-        deselected=(),
-        skipped={"suites/b/test_b.py::": "no compiler"},
-        unread=["b/"],
-        pid=3,
-        selection=SHA,
-        selected=["a.py::t"],
-    ),
-    "must_pass": lines.must_pass("cpu", SHA, ["a.py::t"]),
-    "levels": lines.levels("a.py::t", attempt=1, executor="main-e1", values={"threads": 1}),
-    "executor": lines.executor(
-        "main-e1", "ended", worker="main", pid=3, devices=["cpu"], startup=0.1, cases=2, exit_status=0, reason="retired"
-    ),
-    "device": lines.device("GPU-1", "sick", worker="main", moment="at the start", message="wrong", seconds=0.1234567),
-    "activity": lines.activity("main", "collecting", 1.0),
-    "session_property": lines.session_property("arch", "PPC"),
-    "confirmation": lines.confirmation(
-        "a.py::t", suspicions={"threads": 1}, growths=[{"threads": 1}], leaks=["1 thread"], failure=""
-    ),
-    "batch": lines.batch(
-        "main-e1", ["a.py::t"], suspicions={}, leaks=(), unproven=(), tried=1, trials=2, seconds=1.23456, failure=""
-    ),
-    "bisected": lines.bisected("a.py::t", outcome="failed", culprits=["a.py::u"], trials=3, reproduce="pytest"),
-}
+FINISH = Finish(
+    t=1.7e9,
+    case="test_a.py::test_b",
+    attempt=1,
+    worker="main",
+    executor="main-e1",
+    devices=("cpu",),
+    seed=1,
+    outcome=Outcome.PASSED,
+    final=True,
+    duration=0.5,
+    phases={"setup": 0.1, "call": 0.3, "teardown": 0.1},
+    notes=("a note",),
+)
 
 
-def test_each_function_is_here() -> None:
-    public = {name for name, _ in inspect.getmembers(lines, inspect.isfunction) if not name.startswith("_")}
-    assert public == set(MADE)
+def _written(path: Path, name: str, value: Any) -> Any:
+    """Return what a reader makes of the line in which a case has caused this value."""
+    with Journal(path) as open_journal:
+        open_journal.append(msgspec.structs.replace(FINISH, **{name: value}))
+    contents = reader.read_journal(path)
+    assert not contents.damaged
+    return contents.events[-1]
 
 
-@pytest.mark.parametrize("kind", MADE)
-def test_a_reader_takes_each_and_reads_every_field(kind: str) -> None:
-    line: dict[str, Any] = {"t": 1.0, **MADE[kind]}
-    event = EVENT.validate_json(json.dumps(line))
-    assert event.event == kind
-    read = event.model_dump(mode="json", by_alias=True)
-    assert {name: read[name] for name in line} == line
-    unset = set(read) - set(line)
-    assert unset <= {"host"}, "a function has every field, and the head of a cluster run adds the node"
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("duration", -1.3e9),
+        ("duration", float("nan")),
+        ("duration", "long"),
+        ("phases", {"call": -1.0}),
+        ("phases", {"call": float("inf")}),
+        ("log", 5),
+        ("struck", {"fault": 0.5}),
+        ("stdout", ["text"]),
+        ("keeps", None),
+    ],
+)
+def test_the_verdict_is_kept_without_the_value(tmp_path: Path, name: str, value: object) -> None:
+    event = _written(tmp_path / "journal.ndjson", name, value)
+    assert isinstance(event, Finish)
+    assert (event.case, event.outcome) == (FINISH.case, Outcome.PASSED)
+    assert event.notes == ("a note", f"not recorded, because their values are invalid in a journal: {name}")
 
 
-def test_what_is_not_given_is_left_out() -> None:
-    assert lines.finding("zygote", "gone") == {"event": "finding", "kind": "zygote", "message": "gone", "cases": []}
-    assert lines.activity("main") == {"event": "activity", "worker": "main", "what": ""}
+_FIELDS = st.sampled_from(["duration", "phases", "stdout", "log", "notes", "struck", "keeps", "message"])
+_ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(name=_FIELDS, odd=_ODD)
+def test_no_value_of_a_case_costs_its_verdict(tmp_path_factory: pytest.TempPathFactory, name: str, odd: object) -> None:
+    path = tmp_path_factory.getbasetemp() / "line-check.ndjson"
+    path.unlink(missing_ok=True)
+    event = _written(path, name, odd)
+    assert (event.case, event.outcome) == (FINISH.case, Outcome.PASSED)
+
+
+def test_a_line_that_is_none_is_an_error_of_the_harness(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.ndjson") as open_journal, pytest.raises(JournalError):
+        open_journal.append(msgspec.structs.replace(FINISH, case=""))

@@ -19,7 +19,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_stream_has_what_a_reader_of_the_whole_file_has(path: Path) -> None:
     with Journal(path) as journal_:
-        journal_.append(build.run(), build.start("a"), {"event": "foreign"}, build.finish("a", message="x" * 2000))
+        journal_.append(*build.events(build.run(), build.start("a")))
+        with path.open("ab") as file:
+            file.write(b'{"event":"foreign"}\n')
+        journal_.append(build.event(build.finish("a", message="x" * 2000)))
     with path.open("ab") as file:
         file.write(b'{"event":"finish","t":1\n\n{"event":"end"')
     whole = reader.read_journal(path)

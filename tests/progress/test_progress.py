@@ -169,18 +169,18 @@ def test_a_worker_that_is_stopped_is_named() -> None:
 def test_a_journal_is_read_on_where_reading_stopped(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     with Journal(path) as journal:
-        journal.append(RUN)
+        journal.append(build.event(RUN))
         tail = JournalTail(path)
         assert [event.event for event in tail.read()] == ["run"]
         assert tail.read() == ()
-        journal.append(CASES)
+        journal.append(build.event(CASES))
         with path.open("ab") as file:
             file.write(b'{"event":"end","t":1,"exit_')
         assert [event.event for event in tail.read()] == ["collected"]
         with path.open("ab") as file:
             file.write(b'status":0,"duration":1}\nwhat is this?\n')
         assert [event.event for event in tail.read()] == ["end"]
-        journal.append(start("c0", 1))
+        journal.append(build.event(start("c0", 1)))
         assert [event.event for event in tail.read()] == ["start"]
     tail.close()
 
@@ -190,7 +190,7 @@ def test_reading_on_takes_no_lock_away_from_a_writer(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     opened = set()
     with Journal(path) as journal:
-        journal.append(RUN)
+        journal.append(build.event(RUN))
         tail = JournalTail(path)
         for _ in range(3):
             tail.read()

@@ -366,7 +366,7 @@ def test_names_are_never_cut_and_texts_have_their_share_all_the_same() -> None:
 
 def test_the_old_report_is_replaced_at_once_and_nothing_else_is_left(tmp_path: Path) -> None:
     with journal.Journal(tmp_path / journal.FILE_NAME) as writer:
-        writer.append(build.run())
+        writer.append(build.event(build.run()))
     (tmp_path / junit.FILE_NAME).write_text("old")
     written = junit.write_junit(tmp_path)
     assert written.path == tmp_path / "junit.xml"

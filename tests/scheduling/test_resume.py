@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
-from harness.journal.events import RunStarted
+from harness.journal.events import Event, RunStarted
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.scheduling.resume import Needed, finals_needed, in_flight, lost_lines, reopened_lines, resumption_of
@@ -93,14 +94,12 @@ def test_an_attempt_in_flight_is_lost_and_no_other() -> None:
         build.start(A, t=1.0), build.finish(A), *build.broke_and(B, Outcome.CRASHED, None), build.start(C, pid=3)
     )
     lines = lost_lines(run)
-    assert [(line["case"], line["attempt"], line["outcome"], line["final"]) for line in lines] == [
+    assert [(line.case, line.attempt, line.outcome, line.final) for line in lines] == [
         (B, 2, "lost", False),
         (C, 1, "lost", False),
     ]
-    assert all(line["message"] == "the run was interrupted while the case ran" for line in lines)
-    again = build.contents(
-        *[event.model_dump(by_alias=True) for event in run.events], *({**line, "t": 2.0} for line in lines)
-    )
+    assert all(line.message == "the run was interrupted while the case ran" for line in lines)
+    again = replace(run, events=(*run.events, *lines))
     assert lost_lines(again) == []
     assert resumption_of(again).attempts == {B: 2, C: 1}
 
@@ -172,8 +171,8 @@ def test_what_is_left_runs_and_nothing_twice(events: list[tuple[str, str, Outcom
     left = [case for case in (A, B, C) if case not in found.finished]
     assert {*found.attempts} == {*left}
     more = [build.finish(case, attempt=found.attempts[case] + 1) for case in left]
-    between = [*lost_lines(run), *reopened_lines(run, found)]
-    events_now = [*run.events, *build.events(*({**line, "t": 9.0} for line in between), *more)]
+    between: list[Event] = [*lost_lines(run), *reopened_lines(run, found)]
+    events_now = [*run.events, *between, *build.events(*more)]
     after = {verdict.case: verdict for verdict in Ledger.from_events(events_now).verdicts}
     for case in left:
         assert after[case].decided is not None or after[case].outcome.is_red or after[case].outcome is Outcome.FLAKY
@@ -189,7 +188,7 @@ def test_a_case_that_the_harness_lost_is_open_again() -> None:
     found = resumption_of(run)
     assert found.attempts == {A: 2, B: 1}
     lines = reopened_lines(run, found)
-    assert [line["case"] for line in lines] == [A, B]
+    assert [line.case for line in lines] == [A, B]
     passed = [build.finish(A, attempt=3), build.finish(B, attempt=2)]
-    after = Ledger.from_events([*run.events, *build.events(*({**line, "t": 9.0} for line in lines), *passed)])
+    after = Ledger.from_events([*run.events, *lines, *build.events(*passed)])
     assert [verdict.outcome for verdict in after.verdicts] == [Outcome.FLAKY, Outcome.PASSED, Outcome.PASSED]

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.journal.events import Event
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
@@ -24,6 +25,7 @@ from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.supervisor.judgement import Evidence, Judgement
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
+from tests.reporting import build
 
 BINDING = Binding(devices=("cpu",), kind="cpu", environment={}, workerinput=None, leak_check="fast")
 #: An executor's exit status by the signal that ends it.
@@ -40,6 +42,13 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class RecordedLines(list[dict[str, Any]]):
+    """The lines that an object has recorded, as dictionaries."""
+
+    def __call__(self, *events: Event) -> None:
+        self += [build.whole_line(event) for event in events]
 
 
 class FakeItem:
@@ -67,10 +76,7 @@ def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
         temp=Path(),
         kept=Path(),
         notes=(),
-        suspicions={},
         spent=False,
-        levels={},
-        struck={},
         memory={},
     )
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from harness.supervisor.activity import Activities
 from tests.reporting import build
+from tests.supervisor.fakes import RecordedLines
 
 
 def test_activities_begin_are_updated_and_end() -> None:
-    lines: list[Any] = []
+    lines = RecordedLines()
     moments = iter([100.0, 107.0])
-    activities = Activities(lines.append, "gw1", clock=lambda: next(moments))
+    activities = Activities(lines, "gw1", clock=lambda: next(moments))
     with activities.doing("looking") as tell:
         tell("looking: trial 1")
         with activities.doing("waiting"):
@@ -28,11 +27,11 @@ def test_activities_begin_are_updated_and_end() -> None:
         ("gw1", "looking: trial 2", 100.0),
         ("gw1", "", None),
     ]
-    assert len(build.events(*({"t": 1.0, **line} for line in lines))) == 6
+    assert len(build.events(*lines)) == 6
 
 
 def test_an_activity_that_fails_is_over() -> None:
-    lines: list[Any] = []
-    with pytest.raises(ZeroDivisionError), Activities(lines.append, "gw1").doing("dividing"):
+    lines = RecordedLines()
+    with pytest.raises(ZeroDivisionError), Activities(lines, "gw1").doing("dividing"):
         raise ZeroDivisionError
     assert [line["what"] for line in lines] == ["dividing", ""]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.protocol.endings import RemoteFailure
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.protocol.reports import RemoteFailure
 from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
 from harness.supervisor.judgement import Judgement
 from tests.supervisor.fakes import BINDING, DIES, FakeExecutor, FakeZygote, Script, handle_on, request
@@ -137,7 +137,7 @@ def test_all_messages_sent_before_an_exit_are_received(tmp_path: Path) -> None:
         executor.send("done", suspicions={}, interruption="raised KeyboardInterrupt")
         made = run_attempt(handle, request(), 1)
     assert made.evidence.done
-    assert (made.evidence.interruption, made.evidence.exit_status) == ("raised KeyboardInterrupt", 3)
+    assert (made.evidence.end.interruption, made.evidence.exit_status) == ("raised KeyboardInterrupt", 3)
 
 
 @pytest.mark.parametrize("raw", [b"garbage\n", b'{"no": "op"}\n', b'["op"]\n', b'{"op": "whatever"}\n'])
@@ -175,7 +175,7 @@ def test_problems_that_are_none_contaminate(tmp_path: Path) -> None:
 
 
 def test_a_case_that_the_zygote_did_not_collect_is_lost(tmp_path: Path) -> None:
-    made, _ = attempt(tmp_path, lambda executor: executor.send("unknown", known="2 cases"))
+    made, _ = attempt(tmp_path, lambda executor: executor.send("done", unknown="2 cases"))
     assert (made.outcome, made.usable) == (Outcome.LOST, False)
 
 
@@ -322,7 +322,7 @@ def test_what_an_executor_says_when_it_leaves_is_kept(tmp_path: Path) -> None:
 
     with handle_on(tmp_path, script) as (handle, _):
         assert leave(handle, 60.0, light=False)
-    assert (handle.teardown_error, handle.grown) == ("a fixture raised", HEAP)
+    assert (handle.end.error, handle.end.grown) == ("a fixture raised", HEAP)
 
 
 def test_an_executor_that_does_not_exit_is_reported(tmp_path: Path) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
+from harness.journal.journal import Record
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
@@ -25,7 +25,7 @@ from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient
-from tests.supervisor.fakes import FakeExecutor, FakeZygote, attempt, case
+from tests.supervisor.fakes import FakeExecutor, FakeZygote, RecordedLines, attempt, case
 
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(2)]
 LOST = HealthEvent("lost", "the device is lost", "fatal")
@@ -37,7 +37,7 @@ HANG = HealthEvent("hang", "nvml did not answer", "suspect")
 class FakePool(DevicePool):
     """A pool whose NVML reports the events that a test sets, by device, at its next queries."""
 
-    def __init__(self, folder: Path, worker: str, record: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, folder: Path, worker: str, record: Record) -> None:
         super().__init__(GPUS[0], GPUS, worker=worker, folder=folder / "drained", record=record, examine=False)
         self._monitored = True
         self.news: dict[str, list[list[HealthEvent]]] = {}
@@ -69,20 +69,20 @@ class Bench:
     """A monitor with executors that answer health checks with `answers` in turn; the last one answers all others."""
 
     def __init__(self, folder: Path, worker: str = "gw0") -> None:
-        self.reported: list[Mapping[str, Any]] = []
+        self.reported = RecordedLines()
         self.findings: list[tuple[str, str, list[str]]] = []
         self.retired = 0
         self.examined: list[str] = []
         self.answers: list[Callable[[FakeExecutor], None]] = [healthy]
         self.zygotes: list[FakeZygote] = []
-        self.pool = FakePool(folder, worker, self.reported.append)
+        self.pool = FakePool(folder, worker, self.reported)
         self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
         self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
             ExecutorNaming(worker, folder / worker, folder / worker / "files"),
             SlotHooks(self._connect, after_unclean_exit=lambda: None, await_release=lambda *_: None),
             stop=self.stop,
-            record=self.reported.append,
+            record=self.reported,
             leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
         )
         self.monitor = DeviceMonitor(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from harness.core.errors import NoDeviceError
 from harness.devices.device import CPU, Device
 from harness.supervisor.device_pool import DevicePool
 from tests import fake_nvml
+from tests.supervisor.fakes import RecordedLines
 
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(3)]
 SLICES = [Device(uuid=f"MIG-GPU-0/{n}/0", kind="cuda", name="Fake", index=0, mig_parent="GPU-0") for n in range(2)]
@@ -24,14 +24,14 @@ class Workers:
     """The workers of a run, and their lines in the journal."""
 
     def __init__(self, folder: Path, devices: Sequence[Device]) -> None:
-        self.reported: list[Mapping[str, Any]] = []
+        self.reported = RecordedLines()
         self._folder = folder / "drained"
         self._devices = devices
         self._cares: list[DevicePool] = []
 
     def join(self, leased: Device, *, examine: bool = True) -> DevicePool:
         name = f"gw{len(self._cares)}"
-        record = self.reported.append
+        record = self.reported
         care = DevicePool(leased, self._devices, worker=name, folder=self._folder, record=record, examine=examine)
         self._cares.append(care)
         return care

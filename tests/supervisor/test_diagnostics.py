@@ -20,6 +20,7 @@ from harness.devices import kernel_log
 from harness.supervisor import core_files, diagnostics
 from harness.supervisor.activity import Activities
 from harness.supervisor.diagnostics import Diagnostics, RedAttempt
+from tests.supervisor.fakes import RecordedLines
 
 
 class World:
@@ -47,7 +48,7 @@ class World:
 
     def worker(self, *items: str) -> Diagnostics:
         facts = SimpleNamespace(collect_on_failure=items, temp_dir=str(self.temp), invocation_dir=str(self.temp))
-        return Diagnostics(cast(RunContext, facts), Activities(lambda _: None, "gw0"), lambda: self.stopping)
+        return Diagnostics(cast(RunContext, facts), Activities(RecordedLines(), "gw0"), lambda: self.stopping)
 
     def failure(self, **changes: Any) -> RedAttempt:
         failure = RedAttempt(Outcome.CRASHED, self.files / "gw0-e1", 3, True, 4242, -signal.SIGSEGV, (0.0, 0.0))

@@ -13,9 +13,9 @@ from typing import cast
 
 import pytest
 
+from harness.protocol.endings import RemoteFailure
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PassedPhase, PhasePage
-from harness.protocol.reports import RemoteFailure
 from harness.protocol.wire import Channel, Message
 from harness.supervisor import executor_handle
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage, OutputFile, Outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from harness.scheduling.stop_request import StopListener
 from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.zygote.client import ZygoteClient, ZygoteError
-from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeZygote
+from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeZygote, RecordedLines
 
 PATIENCE = 60.0
 
@@ -29,7 +29,7 @@ class Bench:
     """A slot, its zygotes, and everything that it reported."""
 
     def __init__(self, folder: Path) -> None:
-        self.reported: list[Mapping[str, Any]] = []
+        self._recorded = RecordedLines()
         self.zygotes: list[FakeZygote] = []
         self.unclean = 0
         #: Called with each zygote before the slot gets it.
@@ -42,7 +42,7 @@ class Bench:
             ExecutorNaming("gw0", folder, folder / "files"),
             SlotHooks(lambda: self.connect(), after_unclean_exit=self._count_unclean, await_release=lambda *_: None),
             stop=self.stop,
-            record=self._record,
+            record=self._recorded,
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
         )
 
@@ -71,9 +71,9 @@ class Bench:
         self.zygotes.append(zygote)
         return zygote.client
 
-    def _record(self, line: Mapping[str, Any]) -> None:
-        if line["event"] != "activity":
-            self.reported.append(line)
+    @property
+    def reported(self) -> list[dict[str, Any]]:
+        return [line for line in self._recorded if line["event"] != "activity"]
 
     def _count_unclean(self) -> None:
         self.unclean += 1

@@ -20,7 +20,7 @@ from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
 from harness.supervisor.exit_bisect import ExitBisect
-from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, attempt, case
+from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, RecordedLines, attempt, case
 
 NAMES = [f"c{number}" for number in range(8)]
 
@@ -43,7 +43,7 @@ class FakeRunner:
             ExecutorNaming("gw0", folder, folder / "files"),
             SlotHooks(lambda: self._zygote.client, after_unclean_exit=lambda: None, await_release=lambda *_: None),
             stop=self.stop,
-            record=lambda _: None,
+            record=RecordedLines(),
             leases=DeviceLeases(None),
         )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from harness.checks.process import StateProblem
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
+from harness.protocol.endings import CaseEnd, RemoteFailure, StateProblem
 from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
-from harness.protocol.reports import RemoteFailure
 from harness.supervisor.judgement import Evidence, Phase, judge
 
 SETUP, CALL, TEARDOWN = (Phase(when, "passed") for when in ("setup", "call", "teardown"))
@@ -22,6 +22,11 @@ OURS = THEIRS = RemoteFailure("E: x", "Traceback")
 
 def _failed(when: str) -> Phase:
     return Phase(when, "failed")
+
+
+def _ended(phases: tuple[Phase, ...], **found: Any) -> Evidence:
+    """Return the evidence of a case at whose end the executor reported these fields of `CaseEnd`."""
+    return replace(PASSED, phases=phases, end=CaseEnd(**found))
 
 
 @pytest.mark.parametrize(
@@ -47,9 +52,21 @@ def _failed(when: str) -> Phase:
         ),
         (replace(PASSED, phases=(SETUP,)), Outcome.LOST, "not every phase"),
         (replace(PASSED, phases=()), Outcome.LOST, "not every phase"),
-        (replace(PASSED, phases=(SETUP,), interruption="raised KeyboardInterrupt"), Outcome.FAILED, "KeyboardInt"),
-        (replace(PASSED, phases=(), interruption="raised KeyboardInterrupt"), Outcome.ERROR, "KeyboardInt"),
-        (replace(PASSED, phases=(SETUP, CALL), interruption="raised KeyboardInterrupt"), Outcome.ERROR, "KeyboardInt"),
+        (
+            replace(PASSED, phases=(SETUP,), end=CaseEnd(interruption="raised KeyboardInterrupt")),
+            Outcome.FAILED,
+            "KeyboardInt",
+        ),
+        (
+            replace(PASSED, phases=(), end=CaseEnd(interruption="raised KeyboardInterrupt")),
+            Outcome.ERROR,
+            "KeyboardInt",
+        ),
+        (
+            replace(PASSED, phases=(SETUP, CALL), end=CaseEnd(interruption="raised KeyboardInterrupt")),
+            Outcome.ERROR,
+            "KeyboardInt",
+        ),
         # The process ended while the case ran.
         (Evidence(exit_status=SEGV), Outcome.CRASHED, "SIGSEGV in setup"),
         (Evidence(phases=(SETUP,), exit_status=SEGV), Outcome.CRASHED, "SIGSEGV in call"),
@@ -92,21 +109,33 @@ def _failed(when: str) -> Phase:
         (replace(PASSED, exit_status=EXIT_CHANNEL_GONE), Outcome.CONTAMINATED, "descriptor of the harness"),
         (replace(PASSED, exit_status=0), Outcome.CRASHED, "exit status 0 after the case finished"),
         (replace(PASSED, late=True, leaving=True, exit_status=-9, limit=4), Outcome.TIMEOUT, "did not end within 4 s"),
-        (replace(PASSED, poison="CUDA error: x\nmore"), Outcome.POISONED, "unusable: CUDA error: x"),
-        (replace(PASSED, problems=(StateProblem(Outcome.LEAKED, "left 1"),)), Outcome.LEAKED, "left 1"),
-        (replace(PASSED, problems=(StateProblem(Outcome.CONTAMINATED, "cwd"),)), Outcome.CONTAMINATED, "cwd"),
+        (_ended(ALL, poison="CUDA error: x\nmore"), Outcome.POISONED, "unusable: CUDA error: x"),
+        (_ended(ALL, problems=[StateProblem(Outcome.LEAKED, "left 1")]), Outcome.LEAKED, "left 1"),
+        (
+            replace(PASSED, end=CaseEnd(problems=[StateProblem(Outcome.CONTAMINATED, "cwd")])),
+            Outcome.CONTAMINATED,
+            "cwd",
+        ),
         # The harness is to blame.
         (replace(PASSED, zygote_lost="gone"), Outcome.LOST, "gone"),
         (Evidence(exit_status=SEGV, zygote_lost="gone"), Outcome.LOST, "gone"),
-        (Evidence(unknown="2 cases, for example 'a.py::x'"), Outcome.LOST, "did not collect this case"),
+        (Evidence(end=CaseEnd(unknown="2 cases, for example 'a.py::x'")), Outcome.LOST, "did not collect this case"),
         (Evidence(harness_error=OURS, exit_status=244), Outcome.LOST, "the harness failed (in setup): E: x"),
         (Evidence(phases=(SETUP,), harness_error=OURS, late=True), Outcome.LOST, "the harness failed (in call): E: x"),
         (replace(PASSED, harness_error=OURS, leaving=True, exit_status=244), Outcome.LOST, "(in teardown): E: x"),
         (Evidence(phases=(SETUP,), exit_status=244), Outcome.CRASHED, "exit status 244 in call"),
         # A hook of another plugin aborted pytest's protocol.
-        (replace(PASSED, phases=(), hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
-        (replace(PASSED, hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
-        (replace(PASSED, phases=(SETUP, _failed("call")), hook_error=THEIRS), Outcome.ERROR, "raised E: x"),
+        (
+            replace(PASSED, phases=(), end=CaseEnd(hook_error=THEIRS)),
+            Outcome.ERROR,
+            "a hook of a plugin or conftest raised E: x",
+        ),
+        (_ended(ALL, hook_error=THEIRS), Outcome.ERROR, "a hook of a plugin or conftest raised E: x"),
+        (
+            replace(PASSED, phases=(SETUP, _failed("call")), end=CaseEnd(hook_error=THEIRS)),
+            Outcome.ERROR,
+            "raised E: x",
+        ),
     ],
 )
 def test_judge(seen: Evidence, outcome: Outcome, message: str) -> None:
@@ -120,8 +149,10 @@ def test_the_worse_finding_is_the_verdict_and_the_other_a_note() -> None:
     judgement = judge(
         replace(
             PASSED,
-            problems=(StateProblem(Outcome.CONTAMINATED, "cwd"), StateProblem(Outcome.LEAKED, "child")),
-            poison="bad",
+            end=CaseEnd(
+                problems=[StateProblem(Outcome.CONTAMINATED, "cwd"), StateProblem(Outcome.LEAKED, "child")],
+                poison="bad",
+            ),
         )
     )
     assert judgement.outcome is Outcome.POISONED
@@ -130,7 +161,9 @@ def test_the_worse_finding_is_the_verdict_and_the_other_a_note() -> None:
 
 def test_a_failure_is_not_hidden_by_what_it_left_behind() -> None:
     seen = replace(
-        PASSED, phases=(SETUP, _failed("call"), TEARDOWN), problems=(StateProblem(Outcome.CONTAMINATED, "cwd"),)
+        PASSED,
+        phases=(SETUP, _failed("call"), TEARDOWN),
+        end=CaseEnd(problems=[StateProblem(Outcome.CONTAMINATED, "cwd")]),
     )
     judgement = judge(seen)
     assert judgement.outcome is Outcome.FAILED

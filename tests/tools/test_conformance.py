@@ -12,7 +12,7 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
-from harness.journal.events import Finish, Ruling
+from harness.journal.events import Finish, Gate, Ruling
 from harness.journal.ledger import Ledger
 from harness.journal.reader import read_run_journal
 from harness.journal.verdicts import Verdict
@@ -29,18 +29,11 @@ def a_verdict(case: str, outcome: str, more: str = "") -> Verdict:
     capability = more if outcome == "gated" else ""
     ruling = Ruling(outcome=Outcome.WAIVED, text="waived", source=more) if outcome == "waived" and more else None
     message = f"{capability}: wanted, not found" if capability else outcome
-    gate = {"capability": capability, "wanted": "x", "found": "y"} if capability else None
-    plain: dict[str, Any] = {
-        "event": "finish", "t": 1.0, "case": case, "attempt": 1, "worker": "main", "executor": "", "devices": [],
-        "outcome": outcome, "duration": 0.0, "message": message, "gate": gate, "ruling": ruling,
-    }  # fmt: skip
-    finish = Finish.model_construct(**plain | {"gate": _Gate(capability) if gate else None})
+    finish = Finish(
+        t=1.0, case=case, attempt=1, worker="main", seed=0, outcome=Outcome(outcome), final=True, duration=0.0,
+        message=message, ruling=ruling, gate=Gate(capability=capability, wanted="x", found="y") if capability else None,
+    )  # fmt: skip
     return Verdict(case, "s", Outcome(outcome), message, (finish,), finish, 1, (), True)
-
-
-class _Gate:
-    def __init__(self, capability: str) -> None:
-        self.capability = capability
 
 
 def a_level(folder: Path, *ids: str) -> ListedLevel:
@@ -66,6 +59,9 @@ def a_level(folder: Path, *ids: str) -> ListedLevel:
         ({"a": ("passed", ""), "b": ("skipped", "")}, FAILED, 1, 1, 0),
         ({"a": ("passed", "")}, INCOMPLETE, 1, 0, 0),
         ({"a": ("passed", ""), "b": ("not_run", "")}, INCOMPLETE, 1, 0, 0),
+        ({"a": ("passed", ""), "b": ("gated", "accelerator_graphs")}, NOT_APPLICABLE, 1, 0, 1),
+        ({"a": ("failed", ""), "b": ("gated", "accelerator_graphs")}, FAILED, 0, 1, 1),
+        ({"a": ("passed", ""), "b": ("gated", "accelerator")}, PASSED, 1, 0, 1),
         ({"a": ("gated", "accelerator_graphs"), "b": ("gated", "accelerator_graphs")}, NOT_APPLICABLE, 0, 0, 2),
         ({"a": ("gated", "devices"), "b": ("gated", "devices")}, NOT_APPLICABLE, 0, 0, 2),
     ],

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.checks.live_fixtures import FixtureProblem, LiveFixture
-from harness.checks.process import StateProblem
 from harness.checks.state.attributes import KernelStatus, attribute_settings
 from harness.checks.state.config import TorchConfigModules
 from harness.checks.state.devices import accelerator_settings, cuda_settings
@@ -47,6 +46,7 @@ from harness.checks.state.torch_settings import (
 )
 from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr
+from harness.protocol.endings import StateProblem
 
 
 class StateGuard:

@@ -32,11 +32,14 @@ def load() -> None:
 
     if simulation.simulated_runtime() is None:
         raise RuntimeError(
-            f"{VARIABLE} is set, but the CUDA runtime of this process is not the simulated one: a program that sets "
-            f"LD_PRELOAD must keep its earlier value"
+            f"{VARIABLE} is set, but the CUDA runtime of this process is not that of the simulated CUDA: a program "
+            "that sets LD_PRELOAD must keep its earlier value"
         )
     if ctypes.CDLL(library).simcuda_install_operators():
-        raise RuntimeError(f"the operators in {library!r} cannot be registered with this torch: see standard error")
+        raise RuntimeError(
+            f"the operators of the simulated CUDA in {library!r} cannot be registered with this torch: see standard "
+            "error"
+        )
     imports.install_import_hook()
     _loaded = library
 

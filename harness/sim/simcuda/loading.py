@@ -68,5 +68,5 @@ def load_into_this_process(wanted: Mapping[str, str]) -> None:
             try:
                 ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
             except OSError as error:
-                raise SimcudaLoadError(f"{library!r} cannot be loaded ({error})") from None
+                raise SimcudaLoadError(f"the simulated CUDA: {library!r} cannot be loaded ({error})") from None
     os.environ.update(wanted)

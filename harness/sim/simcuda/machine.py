@@ -56,7 +56,10 @@ def simulated_inventory(environ: Mapping[str, str]) -> Inventory:
     selection = apply_visible_mask(simulated_devices(environ), environ)
     if not selection.visible:
         why = "; ".join(selection.notes)
-        raise MachineError(f"{why or f'{cuda.MASK}={environ.get(cuda.MASK)!r} hides every GPU'}; unset {cuda.MASK}")
+        raise MachineError(
+            f"{why or f'{cuda.MASK}={environ.get(cuda.MASK)!r} hides every GPU'}; unset {cuda.MASK}, or name GPUs of "
+            "the simulated CUDA"
+        )
     built_for = software.torch_cuda_version().value
     return Inventory(
         devices=selection.visible,

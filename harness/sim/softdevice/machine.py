@@ -35,7 +35,7 @@ def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tu
             name=soft.BACKEND.label,
             index=index,
             memory=memory,
-            asynchronous=asynchronous,
+            observed={"asynchronous": asynchronous},
         )
         for index in range(count)
     ]

@@ -49,7 +49,7 @@ BACKEND = Backend(
     faults=(str(Path(__file__).with_name("csrc") / "faults.def"),),
     faults_variable=INJECT,
     implied={"accelerator": True, "accelerator_graphs": True},
-    capabilities={"sparse": False, "process_groups": False},
+    capabilities={"sparse": False, "process_groups": False, "inductor": False},
     failures=_failures,
     faults_struck=_faults_struck,
     # The first use of a device starts all threads, and they stay.

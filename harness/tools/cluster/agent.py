@@ -66,8 +66,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Session:
     """A running pytest, its end of the socket pair, and its journal."""
 
-    def __init__(self, begin: Begin, number: int, folder: Path) -> None:
-        """Start pytest. Raise OSError."""
+    def __init__(self, begin: Begin, number: int, folder: Path, *, alone: bool = False) -> None:
+        """Start pytest. `alone`: with one worker, whatever its arguments are. Raise OSError."""
         self.number = number
         self.folder = folder
         self.ended = self.was_ready = False
@@ -80,6 +80,7 @@ class Session:
             "-m",
             "pytest",
             *begin.arguments,
+            *(["--numprocesses=1"] if alone else []),
             f"--harness-results-dir={folder}",
             "--harness-progress=off",
         ]
@@ -227,8 +228,8 @@ class Agent:
         match message:
             case Begin():
                 self._start(message)
-            case Open():
-                self._open()
+            case Open(alone=alone):
+                self._open(alone=alone)
             case Give(cases=cases) if self._session is not None:
                 self._session.send("give", cases=[[case.case, case.avoid] for case in cases])
             case End() if self._session is not None:
@@ -251,12 +252,12 @@ class Agent:
         self._base = home / begin.node
         self._open()
 
-    def _open(self) -> None:
+    def _open(self, *, alone: bool = False) -> None:
         if self._begin is None or self._base is None or self._session is not None or self._quitting:
             return
         self._number += 1
         folder = _free(self._base)
-        self._session = Session(self._begin, self._number, folder)
+        self._session = Session(self._begin, self._number, folder, alone=alone)
         self._selector.register(self._session.socket, selectors.EVENT_READ, self._read_session)
 
     def _send(self, message: BaseModel) -> None:

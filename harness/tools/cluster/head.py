@@ -16,16 +16,30 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from harness.core.caseid import digest_of_ids
+import msgspec
+
+from harness.core.errors import WriteError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, list_first, single_line
-from harness.journal import identity, lines
-from harness.journal.events import Finding, Finish, Start
+from harness.journal.events import Finding, Finish, Start, StateOfNode, Stopped
 from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
-from harness.tools.cluster import record as records
+from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.environments import Environments
+from harness.tools.cluster.jobs import (
+    Action,
+    Drop,
+    EndSession,
+    GiveJobs,
+    LostAttempt,
+    NodeState,
+    NotRun,
+    OpenSession,
+    QuitNode,
+    ReopenedCase,
+    Suspected,
+)
 from harness.tools.cluster.link import Link
 from harness.tools.cluster.messages import (
     BEAT,
@@ -48,26 +62,19 @@ from harness.tools.cluster.messages import (
     ToHead,
     Want,
 )
-from harness.tools.cluster.queue import (
-    SETTLE,
-    Action,
-    CaseQueue,
-    Drop,
-    EndSession,
-    GiveJobs,
-    LostAttempt,
-    NodeState,
-    NotRun,
-    OpenSession,
-    QuitNode,
-    ReopenedCase,
-)
-from harness.tools.cluster.record import ClusterRecord, SessionLines
+from harness.tools.cluster.queue import SETTLE, CaseQueue
+from harness.tools.cluster.record import ClusterRecord
+from harness.tools.cluster.rules import Rules
+from harness.tools.cluster.sessions import SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
 
 #: Seconds between two progress lines.
 PROGRESS = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Maximum lines of a node that are about none of its cases, in addition to some per case that it has done.
+MOST_EXTRA = 10_000
+#: Maximum attempts at a case within one session.
+MOST_ATTEMPTS = 100_000
 LOGS = "nodes"
 
 
@@ -83,6 +90,8 @@ class Member:
     lost: bool = False
     closed: bool = False
     done: int = 0
+    #: How many lines are about none of its cases.
+    extra: int = 0
     #: The device of the last attempt at each of its cases, and the end of the attempt.
     devices: dict[int, str] = field(default_factory=dict)
     finishes: dict[int, Finish] = field(default_factory=dict)
@@ -92,10 +101,16 @@ class Head:
     """One cluster run."""
 
     def __init__(
-        self, wanted: ClusterRequest, hosts: Sequence[Host], log: Callable[[str], None], earlier: Earlier | None = None
+        self,
+        wanted: ClusterRequest,
+        rules: Rules,
+        hosts: Sequence[Host],
+        log: Callable[[str], None],
+        earlier: Earlier | None = None,
     ) -> None:
-        """`log`: prints a line for people. Raise WriteError."""
+        """`log`: prints a line for people, whatever it contains. Raise WriteError."""
         self._wanted = wanted
+        self._rules = rules
         self._log = log
         self._earlier = earlier
         resumption = Resumption() if earlier is None else earlier.resumption
@@ -114,7 +129,6 @@ class Head:
         self._ids: tuple[str, ...] = ()
         self._positions: dict[str, int] = {}
         self._reference: SessionLines | None = None
-        self._facts: dict[str, str] = {}
         self._environments = Environments(wanted.run_dir, wanted.argv)
         #: Lines from before the journal begins.
         self._early: list[Callable[[], None]] = []
@@ -226,12 +240,14 @@ class Head:
         self.stopped_by = name
         self._log(f"stopped by {name}: running cases get {self._wanted.grace:g} s")
         if self._record is not None:
-            self._record.append(lines.stopped(name, self._wanted.grace))
+            self._record.append(Stopped(t=time.time(), by=name, grace=self._wanted.grace))
         self._act(self._queue.stop(f"the run was stopped by {name}"))
 
     # Messages of agents.
 
     def _read(self, member: Member) -> None:
+        if member.closed:
+            return
         name = member.host.name
         try:
             messages = member.link.receive()
@@ -248,7 +264,7 @@ class Head:
             return
         for message in messages:
             self._queue.seen(name, time.monotonic())
-            self._take(member, message)
+            self._guard(member, partial(self._take, member, message))
 
     def _ended(self, member: Member) -> None:
         """Handle the end of an agent's connection after its last message."""
@@ -257,8 +273,21 @@ class Head:
             self._record.node(name, "ended", message=f"it ran {format_count(member.done, 'case')}")
         self._act(self._queue.ended(name))
 
+    def _guard(self, member: Member, handle: Callable[[], None]) -> None:
+        """Handle something that a member has sent. An error that it causes ends this member, and not the run."""
+        if member.closed:
+            return
+        try:
+            handle()
+        except WriteError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._cut(member, str(error) if isinstance(error, LinkProtocolError) else f"what it sent causes {error!r}")
+
     def _cut(self, member: Member, why: str) -> None:
         """Cut off an agent that violates the protocol; ignore its further messages."""
+        if member.closed:
+            return
         self._selector.unregister(member.link.source)
         member.closed = True
         member.link.kill()
@@ -268,6 +297,7 @@ class Head:
         name = member.host.name
         match message:
             case Hello(host=host, pid=pid):
+                self._count_extra(member)
                 self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected")
             case Lines(lines=lines):
                 for text in lines:
@@ -281,6 +311,7 @@ class Head:
             case SessionOver():
                 self._session_over(member, message)
             case Stopping(why=why):
+                self._count_extra(member)
                 self._note(name, "stopping", why)
                 self._act(self._queue.refuse(name, why))
             case Bye():
@@ -288,43 +319,55 @@ class Head:
 
     def _enter(self, member: Member, text: str) -> None:
         """Handle a line of the journal of a session."""
-        event, fields = records.read_line(text)
+        event = sessions.read_line(text)
         name = member.host.name
         if event is None:
             return
-        if records.is_head_of_session(event):
-            if member.lines.run is None or event.event != "run":
-                records.enter_session_line(member.lines, event, fields)
+        if sessions.is_head_of_session(event):
+            if member.ready is None and (member.lines.run is None or event.event != "run"):
+                sessions.enter_session_line(member.lines, event)
             return
-        cases = records.cases_of(event)
+        cases = sessions.cases_of(event)
         if cases == () and not isinstance(event, Finding):
             return  # the head has no use for lines such as `activity` and `end`
         if isinstance(event, Finding):
             member.lines.red = True
         if self._record is None:
-            self._early.append(partial(self._enter, member, text))
+            self._count_extra(member)
+            self._early.append(partial(self._guard, member, partial(self._enter, member, text)))
             return
         positions = [self._positions.get(case, -1) for case in cases or ()]
         jobs = [self._queue.job_of(name, position) for position in positions]
+        if not jobs:
+            self._count_extra(member)
         if member.lost or any(job is None for job in jobs):
+            self._count_extra(member)
             self._record.late(name, event)
             return
         if isinstance(event, Start | Finish):
-            self._attempt(member, event, fields, positions[0], jobs[0] or 0)
+            self._attempt(member, event, positions[0], jobs[0] or 0)
             return
         if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
             return  # an attempt on a second device decides nothing
-        self._record.copy(name, member.lines.number, event, fields)
+        self._record.copy(name, member.lines.number, event)
 
-    def _attempt(self, member: Member, event: Start | Finish, fields: dict[str, Any], case: int, job: int) -> None:
+    def _count_extra(self, member: Member) -> None:
+        """Count a line that is about no case of its node. Raise LinkProtocolError for too many."""
+        member.extra += 1
+        if member.extra > MOST_EXTRA + 10 * member.done:
+            raise LinkProtocolError(f"it sent {member.extra} lines that are about none of its cases")
+
+    def _attempt(self, member: Member, event: Start | Finish, case: int, job: int) -> None:
         """Handle a line about an attempt at a case that the node has."""
         assert self._record is not None
+        if event.attempt > MOST_ATTEMPTS:
+            raise LinkProtocolError(f"it sent attempt {event.attempt} at a case, expected at most {MOST_ATTEMPTS}")
         self._queue.began(member.host.name, job)
         if event.devices:
             member.devices[case] = event.devices[0]
         if isinstance(event, Finish) and self._is_lost(member, event):
             # The queue decides whether the case runs again, so the line must not end it.
-            fields |= {"final": False, "outcome": Outcome.LOST.value}
+            event = msgspec.structs.replace(event, final=False, outcome=Outcome.LOST)
         elif isinstance(event, Finish) and event.final:
             outcome = event.outcome if event.ruling is None else event.ruling.outcome
             earlier = self._queue.jobs[job].verdict
@@ -333,9 +376,9 @@ class Head:
             member.finishes[case] = event
             member.lines.red = member.lines.red or outcome.is_red
         if isinstance(event, Finish) and event.gate is not None:
-            fields["notes"] = [*fields.get("notes", ()), *self._gates(case)]
+            event = msgspec.structs.replace(event, notes=(*event.notes, *self._gates(case)))
         if not self._queue.jobs[job].look:
-            self._record.copy(member.host.name, member.lines.number, event, fields)
+            self._record.copy(member.host.name, member.lines.number, event)
         elif isinstance(event, Start):
             self._record.second_start(member.host.name, member.lines.number, event)
 
@@ -392,6 +435,7 @@ class Head:
         name = member.host.name
         node = self._queue.nodes[name]
         status = message.status
+        self._count_extra(member)
         is_expected = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
         last = message.last_line
         why = f"pytest ended with status {status}{f': {last}' if last else ''}"
@@ -408,9 +452,23 @@ class Head:
         self._act(actions)
 
     def _ready(self, member: Member, message: Ready) -> None:
+        """Handle a session that has collected. Raise LinkProtocolError if what it sent does not fit together."""
+        if member.ready is not None:
+            raise LinkProtocolError("its session was ready twice")
+        sessions.check_ready(member.lines, message)
+        assert member.lines.run is not None
+        if wrong := self._rules.difference(member.lines.run):
+            self._exclude(member, f"the head's own files and options say otherwise: {wrong}")
+            return
         member.ready, member.ready_at = message, time.monotonic()
         if self._record is not None:
             self._let_in(member)
+
+    def _exclude(self, member: Member, wrong: str) -> None:
+        name = member.host.name
+        self._note(name, "refused", wrong)
+        self._finding("unlike_node", f"node {name} is excluded: {wrong}", name)
+        self._act(self._queue.refuse(name, wrong))
 
     # The start of the run.
 
@@ -426,12 +484,13 @@ class Head:
             return
         if coming and now - min(member.ready_at for member in there) < SETTLE:
             return
-        reference = self._usual(there)
-        if self._earlier is not None and (changed := self._changes(self._earlier, reference)):
+        reference = sessions.usual_session([member.lines for member in there])
+        changed = () if self._earlier is None else sessions.changes_since(self._earlier, reference)
+        if changed and self._earlier is not None and not self._earlier.force:
             self.refusal = changed_conditions_message(changed)
             self._act(self._queue.stop("the run cannot be resumed"))
             return
-        self._reference, self._facts = reference, reference.facts
+        self._reference = reference
         self._environments.leading = reference.name
         self._ids = reference.ids
         self._positions = {case: position for position, case in enumerate(self._ids)}
@@ -441,10 +500,11 @@ class Head:
             self._environments.keep_earlier(self._resumption.part)
         self._record.begin(
             reference,
+            self._rules,
             run_id=self._wanted.run_id if self._earlier is None else self._earlier.run_id,
             argv=self._wanted.argv,
             devices=[*devices],
-            forced=() if self._earlier is None else self._changes(self._earlier, reference, anyway=True),
+            forced=changed,
             attempts=self._resumption.attempts,
             resumed=() if self._earlier is None else self._earlier.lines,
         )
@@ -452,28 +512,18 @@ class Head:
         seconds = next(
             member.ready.seconds for member in there if member.lines is reference and member.ready is not None
         )
-        self._queue.load(seconds, finished)
+        suspects = {} if self._earlier is None else self._earlier.suspects
+        self._queue.load(
+            seconds,
+            finished,
+            {self._positions[case]: node for case, node in suspects.items() if case in self._positions},
+        )
         self._log(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
         early, self._early = self._early, []
         for handle in early:
             handle()
         for member in there:
-            self._let_in(member)
-
-    def _usual(self, there: Sequence[Member]) -> SessionLines:
-        """Return the session that equals most of the others; among several, the first."""
-        keys = [_key(member) for member in there]
-        most = max(Counter(keys).values())
-        return next(member.lines for member, key in zip(there, keys, strict=True) if keys.count(key) == most)
-
-    def _changes(self, earlier: Earlier, reference: SessionLines, *, anyway: bool = False) -> tuple[str, ...]:
-        """Return what has changed since the run was started. Empty for a resumption by force, unless `anyway`."""
-        if earlier.force and not anyway:
-            return ()
-        changes = [difference.text for difference in identity.differences(earlier.facts, reference.facts)]
-        if changed := earlier.resumption.difference(reference.ids):
-            changes.append(f"the list of cases has changed: {changed}")
-        return tuple(changes)
+            self._guard(member, partial(self._let_in, member))
 
     def _let_in(self, member: Member) -> None:
         """Handle a session that is ready. It takes part if it equals the others."""
@@ -482,12 +532,9 @@ class Head:
         ready, name = member.ready, member.host.name
         if ready is None or member.lost:
             return
-        wrong = self._difference(member, ready)
+        wrong = sessions.session_difference(member.lines, self._reference)
         if wrong:
-            text = f"node {name} is excluded, because it differs from the others: {wrong}"
-            self._note(name, "refused", wrong)
-            self._finding("unlike_node", text, name)
-            self._act(self._queue.refuse(name, wrong))
+            self._exclude(member, f"it differs from the others: {wrong}")
             return
         self._record.node(
             name,
@@ -500,23 +547,10 @@ class Head:
         )
         self._log(f"node {name}: ready, {format_count(ready.workers, 'worker')} on {list_first([*ready.devices], 8)}")
         self._environments.add(name, ready.environment)
-        gated = {int(case): text for case, text in ready.gated.items() if case.isdecimal()}
+        gated = {int(case): text for case, text in ready.gated.items()}
         self._act(
             self._queue.ready(name, member.ready_at, workers=ready.workers, gated=gated, kinds=dict(ready.devices))
         )
-
-    def _difference(self, member: Member, ready: Ready) -> str:
-        """Return how a session differs from the others; empty if it does not."""
-        assert self._reference is not None
-        differences = [difference.against for difference in identity.differences(self._facts, member.lines.facts)]
-        if not differences and (ready.hash != digest_of_ids(self._ids) or member.lines.ids != self._ids):
-            differences.append(
-                f"it has collected {format_count(ready.count, 'test')}, and the run has "
-                f"{format_count(len(self._ids), 'case')}"
-            )
-        if not differences and len(ready.seconds) != len(self._ids):
-            differences.append("its answer does not match its own list")
-        return "; ".join(differences)
 
     # Effects.
 
@@ -527,15 +561,18 @@ class Head:
                     self._give(self._members[name], jobs)
                 case EndSession(node=name):
                     self._send(self._members[name], End())
-                case OpenSession(node=name):
-                    self._send(self._members[name], Open())
+                case OpenSession(node=name, alone=alone):
+                    self._send(self._members[name], Open(alone=alone))
                 case QuitNode(node=name, stop=stop):
                     self._send(self._members[name], Quit(stop=stop))
                 case Drop(node=name, why=why):
                     self._drop(self._members[name], why)
-                case LostAttempt(case=case, why=why, final=final):
+                case LostAttempt(case=case, node=name, why=why, final=final):
                     if self._record is not None:
-                        self._record.lost(self._ids[case], why, final=final)
+                        self._record.lost(self._ids[case], name, why, final=final)
+                case Suspected(case=case, node=name):
+                    if self._record is not None:
+                        self._record.suspect(self._ids[case], name)
                 case ReopenedCase(case=case):
                     if self._record is not None:
                         self._record.reopened(self._ids[case])
@@ -574,11 +611,11 @@ class Head:
         if not member.closed:
             self._send(member, Quit(stop="the head has abandoned this node", now=True))
 
-    def _note(self, name: str, state: str, message: str) -> None:
+    def _note(self, name: str, state: StateOfNode, message: str) -> None:
         self._log(f"node {name}: {state}: {message}")
         self._write_node(name, state, message)
 
-    def _write_node(self, name: str, state: str, message: str) -> None:
+    def _write_node(self, name: str, state: StateOfNode, message: str) -> None:
         if self._record is None:
             self._early.append(partial(self._write_node, name, state, message))
         else:
@@ -599,9 +636,3 @@ class Head:
         count = 0 if self._record is None else self._record.findings
         findings = f", {format_count(count, 'finding')}" if count else ""
         return f"{done} of {total} cases done, {self._counts['red']} red{findings}; at work: {nodes or 'no node'}"
-
-
-def _key(member: Member) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the facts that sessions of one run have in common."""
-    assert member.ready is not None
-    return tuple(sorted(member.lines.facts.items())), member.ready.hash

@@ -11,17 +11,19 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import HarnessError
 from harness.core.models import FiniteModel, first_problem
-from harness.core.text import single_line
+from harness.core.text import last_error_line
 
 #: Maximum length of a line, in bytes. The ids of 100,000 cases fit.
 LONGEST = 32 << 20
 #: The version of this protocol. Head and agents must have the same version.
-VERSION = 1
+VERSION = 2
 #: Seconds between two heartbeats, in both directions.
 BEAT = 2.5
 
 Text = Annotated[str, Field(max_length=4096)]
 Number = Annotated[int, Field(ge=0, le=10_000_000)]
+#: The position of a case, as a key.
+Position = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 
 
 class LinkProtocolError(HarnessError):
@@ -51,9 +53,10 @@ class Begin(FiniteModel):
 
 
 class Open(FiniteModel):
-    """Start another session."""
+    """Start another session. `alone`: with one worker."""
 
     say: Literal["open"] = "open"
+    alone: bool = False
 
 
 class CaseMessage(FiniteModel):
@@ -97,7 +100,7 @@ class Hello(FiniteModel):
     """The agent has started."""
 
     say: Literal["hello"] = "hello"
-    version: int
+    version: Number
     token: Text
     host: Text
     pid: Number
@@ -109,14 +112,14 @@ class Ready(FiniteModel):
 
     say: Literal["ready"] = "ready"
     session: Number
-    folder: str
+    folder: Text
     workers: Annotated[int, Field(ge=1, le=4096)]
     count: Number
     hash: Text
     seconds: tuple[Annotated[float, Field(ge=0, le=1e9)], ...]
-    gated: dict[str, str]
-    devices: dict[str, str]
-    environment: str
+    gated: dict[Position, Text]
+    devices: Annotated[dict[Text, Text], Field(max_length=4096)]
+    environment: Annotated[str, Field(max_length=4 << 20)]
 
 
 class Want(FiniteModel):
@@ -144,17 +147,13 @@ class SessionOver(FiniteModel):
     """A session has ended. `output`: the end of its output, if it ended badly."""
 
     say: Literal["session_over"] = "session_over"
-    status: int
+    status: Annotated[int, Field(ge=-255, le=255)]
     output: Annotated[str, Field(max_length=20_000)] = ""
 
     @property
     def last_line(self) -> str:
-        """The most informative line of the output: the last one about an error, otherwise the last one."""
-        lines = [line for line in self.output.splitlines() if line.strip()]
-        for sign in ("E  ", "ERROR"):
-            if errors := [line.removeprefix("E").strip() for line in lines if line.startswith(sign)]:
-                return single_line(errors[-1], 300)
-        return single_line(lines[-1], 300) if lines else ""
+        """The most informative line of the output."""
+        return last_error_line(self.output)
 
 
 class Stopping(FiniteModel):

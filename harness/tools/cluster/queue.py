@@ -2,193 +2,43 @@
 
 Cases are positions in the list of the run. A *job* is one run of one case: the case itself, or a second look at a red
 case on another device. A node holds jobs under a lease, which ends with the job, the node's session, or the node.
+
+A *suspect* is a case that may have ended its node, session or worker. A node can die before it reports which cases had
+begun, so all cases leased to a lost node are suspects. Suspects run after all other cases, in sessions with one worker,
+which begins a case once it knows the next one. Such a session has at most two cases, and only the first can have begun.
+A suspect that loses its node again is lost for good.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from harness.core.outcome import Outcome
 from harness.scheduling.backlog import longest_short
+from harness.tools.cluster.jobs import (
+    Action,
+    Drop,
+    EndSession,
+    GiveJobs,
+    Job,
+    LostAttempt,
+    Node,
+    NodeState,
+    NotRun,
+    OpenSession,
+    QuitNode,
+    ReopenedCase,
+    Suspected,
+    Waiting,
+)
 
-#: A case that was in flight on this many lost nodes does not run again, because it may be the cause.
-MOST_LOSSES = 2
 #: A node whose sessions end this often without a finished case gets no other session.
 MOST_FAILURES = 3
+#: The cases that a session for suspects has: the one that runs, and the next one.
+_ALONE = 2
 #: Seconds after the first node is ready for which cases are held back until the others are ready.
 SETTLE = 20.0
-
-
-class NodeState(Enum):
-    """The state of a node.
-
-    - STARTING: its session collects.
-    - OPEN: it takes cases.
-    - CLOSING: it gets no more cases in this session.
-    - IDLE: its session is over, and another one can be opened.
-    - QUITTING: it has been asked to end.
-    - GONE: it has ended, or was lost.
-    """
-
-    STARTING = auto()
-    OPEN = auto()
-    CLOSING = auto()
-    IDLE = auto()
-    QUITTING = auto()
-    GONE = auto()
-
-
-@dataclass(slots=True)
-class Node:
-    """The known state of a node.
-
-    `seen`, `moved`: times of its last message, and of its last message about cases. `since`: when it was started.
-    `kinds`: the kind of each of its devices, by UUID. `free`: how many more jobs it can take. `leased`: the job of each
-    case that it has. `gated`: the cases that it cannot run, each with the reason.
-    """
-
-    name: str
-    state: NodeState = NodeState.STARTING
-    seen: float = 0.0
-    since: float = 0.0
-    moved: float = 0.0
-    workers: int = 1
-    free: int = 0
-    leased: dict[int, int] = field(default_factory=dict)
-    gated: Mapping[int, str] = field(default_factory=dict)
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    failures: int = 0
-    finished: int = 0
-    sessions: int = 1
-    #: Why the node gets no more cases; empty while it gets some.
-    over: str = ""
-
-    @property
-    def takes(self) -> bool:
-        """Whether the node may still run cases, now or in another session."""
-        return not self.over and self.state not in (NodeState.QUITTING, NodeState.GONE)
-
-
-@dataclass(slots=True)
-class Job:
-    """A job. `look`: a second look at a red case; `first`: the device on which it was red, on the node `first_on`.
-
-    `losses`: how many nodes were lost while it ran. `shunned`: nodes that have given it back.
-    """
-
-    case: int
-    look: bool = False
-    first: str = ""
-    first_on: str = ""
-    kind: str = ""
-    losses: int = 0
-    begun: bool = False
-    verdict: Outcome | None = None
-    on: str = ""
-    over: bool = False
-    shunned: set[str] = field(default_factory=set)
-
-
-# The actions of the queue, in this order.
-
-
-@dataclass(frozen=True, slots=True)
-class GiveJobs:
-    """Give these jobs to a node."""
-
-    node: str
-    jobs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EndSession:
-    """End the supply of cases for a node's session."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    """Start another session on a node."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuitNode:
-    """End a node. `stop`: immediately, as on a signal."""
-
-    node: str
-    stop: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Cut the connection to a node that is lost."""
-
-    node: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LostAttempt:
-    """An attempt at a case was in flight when its node, or its worker, was lost. `final`: it does not run again."""
-
-    case: int
-    node: str
-    why: str
-    final: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReopenedCase:
-    """A case that ended without a verdict runs again elsewhere."""
-
-    case: int
-
-
-@dataclass(frozen=True, slots=True)
-class NotRun:
-    """No remaining node can run a case."""
-
-    case: int
-    why: str
-
-
-Action = GiveJobs | EndSession | OpenSession | QuitNode | Drop | LostAttempt | ReopenedCase | NotRun
-
-
-class Waiting:
-    """Jobs without a lease, grouped by the nodes that cannot run them (the key)."""
-
-    def __init__(self) -> None:
-        self.groups: dict[frozenset[str], deque[int]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self.groups.values()))
-
-    def put(self, job: int, key: frozenset[str], *, first: bool = False) -> None:
-        group = self.groups.setdefault(key, deque())
-        (group.appendleft if first else group.append)(job)
-
-    def take(self, node: str, others: Set[str] = frozenset()) -> int | None:
-        """Return a job for a node: the first of those that the fewest nodes can run. `others` keep the jobs that they
-        can run.
-        """
-        keys = [key for key, group in self.groups.items() if group and node not in key and others <= key]
-        return self.groups[max(keys, key=len)].popleft() if keys else None
-
-    def has_for(self, node: str) -> bool:
-        return any(group and node not in key for key, group in self.groups.items())
-
-    def take_all(self) -> list[int]:
-        jobs = [job for group in self.groups.values() for job in group]
-        self.groups.clear()
-        return jobs
 
 
 class CaseQueue:
@@ -217,7 +67,7 @@ class CaseQueue:
         self._looks_left = second_looks
         self.jobs: list[Job] = []
         self._is_loaded = False
-        self._waiting, self._looks = Waiting(), Waiting()
+        self._waiting, self._looks, self._suspects = Waiting(), Waiting(), Waiting()
         self._first_ready: float | None = None
         self._now = now
         #: The numbers of cases, and of second looks, that have not ended.
@@ -225,15 +75,24 @@ class CaseQueue:
         #: Why no further case is handed out; empty while cases are handed out.
         self.stopped = ""
 
-    def load(self, seconds: Sequence[float], finished: frozenset[int] = frozenset()) -> None:
-        """Set the cases. `seconds`: the expected duration of each. `finished`: those that have their verdict."""
-        self.jobs = [Job(case, over=case in finished) for case in range(len(seconds))]
+    def load(
+        self,
+        seconds: Sequence[float],
+        finished: frozenset[int] = frozenset(),
+        suspects: Mapping[int, str] | None = None,
+    ) -> None:
+        """Set the cases. `seconds`: the expected duration of each. `finished`: those that have their verdict.
+
+        `suspects`: of an earlier part of the run, each with the node that it may have ended.
+        """
+        lost_on = suspects or {}
+        self.jobs = [Job(case, over=case in finished, lost_on=lost_on.get(case, "")) for case in range(len(seconds))]
         left = [case for case in range(len(seconds)) if case not in finished]
         self.left, self._is_loaded = len(left), True
         limit = longest_short([seconds[case] for case in left], sum(node.workers for node in self.nodes.values()))
         long = sorted((case for case in left if seconds[case] > limit), key=lambda case: (-seconds[case], case))
         for job in (*long, *(case for case in left if seconds[case] <= limit)):
-            self._waiting.put(job, self._unable(job))
+            self._put(job)
 
     # Events of nodes.
 
@@ -250,7 +109,7 @@ class CaseQueue:
             return []
         node.state, node.workers, node.gated, node.kinds = NodeState.OPEN, max(1, workers), gated, kinds
         self._first_ready = now if self._first_ready is None else self._first_ready
-        for waiting in (self._waiting, self._looks):
+        for waiting in (self._waiting, self._looks, self._suspects):
             for job in waiting.take_all():
                 waiting.put(job, self._unable(job))
         return self.tick(now)
@@ -266,7 +125,7 @@ class CaseQueue:
         self._now = now
         if node.state is NodeState.GONE:
             return []
-        actions = self._give_back(node, f"the session on {name} ended: {why}")
+        actions = self._give_back(node, f"the session on {name} ended: {why}", self._begun(node))
         if node.state is not NodeState.QUITTING:
             node.failures = 0 if node.state is NodeState.CLOSING or node.finished else node.failures + 1
             node.state, node.finished = NodeState.IDLE, 0
@@ -287,14 +146,15 @@ class CaseQueue:
             return []
         node.over = node.over or why
         node.state = NodeState.GONE
-        return [Drop(name, why), *self._give_back(node, f"node {name} was lost: {why}"), *self._go_on()]
+        suspects = [*node.leased.values()][: 1 if node.alone else None]
+        return [Drop(name, why), *self._give_back(node, f"node {name} was lost: {why}", suspects), *self._go_on()]
 
     def ended(self, name: str) -> list[Action]:
         """Handle the last message of a node."""
         node = self.nodes[name]
         if node.state is NodeState.GONE:
             return []
-        actions = self._give_back(node, f"node {name} ended")
+        actions = self._give_back(node, f"node {name} ended", self._begun(node))
         node.state, node.over = NodeState.GONE, node.over or "it ended"
         return [*actions, *self._go_on()]
 
@@ -368,7 +228,8 @@ class CaseQueue:
         elif entry.verdict is None or entry.verdict is Outcome.NOT_RUN:
             if not entry.begun or entry.verdict is not None:
                 entry.shunned.add(name)
-            actions = self._returned(job, node, f"its worker on {name} ended without a verdict on it")
+            why = f"its worker on {name} ended without a verdict on it"
+            actions = self._returned(job, node, why, suspect=entry.begun)
         else:
             self._close(job, name)
             self._look_again(job, node, device)
@@ -434,10 +295,10 @@ class CaseQueue:
         A worker begins a case once it knows the next one. Therefore a node gets more than its share if only this node
         can continue.
         """
-        if not self._waiting and not self._looks:
-            return []
         given: dict[str, list[int]] = {}
-        opened = [node for node in self.nodes.values() if node.state is NodeState.OPEN and node.takes]
+        for node in self._at_work(NodeState.OPEN, alone=True):
+            self._fill(node, min(node.free, _ALONE - len(node.leased)), frozenset(), given)
+        opened = self._at_work(NodeState.OPEN, alone=False) if self._waiting or self._looks else []
         share = self._shares(opened)
         free = [node for node in opened if node.free]
         for node in free:
@@ -452,8 +313,8 @@ class CaseQueue:
     def _fill(self, node: Node, room: int, hungry: Set[str], given: dict[str, list[int]]) -> None:
         """Lease jobs to a node. `hungry`: other nodes that have less than their share, and will ask for it soon."""
         for _ in range(room):
-            job = self._waiting.take(node.name, hungry)
-            job = self._looks.take(node.name, hungry) if job is None else job
+            jobs = (waiting.take(node.name, hungry) for waiting in self._lists(alone=node.alone))
+            job = next((job for job in jobs if job is not None), None)
             if job is None:
                 return
             self._lease(node, job)
@@ -479,15 +340,41 @@ class CaseQueue:
         """End sessions that get no more cases, and open others if there are cases again."""
         actions: list[Action] = []
         for node in self.nodes.values():
-            waits = node.takes and (self._waiting.has_for(node.name) or self._looks.has_for(node.name))
-            if node.state is NodeState.OPEN and not waits:
-                node.state = NodeState.CLOSING
-                actions.append(EndSession(node.name))
-            elif node.state is NodeState.IDLE and waits:
-                node.state, node.sessions, node.free = NodeState.STARTING, node.sessions + 1, 0
-                node.moved = self._now
-                actions.append(OpenSession(node.name))
+            if node.state is NodeState.OPEN:
+                waits = node.takes and any(waiting.has_for(node.name) for waiting in self._lists(alone=node.alone))
+                if not waits and not (node.alone and len(node.leased) == _ALONE):
+                    node.state = NodeState.CLOSING
+                    actions.append(EndSession(node.name))
+            elif node.state is NodeState.IDLE and node.takes:
+                alone = not self._lacks(node, alone=False)
+                if not alone or self._lacks(node, alone=True):
+                    node.state, node.sessions, node.free, node.alone = NodeState.STARTING, node.sessions + 1, 0, alone
+                    node.workers = 1 if alone else node.workers
+                    node.moved = self._now
+                    actions.append(OpenSession(node.name, alone))
         return actions
+
+    def _lacks(self, node: Node, *, alone: bool) -> bool:
+        """Return whether jobs wait that this idle node can run, and for which the sessions of others lack workers."""
+        peers = self._at_work(NodeState.STARTING, NodeState.OPEN, alone=alone)
+        return any(
+            len(group) > sum(max(0, peer.workers - len(peer.leased)) for peer in peers if peer.name not in key)
+            for waiting in self._lists(alone=alone)
+            for key, group in waiting.groups.items()
+            if node.name not in key
+        )
+
+    def _at_work(self, *states: NodeState, alone: bool) -> list[Node]:
+        """Return the nodes that take cases and have a session of this kind."""
+        return [node for node in self.nodes.values() if node.state in states and node.takes and node.alone is alone]
+
+    def _lists(self, *, alone: bool) -> tuple[Waiting, ...]:
+        """Return the jobs for a session of this kind, the first ones first."""
+        return (self._suspects,) if alone else (self._waiting, self._looks)
+
+    def _put(self, job: int, *, first: bool = False) -> None:
+        waiting = self._suspects if self.jobs[job].lost_on else self._waiting
+        waiting.put(job, self._unable(job), first=first)
 
     def _without_node(self) -> list[Action]:
         """Handle the jobs that no node can run any more. A node that has not collected yet may be able to run them."""
@@ -495,7 +382,7 @@ class CaseQueue:
         if not self.jobs or any(not self.nodes[name].kinds for name in takes):
             return []
         actions: list[Action] = []
-        for waiting in (self._waiting, self._looks):
+        for waiting in (self._waiting, self._looks, self._suspects):
             for key in [key for key, group in waiting.groups.items() if group and not takes - key]:
                 for job in waiting.groups.pop(key):
                     if self.jobs[job].look:
@@ -508,7 +395,9 @@ class CaseQueue:
         unable = self._unable(job) - self.jobs[job].shunned
         reasons = [f"{node.name}: {node.over or 'it returned the case'}" for node in self.nodes.values()]
         able = [text for text, name in zip(reasons, self.nodes, strict=True) if name not in unable]
-        return f"no node is left that could run it ({'; '.join(able or reasons)})"
+        before = self.jobs[job].lost_on
+        suspicion = f"; it was in flight when {before} was lost, and may be the reason" if before else ""
+        return f"no node is left that could run it ({'; '.join(able or reasons)}){suspicion}"
 
     def _not_run(self, job: int, why: str) -> NotRun:
         self._close(job)
@@ -522,11 +411,17 @@ class CaseQueue:
         else:
             self.left -= 1
 
-    def _give_back(self, node: Node, why: str) -> list[Action]:
-        jobs, node.leased, node.free = list(node.leased.values()), {}, 0
-        return [action for job in reversed(jobs) for action in self._returned(job, node, why)]
+    def _begun(self, node: Node) -> list[int]:
+        """Return the jobs of a node that have begun, if the node has reported all of its journal."""
+        return [job for job in node.leased.values() if self.jobs[job].begun]
 
-    def _returned(self, job: int, node: Node, why: str) -> list[Action]:
+    def _give_back(self, node: Node, why: str, suspects: Sequence[int]) -> list[Action]:
+        """End the leases of a node. The most suspicious jobs are the last to run again: the first ones that it got."""
+        jobs, node.leased, node.free = list(node.leased.values())[::-1], {}, 0
+        jobs.sort(key=lambda job: self.jobs[job].begun)
+        return [action for job in jobs for action in self._returned(job, node, why, suspect=job in suspects)]
+
+    def _returned(self, job: int, node: Node, why: str, *, suspect: bool) -> list[Action]:
         """Handle a lease that ended without a verdict on the case, or without the message that the job is done."""
         entry = self.jobs[job]
         if entry.look or (entry.verdict is not None and entry.verdict is not Outcome.NOT_RUN):
@@ -539,15 +434,17 @@ class CaseQueue:
                 self._close(job, node.name)
                 return []
             actions.append(ReopenedCase(entry.case))
-        elif entry.begun:
-            entry.losses += 1
-            final = entry.losses >= MOST_LOSSES
-            actions.append(LostAttempt(entry.case, node.name, why, final))
-            if final:
-                self._close(job, node.name)
-                return actions
+        elif suspect and entry.lost_on:
+            self._close(job, node.name)
+            why = f"{why}, while only this case ran there; it was in flight when {entry.lost_on} was lost"
+            return [LostAttempt(entry.case, node.name, why, final=True)]
+        elif suspect:
+            if entry.begun:
+                actions.append(LostAttempt(entry.case, node.name, why, final=False))
+            entry.lost_on = node.name
+            actions.append(Suspected(entry.case, node.name))
         entry.begun, entry.verdict = False, None
-        self._waiting.put(job, self._unable(job), first=True)
+        self._put(job, first=not suspect)
         return actions
 
     def _has_place(self, job: int) -> bool:

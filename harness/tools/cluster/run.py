@@ -16,7 +16,7 @@ from harness.backends.table import BACKENDS, own_kinds
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from harness.core.text import format_count
 from harness.journal import identity, journal, reader
-from harness.journal.events import End, RunStarted
+from harness.journal.events import End, Event, RunStarted, Suspect
 from harness.journal.ledger import Ledger
 from harness.reporting import junit, plot, terminal
 from harness.reporting.page import report as page
@@ -31,9 +31,10 @@ from harness.scheduling.resume import (
     set_aside,
 )
 from harness.scheduling.resumption import ResumeError
-from harness.tools.cluster import record as records
+from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Engine
 from harness.tools.cluster.head import Head
+from harness.tools.cluster.rules import read_rules
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
 
 #: Arguments of pytest that a cluster run sets itself, or that make no sense on many nodes.
@@ -115,9 +116,10 @@ def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], No
             stuck=options.stuck,
             second_looks=options.second_looks,
         )
+        rules = read_rules(wanted.arguments, wanted.folder)
         hosts = engine.hosts()
         log(f"{format_count(len(hosts), 'node')}: {', '.join(host.name for host in hosts)}; results in {run_dir}")
-        head = Head(wanted, hosts, log, earlier)
+        head = Head(wanted, rules, hosts, log, earlier)
         head.run()
         if not head.has_begun:
             why = head.refusal or ("stopped before it began" if head.stopped_by else "no node started a case")
@@ -164,9 +166,10 @@ def _earlier(options: ClusterOptions, run_dir: Path, log: Callable[[str], None])
         resumption = resumption_of(contents, forced=options.force)
     except ResumeError as error:
         raise ClusterError(f"--resume={str(options.resume)!r}: {error}") from None
-    facts = {name: text for name, text in identity.identity_facts(first).items() if name not in records.FREE}
-    lines = (*lost_lines(contents), *reopened_lines(contents, resumption))
-    return Earlier(resumption, first.run_id, facts, lines, options.force), first.seed
+    facts = {name: text for name, text in identity.identity_facts(first).items() if name not in sessions.FREE}
+    lines: tuple[Event, ...] = (*lost_lines(contents), *reopened_lines(contents, resumption))
+    suspects = {event.case: event.host for event in contents.events if isinstance(event, Suspect)}
+    return Earlier(resumption, first.run_id, facts, lines, suspects, options.force), first.seed
 
 
 def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Callable[[str], None]) -> int:
@@ -175,9 +178,9 @@ def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Call
     contents = reader.read_run_journal(path)
     ledger = Ledger.from_journal(contents)
     status = EXIT_INTERRUPTED if interrupted else ledger.exit_status()
-    end = End(event="end", t=time.time(), exit_status=status, duration=round(seconds, 3))
+    end = End(t=time.time(), exit_status=status, duration=round(seconds, 3))
     with journal.Journal(path) as written:
-        written.append(end.model_dump())
+        written.append(end)
     ledger = dataclasses.replace(ledger, end=end)
     junit.write_junit(run_dir, ledger)
     page.write_html_report(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)

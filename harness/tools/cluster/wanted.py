@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.core.errors import HarnessError
+from harness.journal.events import Event
 from harness.scheduling.resumption import Resumption
 
 
@@ -35,10 +35,15 @@ class ClusterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The state of a resumed run. `facts`: what must not have changed. `lines`: about attempts that were in flight."""
+    """The state of a resumed run.
+
+    `facts`: what must not have changed. `lines`: about attempts that were in flight. `suspects`: the cases that may
+    have ended a node, each with its node.
+    """
 
     resumption: Resumption
     run_id: str
     facts: Mapping[str, str]
-    lines: tuple[Mapping[str, Any], ...] = ()
+    lines: tuple[Event, ...] = ()
+    suspects: Mapping[str, str] = field(default_factory=dict)
     force: bool = False

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeGuard
 
+import msgspec
+
 from harness.backends.table import BACKENDS, backend_of, labels, own_kinds
 from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
@@ -310,7 +312,7 @@ def _collected(record: EvidenceRecord) -> Iterator[str]:
     for finding in record.ledger.findings:
         if finding.kind in _UNTRUE:
             yield f"the lists of cases contradict each other: {single_line(finding.message)}"
-    recorded = {(event.kind, event.message) for event in record.contents.events if event.event == "finding"}
+    recorded = {(event.kind, event.message) for event in record.contents.events if isinstance(event, Finding)}
     for kind, message in recorded:
         if kind == "damaged_journal":
             yield f"a part of the run had a damaged journal: {single_line(message)}"
@@ -483,7 +485,7 @@ def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
             yield f"environment.json has no facts of shard {shard.shard}"
             continue
         facts = mapping_or_empty(shards[shard.shard])
-        run = record.run.model_copy(update={"host": shard.host, "devices": shard.devices})
+        run = msgspec.structs.replace(record.run, host=shard.host, devices=shard.devices)
         for noun, said, expected in _pairs(run, facts):
             if noun not in ("the command", "the root folder") and expected is not None and said != expected:
                 yield (

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+import msgspec
+from pydantic import Field
 
 from harness import __version__
 from harness.core.models import StrictModel
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from harness.gating import mustpass
 from harness.journal import identity
-from harness.journal.events import MustPass
+from harness.journal.events import MustPass, Waiver
 from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, mapping_or_empty, optional_text
 
 FILE_NAME = "manifest.json"
@@ -255,6 +256,8 @@ def derived_files(record: EvidenceRecord) -> dict[str, bytes]:
     return {**files, WAIVERS: (json.dumps(waivers, indent=1, sort_keys=True) + "\n").encode("ascii")}
 
 
-def waiver_fields(waiver: BaseModel) -> dict[str, object]:
+def waiver_fields(waiver: Waiver) -> dict[str, object]:
     """Return a waiver of the journal as in its file and in the hash of the run's waivers."""
-    return waiver.model_dump(mode="json", exclude={"event", "t"})
+    fields: dict[str, object] = msgspec.to_builtins(waiver)
+    defaults = {"when": {}, "link": "", "owner": ""}
+    return {**defaults, **{name: value for name, value in fields.items() if name not in ("event", "t")}}

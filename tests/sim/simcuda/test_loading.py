@@ -43,7 +43,7 @@ def test_a_process_without_the_variable_imports_and_loads_nothing() -> None:
 
 def test_operators_are_not_loaded_beside_another_runtime() -> None:
     done = run_python("from harness.sim.simcuda.autoload import load; load()", {autoload.VARIABLE: "/c/operators.so"})
-    assert "RuntimeError: SIMCUDA_OPERATORS is set, but the CUDA runtime of this process is not the" in done.stderr
+    assert "RuntimeError: SIMCUDA_OPERATORS is set, but the CUDA runtime of this process is not that of" in done.stderr
 
 
 def test_operators_are_loaded_once(tmp_path: Path) -> None:
@@ -61,7 +61,10 @@ def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None
     runtime = str(fake_runtime(tmp_path, installs=False))
     script = "from harness.sim.simcuda.autoload import load; load()"
     done = run_python(script, {"LD_PRELOAD": runtime, autoload.VARIABLE: runtime})
-    assert f"RuntimeError: the operators in {runtime!r} cannot be registered with this torch" in done.stderr
+    assert (
+        f"RuntimeError: the operators of the simulated CUDA in {runtime!r} cannot be registered with this torch"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import sys
 import time
@@ -11,9 +12,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.core.caseid import digest_of_ids
+from harness.tools.cluster.messages import VERSION
 
 CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
-_LIES = ("", "foreign", "done", "nonsense", "events", "other", "never", "stays", "clock")
+#: The lies about what a session has collected, and the others.
+_OF_START = ("other", "waivers", "rules", "digits", "short", "long", "twice", "no_run", "fewer", "odd_facts", "text")
+_LATER = (
+    "red",
+    "foreign",
+    "done",
+    "nonsense",
+    "events",
+    "never",
+    "stays",
+    "clock",
+    "attempts",
+    "flood",
+    "ready",
+    "any",
+)
 
 
 def send(kind: str, **fields: Any) -> None:
@@ -38,10 +55,18 @@ def attempt(case: str, outcome: str, ahead: float = 0.0, device: str = "d") -> l
     return [json.dumps({"event": "start", **common}), json.dumps(ended)]
 
 
-def open_session(
-    name: str, cases: Sequence[str], *, session: int = 1, torch: str = "2", workers: int = 1, device: str = "d"
-) -> None:
+def open_session(name: str, cases: Sequence[str], *, session: int = 1, workers: int = 1, device: str = "d") -> None:
     """Send the messages of a session's start: it has these cases, and takes two per worker."""
+    run, collected, ready = start_of_session(name, cases, session=session, workers=workers, device=device)
+    send("lines", lines=[json.dumps(run), json.dumps(collected)])
+    send("ready", **ready)
+    send("want", cases=2 * workers)
+
+
+def start_of_session(
+    name: str, cases: Sequence[str], *, session: int = 1, workers: int = 1, device: str = "d"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the `run` and `collected` lines of a session, and the fields of its message `ready`."""
     run = {
         "event": "run",
         "t": time.time(),
@@ -55,28 +80,62 @@ def open_session(
         "devices": [device],
         "fail_on_flaky": False,
         "rootdir": "/",
-        "identity": {"torch": torch},
+        "identity": {"torch": "2", "waivers": "none"},
     }
     collected = {"event": "collected", "t": time.time(), "worker": "gw0", "count": len(cases)}
     collected |= {"hash": digest_of_ids(cases), "ids": [*cases]}
-    send("lines", lines=[json.dumps(run), json.dumps(collected)])
-    send(
-        "ready",
-        session=session,
-        folder="/",
-        workers=workers,
-        count=len(cases),
-        hash=digest_of_ids(cases),
-        seconds=[0.1] * len(cases),
-        gated={},
-        devices={device: "kind"},
-        environment="{}",
-    )
-    send("want", cases=2 * workers)
+    ready = {
+        "session": session,
+        "folder": "/",
+        "workers": workers,
+        "count": len(cases),
+        "hash": digest_of_ids(cases),
+        "seconds": [0.1] * len(cases),
+        "gated": {},
+        "devices": {device: "kind"},
+        "environment": "{}",
+    }
+    return run, collected, ready
+
+
+WAIVER = {
+    "event": "waiver",
+    "t": 1.0,
+    "case": "*",
+    "expect": ["failed"],
+    "reason": "so",
+    "source": "x:1",
+    "expires": "2099-01-01",
+}
 
 
 def begin(name: str, lie: str, session: int) -> None:
-    open_session(name, CASES, session=session, torch="1" if lie == "other" else "2")
+    """Open a session, and lie about what it has collected."""
+    cases = {"fewer": CASES[:3], "twice": [*CASES, CASES[0]]}.get(lie, CASES)
+    run, collected, ready = start_of_session(name, cases, session=session)
+    lines = [run, collected]
+    match lie:
+        case "other":
+            run["identity"]["torch"] = "1"
+        case "waivers":
+            lines.append(WAIVER)
+        case "rules":
+            run["fail_on_flaky"] = True
+        case "digits":
+            ready["gated"] = {"1" * 5000: "no"}
+        case "short":
+            ready["seconds"] = []
+        case "long":
+            ready["seconds"] = [0.1] * 10_000
+        case "no_run":
+            lines = [collected]
+        case "odd_facts":
+            ready["environment"] = '{"devices": {"a": ' + "1" * 4000 + '}, "nodes": 3}'
+        case "text":
+            send("stopping", why="\x1b[2J\nharness: signed by the king\u202e")
+    send("lines", lines=[json.dumps(line) for line in lines])
+    send("ready", **ready)
+    send("want", cases=2)
 
 
 def lies(lie: str) -> None:
@@ -92,11 +151,51 @@ def lies(lie: str) -> None:
     elif lie == "events":
         made_up = {"event": "end", "t": 1.0, "exit_status": 0, "duration": 0.0}
         reopened = {"event": "reopened", "t": 1.0, "case": CASES[0]}
-        waived = {"event": "waiver", "t": 1.0, "case": "*", "expect": ["failed"], "reason": "so", "source": "x:1"}
         more: dict[str, Any] = {"event": "collected", "t": 1.0, "worker": "x", "count": 0}
         more["hash"] = "sha256:" + 64 * "0"
-        lines = [json.dumps(each) for each in (made_up, reopened, {**waived, "expires": "2099-01-01"}, more)]
+        lines = [json.dumps(each) for each in (made_up, reopened, WAIVER, more)]
         send("lines", lines=[*lines, "{", "[]", '{"event":"run"}', "\x00"])
+
+    elif lie == "attempts":
+        send(
+            "lines", lines=[json.dumps({**json.loads(attempt(case, "passed")[0]), "attempt": 10**30}) for case in CASES]
+        )
+    elif lie == "flood":
+        for _ in range(200):
+            send("lines", lines=attempt("no such case", "passed") * 50)
+    elif lie == "ready":
+        for _ in range(3):
+            begin("again", "", 1)
+    elif lie.startswith("any"):
+        anything(random.Random(lie))
+
+
+def anything(rng: random.Random) -> None:
+    """Send messages of the right form in a wrong order, with values that a model accepts."""
+    texts = ["", "\x1b[31m", "a\nb", "x" * 4096, "\udc80", CASES[0], "0"]
+    numbers = [0, 1, 5, 255, 4096, 10_000_000]
+    for _ in range(60):
+        run, collected, ready = start_of_session(rng.choice(texts), rng.sample(CASES, rng.randrange(1, 6)))
+        ready["gated"] = {str(rng.choice(numbers)): rng.choice(texts)}
+        ready["workers"], ready["devices"] = rng.choice([1, 4096]), {rng.choice(texts): rng.choice(texts)}
+        case = {"event": "finish", "t": 1.0, "case": rng.choice([*CASES, "?"]), "attempt": rng.choice(numbers[1:])}
+        case |= {"worker": "w", "seed": 1, "outcome": rng.choice(["passed", "lost", "not_run", "gated", "failed"])}
+        case |= {"final": rng.random() < 0.5, "duration": rng.choice([0.0, 1e8])}
+        finding = {"event": "finding", "t": 1.0, "kind": "leak", "message": rng.choice(texts), "cases": ["?"]}
+        line = rng.choice([run, collected, case, finding, WAIVER, {"event": "end"}])
+        kind, fields = rng.choice(
+            [
+                ("lines", {"lines": [json.dumps(line)]}),
+                ("ready", ready),
+                ("want", {"cases": rng.choice(numbers)}),
+                ("done", {"case": rng.choice(numbers)}),
+                ("session_over", {"status": rng.choice([0, 1, 3]), "output": rng.choice(texts)}),
+                ("stopping", {"why": rng.choice(texts)}),
+                ("hello", {"version": VERSION, "token": "x", "host": "h", "pid": 1, "harness": "0"}),
+                ("beat", {}),
+            ]
+        )
+        send(kind, **fields)
 
 
 class Words:
@@ -120,11 +219,11 @@ class Words:
 
 
 def main(name: str, lie: str) -> None:
-    assert lie in _LIES
+    assert not lie or lie.partition("-")[0] in (*_OF_START, *_LATER)
     words = Words()
     reported = words.next()
     assert reported is not None
-    send("hello", version=1, token=reported["token"], host=name, pid=os.getpid(), harness="0")
+    send("hello", version=VERSION, token=reported["token"], host=name, pid=os.getpid(), harness="0")
     session = 1
     begin(name, lie, session)
     lied = False

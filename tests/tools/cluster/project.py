@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import psutil
 
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
+from tests.reporting import build
 from tests.warm import client
 
 #: Seconds after which a wait fails: far more than any needs.
@@ -110,7 +110,7 @@ class Running:
             data = (self.run_dir / journal.FILE_NAME).read_bytes()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+        return build.read_lines(data)
 
     def of(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the lines of one kind with these fields."""
@@ -135,13 +135,21 @@ class Running:
         return {verdict.case.rpartition("::")[2]: verdict.outcome.value for verdict in self.ledger.verdicts}
 
     def agent(self, node: str) -> psutil.Process:
-        """Return the process of a node's agent, which has started the node's pytest."""
-        folder = f"{self.run_dir}/nodes/{node}/"
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if _output(process.pid).startswith(folder) and not _output(process.ppid()).startswith(folder):
-                    return psutil.Process(process.ppid())
-        raise AssertionError(f"no agent of {node} is at work:\n{self.output[-6000:]}")
+        """Return the process of a node's agent."""
+        try:
+            return agent_of(self.run_dir, node)
+        except ProcessLookupError as error:
+            raise AssertionError(f"{error}:\n{self.output[-6000:]}") from None
+
+
+def agent_of(run_dir: Path, node: str) -> psutil.Process:
+    """Return the process of a node's agent, which has started the node's pytest. Raise ProcessLookupError."""
+    folder = f"{run_dir}/nodes/{node}/"
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if _output(process.pid).startswith(folder) and not _output(process.ppid()).startswith(folder):
+                return psutil.Process(process.ppid())
+    raise ProcessLookupError(f"no agent of {node} is at work")
 
 
 def _output(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from xml.etree import ElementTree
@@ -89,6 +90,37 @@ def test_a_killed_agent(project: Project) -> None:
     assert not any(line["final"] for line in lost)
     assert [finding.kind for finding in running.ledger.findings] == ["node_lost"]
     assert not ran_twice(running)
+    is_evidence(running)
+
+
+DEADLY = """
+import os, time
+from pathlib import Path
+import pytest
+from tests.tools.cluster.project import agent_of
+
+@pytest.mark.parametrize("number", range(12))
+def test_it(number):
+    time.sleep(0.2)
+
+def test_deadly():
+    agent_of(Path(__file__).parents[2] / "run", os.environ["CONFORMANCE_LOCAL_NODE"]).kill()
+"""
+
+
+def test_a_case_that_takes_its_node_down(project: Project) -> None:
+    """Its agent dies before it sends that the case has begun. One more node is lost, and a resumed run loses one."""
+    project.write("suites/some/test_some.py", DEADLY)
+    for part, options in enumerate((["--nodes=3"], ["--nodes=3", "--resume=run"]), 1):
+        running = project.run("--engine=local", *options, environ={"PYTHONPATH": str(Path(__file__).parents[3])})
+        assert running.wait() == 1, running.output
+        assert running.verdicts == {**{f"test_it[{number}]": "passed" for number in range(12)}, "test_deadly": "lost"}
+        assert len(running.of("node", state="lost")) == 1 + part, running.output
+    deadly = next(verdict for verdict in running.ledger.verdicts if verdict.case.endswith("test_deadly"))
+    assert re.search(
+        "node local. was lost: .* while only this case ran there; it was in flight when local. was lost", deadly.message
+    )
+    assert {case.rpartition("::")[2] for case in ran_twice(running)} == {"test_deadly"}  # once per part
     is_evidence(running)
 
 

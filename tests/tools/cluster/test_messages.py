@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.tools.cluster import messages
 from harness.tools.cluster.link import Link
-from harness.tools.cluster.messages import Beat, Done, Hello, LineBuffer, LinkProtocolError, Want
+from harness.tools.cluster.messages import VERSION, Beat, Done, Hello, LineBuffer, LinkProtocolError, Want
 
 BAD = [
     b"",
@@ -83,7 +83,7 @@ def received(link: Link) -> list[messages.ToHead]:
 
 
 HELLO = "import json,sys; t=sys.stdin.readline().strip(); "
-SAY = 'print(json.dumps({"say":"hello","version":1,"token":t,"host":"h","pid":1,"harness":"0"})); '
+SAY = f'print(json.dumps({{"say":"hello","version":{VERSION},"token":t,"host":"h","pid":1,"harness":"0"}})); '
 
 
 def test_banners_before_the_first_word_are_no_words(tmp_path: Path) -> None:

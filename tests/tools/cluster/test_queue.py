@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
 from harness.tools.cluster import queue
-from harness.tools.cluster.queue import (
+from harness.tools.cluster.jobs import (
     Action,
-    CaseQueue,
     Drop,
     EndSession,
     GiveJobs,
+    Job,
     LostAttempt,
     NodeState,
     NotRun,
@@ -22,6 +22,7 @@ from harness.tools.cluster.queue import (
     QuitNode,
     ReopenedCase,
 )
+from harness.tools.cluster.queue import CaseQueue
 
 KIND = "H200"
 
@@ -91,7 +92,7 @@ def test_a_case_whose_only_nodes_are_lost_is_not_run_with_the_cause() -> None:
     found = made(cases=4)
     both(found, gated_a=[2, 3])
     actions = found.lost("b", "its host is down")
-    assert [each.case for each in actions if isinstance(each, NotRun)] == [2, 3]
+    assert {each.case for each in actions if isinstance(each, NotRun)} == {2, 3}
     assert "b: its host is down" in next(each.why for each in actions if isinstance(each, NotRun))
 
 
@@ -108,31 +109,12 @@ def test_a_lost_node_loses_only_what_ran() -> None:
     for case in (0, 1):
         finish(found, "a", case)
     actions = found.session_over("a", "it ended", 3)
-    assert OpenSession("a") in actions
+    assert OpenSession("a", alone=True) in actions
     ready(found, "a")
     actions = found.wants("a", 2)
-    assert jobs(actions, "a") == [first, second]
-
-
-def test_a_case_that_loses_two_nodes_is_lost() -> None:
-    found = made(("a", "b", "c"), cases=1)
-    for name in "abc":
-        ready(found, name)
-        found.wants(name, 2)
-    lost = []
-    for _ in range(2):
-        holder = next(name for name, node in found.nodes.items() if node.leased)
-        found.began(holder, 0)
-        actions = found.lost(holder, "gone")
-        lost += [each.final for each in actions if isinstance(each, LostAttempt)]
-        for node in found.nodes.values():
-            if node.state is NodeState.CLOSING:
-                found.session_over(node.name, "", 3)
-            if node.state is NodeState.STARTING:
-                ready(found, node.name)
-                found.wants(node.name, 2)
-    assert lost == [False, True]
-    assert found.left == 0
+    assert jobs(actions, "a") == [second, first]  # the one that is known to have begun is the last one
+    assert EndSession("a") not in actions
+    assert EndSession("a") in finish(found, "a", second)
 
 
 def test_a_node_that_gave_a_case_back_does_not_get_it_again() -> None:
@@ -157,11 +139,50 @@ def test_a_red_case_is_tried_on_another_device_once() -> None:
     assert OpenSession("a") in actions
     ready(found, "a")
     (look,) = jobs(found.wants("a", 1), "a")
-    assert found.jobs[look] == queue.Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
+    assert found.jobs[look] == Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
     assert found.left == 0
     found.judged(look, Outcome.PASSED)
     actions = found.done("a", case, "a-0")
     assert {each.node for each in actions if isinstance(each, QuitNode)} == {"a", "b"}
+
+
+def test_a_second_look_opens_one_session() -> None:
+    """The sessions of 16 nodes have ended when a case turns out to be red: one of the others collects again."""
+    names = [f"n{number}" for number in range(16)]
+    found = made(names, cases=16, looks=1)
+    for name in names:
+        ready(found, name)
+    for name in names:
+        found.wants(name, 2)
+    (red,) = found.nodes["n3"].leased
+    for name in (name for name in names if name != "n3"):
+        (case,) = found.nodes[name].leased
+        finish(found, name, case)
+        assert found.session_over(name, "", 3) == []
+    opened = [each.node for each in finish(found, "n3", red, Outcome.FAILED) if isinstance(each, OpenSession)]
+    (other,) = opened
+    for now in (4, 5):
+        assert not [each for each in found.tick(now) if isinstance(each, OpenSession)]
+    ready(found, other)
+    assert len(jobs(found.wants(other, 2), other)) == 1
+
+
+def test_returned_cases_open_as_many_sessions_as_they_need() -> None:
+    """Idle nodes have two workers each, and two cases come back."""
+    found = made(tuple("abcdefg"), cases=11)
+    for name in "abcdefg":
+        ready(found, name, workers=2)
+    for name in "abcdefg":
+        found.wants(name, 2)
+    held = [*found.nodes["a"].leased]
+    for name in "bcdefg":
+        for case in [*found.nodes[name].leased]:
+            finish(found, name, case)
+        found.session_over(name, "", 3)
+    actions = [each for case in held for each in finish(found, "a", case, Outcome.NOT_RUN)]
+    opened = [each for each in actions if isinstance(each, OpenSession)]
+    assert len(held) == 2
+    assert opened == [OpenSession("b")]
 
 
 def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
@@ -239,6 +260,10 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
         assert len(held) == len({*held}) or found.nodes, held
         main = [job for node in found.nodes.values() for job in node.leased.values()]
         assert len(main) == len({*main}), "two nodes have the same job"
+        for node in found.nodes.values():
+            suspects = [bool(found.jobs[job].lost_on) for job in node.leased.values()]
+            assert all(suspects) if node.alone else not any(suspects), "a suspect is not alone"
+            assert not node.alone or len(suspects) <= 2
         for case in [case for case, entry in enumerate(found.jobs) if entry.over and not entry.look]:
             ends.setdefault(case, "verdict")
 
@@ -246,8 +271,9 @@ def test_every_case_ends_once(cases: int, events: list[tuple[str, str, int]], ga
         for name, node in found.nodes.items():
             if node.state is NodeState.STARTING:
                 gated = dict.fromkeys(gates.get(name, ()), "no")
-                act(found.ready(name, now, workers=2, gated=gated, kinds={f"{name}-0": KIND}))
-                act(found.wants(name, 4))
+                workers = 1 if node.alone else 2
+                act(found.ready(name, now, workers=workers, gated=gated, kinds={f"{name}-0": KIND}))
+                act(found.wants(name, 2 * workers))
 
     def step(kind: str, name: str, number: int) -> None:
         node = found.nodes[name]

@@ -17,6 +17,7 @@ from harness.tools.evidence import checks
 from harness.tools.evidence import record as evidence
 from tests import slurm_cluster
 from tests.chaos.soundness import each_seed
+from tests.reporting import build
 from tests.tools.cluster.project import of
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +33,7 @@ class Ended:
         self.status = json.loads((folder / "ended.json").read_text())["status"]
         self.output = (folder / "run.out").read_text()
         self.ledger = Ledger.from_journal(reader.read_run_journal(folder / "run" / journal.FILE_NAME))
-        self.lines = [json.loads(line) for line in (folder / "run" / journal.FILE_NAME).read_text().splitlines()]
+        self.lines = build.read_lines((folder / "run" / journal.FILE_NAME).read_bytes())
 
     @property
     def outcomes(self) -> set[str]:

@@ -163,4 +163,6 @@ def _call(command: list[str]) -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
-        raise KernelError(f"the C++ compiler {command[0]!r} ended with status {done.returncode}:\n{done.stderr}")
+        raise KernelError(
+            f"{_NOUN}: the C++ compiler {command[0]!r} ended with status {done.returncode}:\n{done.stderr}"
+        )

@@ -63,7 +63,7 @@ class SimcudaScheduling(cpp.CppScheduling):
 def _no_triton() -> NoReturn:
     # This is the error that Triton raises without a driver. Inductor reads Triton's version and target to name its
     # caches.
-    raise RuntimeError("0 active drivers: simulated devices run no kernels of Triton")
+    raise RuntimeError("0 active drivers: the simulated CUDA runs no kernels of Triton")
 
 
 def register_scheduling() -> None:
