@@ -5,6 +5,7 @@ All readers of a run use both. `stream_journal` keeps nothing, `read_run_journal
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -191,19 +192,29 @@ def read_run_journal(path: Path) -> JournalContents:
     return _of_a_run(read_journal(path))
 
 
-def parse_run_journal(path: Path, data: bytes) -> JournalContents:
-    """Parse the bytes of the journal of a run, like `read_run_journal`. `path` is only for error messages."""
+def parse_run_journal(path: Path, data: bytes, most_odd: int | None = None) -> JournalContents:
+    """Parse the bytes of the journal of a run, like `read_run_journal`. `path` is only for error messages.
+
+    `most_odd`: the most damaged and unknown lines, for a journal of somebody else. Raise JournalError beyond them.
+    """
     _refuse_foreign(path, data)
-    return _of_a_run(parse_journal(path, data))
+    return _of_a_run(parse_journal(path, data, most_odd))
 
 
-def parse_journal(path: Path, data: bytes) -> JournalContents:
+def parse_journal(path: Path, data: bytes, most_odd: int | None = None) -> JournalContents:
     """Parse `data` as a journal. `path` is only for error messages. Raise JournalError for a newer schema."""
     parsed = line_parser(path)
-    return _kept(path, (parsed(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line))
+    return _kept(path, (parsed(number, line) for number, line in numbered_lines(data)), most_odd)
 
 
-def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown]) -> JournalContents:
+def numbered_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, each with its number from 1, without making a list of millions of them."""
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if line := line.removesuffix(b"\n"):
+            yield number, line
+
+
+def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown], most_odd: int | None = None) -> JournalContents:
     events: list[Event] = []
     damaged: list[Damaged] = []
     unknown: list[Unknown] = []
@@ -214,6 +225,8 @@ def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown]) -> JournalCont
             unknown.append(line)
         else:
             events.append(line)
+        if most_odd is not None and len(damaged) + len(unknown) > most_odd:
+            raise JournalError(f"the journal {str(path)!r} has more than {most_odd} lines that are no events")
     return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
 
 

@@ -1,7 +1,7 @@
 """Reads the JUnit file of another tool, case by case, with junitparser. The file may be hostile.
 
 A document type is refused before the document is parsed, so that no entity is ever declared or expanded. One case is in
-memory at a time.
+memory at a time, and its elements and attributes are bounded, since each takes far more memory than its few bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 
 #: The most nested elements. JUnit needs about six; suites may contain suites.
 MOST_DEPTH = 100
+#: The most elements within one case: properties, outputs and earlier attempts.
+MOST_ELEMENTS = 10_000
+#: The most bytes of one tag with its attributes. A parser keeps a tag in memory until it is complete.
+MOST_TAG = 1 << 20
 #: The most characters that are kept of each text of a case, and of a name.
 MOST_TEXT = 256 << 10
 MOST_NAME = 2_000
@@ -109,7 +113,7 @@ class JUnitFile:
         if not self.count:
             raise self._error("has no test case")
 
-    def _feed(self, parser: XMLPullParser[Any] | _Prolog, chunk: bytes) -> None:
+    def _feed(self, parser: XMLPullParser[Any] | _Guard, chunk: bytes) -> None:
         try:
             parser.feed(chunk)
         except (ValueError, LookupError) as error:  # Python's parsers raise these for an unsupported encoding
@@ -123,6 +127,7 @@ class JUnitFile:
         open_elements: list[Element] = []
         suites: list[Any] = []
         case: Element | None = None
+        elements = 0
         for chunk in self._chunks():
             self._feed(parser, chunk)
             for kind, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
@@ -130,8 +135,11 @@ class JUnitFile:
                     open_elements.append(element)
                     if len(open_elements) > MOST_DEPTH:
                         raise self._error(f"has more than {MOST_DEPTH} elements within each other")
+                    elements += 1
+                    if case is not None and elements > MOST_ELEMENTS:
+                        raise self._error(f"has a test case of more than {MOST_ELEMENTS} elements")
                     if case is None and element.tag == "testcase":
-                        case = element
+                        case, elements = element, 0
                     elif case is None and element.tag in _ROOTS:
                         suites.append(xunit2.TestSuite.fromelem(element))
                         self._add_suite(suites[-1], element, len(suites))
@@ -152,7 +160,7 @@ class JUnitFile:
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the file in pieces, and update its hash. Each piece is checked before the caller parses it."""
-        prolog: _Prolog | None = _Prolog()
+        guard = _Guard()
         digest, size = hashlib.sha256(), 0
         descriptor = KIND.open(self.path)
         with open(descriptor, "rb") as file:
@@ -165,14 +173,13 @@ class JUnitFile:
                 digest.update(chunk)
                 size += len(chunk)
                 KIND.check_size(self.path, size)
-                if prolog is not None:
-                    self._feed(prolog, chunk)
-                    if prolog.has_doctype:
-                        raise self._error("declares a document type (DOCTYPE), which could define entities")
-                    if prolog.root is not None:
-                        if prolog.root not in _ROOTS:
-                            raise self._error(f"has the root element <{single_line(prolog.root, 100)}>")
-                        prolog = None
+                self._feed(guard, chunk)
+                if guard.has_doctype:
+                    raise self._error("declares a document type (DOCTYPE), which could define entities")
+                if guard.root is not None and guard.root not in _ROOTS:
+                    raise self._error(f"has the root element <{single_line(guard.root, 100)}>")
+                if guard.incomplete > MOST_TAG:
+                    raise self._error(f"has a tag of more than {MOST_TAG} bytes")
                 yield chunk
         self.sha256 = digest.hexdigest()
 
@@ -237,8 +244,8 @@ class JUnitFile:
         return seconds
 
 
-class _Prolog:
-    """The part of a document before its first element. Nothing of it is kept, and no entity is expanded."""
+class _Guard:
+    """Looks at a document before it is parsed. Nothing of it is kept, and no entity is expanded."""
 
     def __init__(self) -> None:
         self.has_doctype = False
@@ -246,25 +253,32 @@ class _Prolog:
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.StartDoctypeDeclHandler = self._doctype
         self._parser.StartElementHandler = self._element
+        self._fed = 0
+
+    @property
+    def incomplete(self) -> int:
+        """The bytes of the tag, comment or other markup that has begun and not ended."""
+        return self._fed - self._parser.CurrentByteIndex
 
     def feed(self, data: bytes) -> None:
-        """Parse further, up to a document type or the first element. Raises ExpatError."""
+        """Parse further, up to a document type. Raises ExpatError."""
+        self._fed += len(data)
         try:
             self._parser.Parse(data)
-        except _EnoughError:
+        except _DoctypeError:
             return
 
     def _doctype(self, *_: object) -> None:
         self.has_doctype = True
-        raise _EnoughError
+        raise _DoctypeError
 
     def _element(self, name: str, _: object) -> None:
         self.root = name
-        raise _EnoughError
+        self._parser.StartElementHandler = None
 
 
-class _EnoughError(Exception):
-    """Ends a parse early."""
+class _DoctypeError(Exception):
+    """Ends the parse at a document type."""
 
 
 def _plain(name: str) -> str:

@@ -11,7 +11,16 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.tools import junit_reading
-from harness.tools.junit_reading import MOST_DEPTH, MOST_NAME, MOST_TEXT, JUnitCase, JUnitError, JUnitFile
+from harness.tools.junit_reading import (
+    MOST_DEPTH,
+    MOST_ELEMENTS,
+    MOST_NAME,
+    MOST_TAG,
+    MOST_TEXT,
+    JUnitCase,
+    JUnitError,
+    JUnitFile,
+)
 
 F, E, P, S = Outcome.FAILED, Outcome.ERROR, Outcome.PASSED, Outcome.SKIPPED
 
@@ -176,6 +185,13 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "deep nesting in a case": (
         "<testsuite><testcase name='a'>" + "<b>" * 100_000, f"has more than {MOST_DEPTH} elements within each other",
     ),
+    "many elements in a case": (
+        "<testsuite><testcase name='a'>" + "<b/>" * 100_000, f"has a test case of more than {MOST_ELEMENTS} elements",
+    ),
+    "many attributes": (
+        "<testsuite><testcase " + " ".join(f"a{number}='x'" for number in range(200_000)) + "/></testsuite>",
+        f"has a tag of more than {MOST_TAG} bytes",
+    ),
 }  # fmt: skip
 
 
@@ -188,6 +204,14 @@ def test_a_file_that_is_refused_in_one_sentence(data: str | bytes, text: str, tm
     assert str(caught.value).startswith(f"{str(path)!r} {text}")
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 500
+
+
+def test_a_long_text_and_many_small_cases_are_no_tag(tmp_path: Path) -> None:
+    text = "x" * (MOST_TAG + 1)
+    cases = "<testcase name='b'/>" * (MOST_ELEMENTS + 1)
+    path = tmp_path / "x.xml"
+    path.write_text(f"<testsuite><testcase name='a'><failure>{text}</failure></testcase>{cases}</testsuite>")
+    assert len(list(JUnitFile(path).cases())) == MOST_ELEMENTS + 2
 
 
 def _sparse(path: Path) -> None:

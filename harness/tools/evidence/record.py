@@ -18,6 +18,10 @@ from harness.journal.reader import JournalContents
 from harness.reporting import junit
 from harness.tools import conformance
 
+#: The most lines of a journal that are no events. One makes the run no evidence; more are only named.
+_MOST_ODD = 1_000
+#: The most bytes of an environment file. That of a cluster run of 128 nodes has less than one MiB.
+_MOST_ENVIRONMENT = 4 << 20
 _ENVIRONMENT = re.compile(r"environment(-[1-9][0-9]*)?\.json")
 
 
@@ -71,8 +75,7 @@ class EvidenceRecord:
     def numbered(self) -> list[tuple[int, Event]]:
         """Return the events with their line numbers, from 1."""
         skipped = {line.number for line in self.contents.damaged} | {line.number for line in self.contents.unknown}
-        lines = self.data.split(b"\n")
-        numbers = [number for number, line in enumerate(lines, start=1) if line and number not in skipped]
+        numbers = [number for number, _ in reader.numbered_lines(self.data) if number not in skipped]
         return list(zip(numbers, self.contents.events, strict=True))
 
 
@@ -89,11 +92,11 @@ def read_evidence_record(files: Mapping[str, bytes], where: Path) -> EvidenceRec
     Raise JournalError if the journal is not the journal of a run.
     """
     data = files[journal.FILE_NAME]
-    contents = reader.parse_run_journal(where, data)
+    contents = reader.parse_run_journal(where, data, _MOST_ODD)
     environments: dict[str, Mapping[str, Any]] = {}
     unreadable = []
     for name in sorted(filter(_ENVIRONMENT.fullmatch, files)):
-        facts = _json(files[name])
+        facts = _json(files[name]) if len(files[name]) <= _MOST_ENVIRONMENT else None
         if isinstance(facts, dict):
             environments[name] = facts
         else:

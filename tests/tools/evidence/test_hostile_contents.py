@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.tools.evidence import verify
 from tests.reporting import build
 from tests.tools.evidence.forge import ENVIRONMENT, JOURNAL, JUNIT, Forger, environment, journal_bytes, lines, zipped
 from tests.tools.evidence.test_tampering import is_refused
@@ -53,6 +56,40 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: 
     forger = Forger(dict(HONEST))
     forger.file(name, data, seal=name != "manifest.json")
     assert is_refused(zipped(forger.members), tmp_path_factory.mktemp("archive"))
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "said"),
+    [
+        (JUNIT, b"<a/>", "bytes, and the report of the journal has"),
+        (JOURNAL, b"{}\n", "has more than 1000 lines that are no events"),
+        (JOURNAL, b'{"event":"x","t":1}\n', "has more than 1000 lines that are no events"),
+        (ENVIRONMENT, b"[],", "environment.json"),
+    ],
+)
+def test_many_small_elements_are_refused_before_they_fill_the_memory(
+    tmp_path: Path, name: str, added: bytes, said: str
+) -> None:
+    """Each is a few bytes in the archive, and an object of a hundred bytes or more if it is parsed."""
+    forger = Forger(dict(HONEST))
+    many = added * ((6 << 20) // len(added))
+    whole = {
+        JUNIT: forger.members[JUNIT].replace(b"</testsuites>", many + b"</testsuites>"),
+        JOURNAL: forger.members[JOURNAL] + many,
+        ENVIRONMENT: b'{"a":[' + many + b"0]}",
+    }
+    forger.file(name, whole[name], seal=True)
+    path = tmp_path / "evidence.zip"
+    path.write_bytes(zipped(forger.members))
+    tracemalloc.start()
+    try:
+        with path.open("rb") as file:
+            problems = verify.verify_archive(file, path, verify.Demands()).problems
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert any(said in problem for problem in problems), problems
+    assert most < 40 << 20
 
 
 def test_a_shard_of_a_million(tmp_path_factory: pytest.TempPathFactory) -> None:
