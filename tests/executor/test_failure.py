@@ -87,5 +87,5 @@ def test_a_process_ends_with_a_status_and_the_traceback_reported(listened_to: bo
             assert b"ValueError: ours" in done.stderr
             return
         reported = json.loads(ours.recv(1 << 16))
-    assert (reported["op"], reported.error) == ("harness_error", "ValueError: ours")
+    assert (reported["op"], reported["error"]) == ("harness_error", "ValueError: ours")
     assert done.stderr == b""

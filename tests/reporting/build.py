@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def event(line: Line) -> Event:
 def whole_line(event: Event) -> Line:
     """Return the line of an event as a dictionary with all fields, also those that are not written."""
     fields: Line = {name: getattr(event, name) for name in event.__struct_fields__}
-    plain: Line = msgspec.to_builtins(fields)
+    plain: Line = json.loads(json.dumps(msgspec.to_builtins(fields)))  # tuples as lists
     return {"event": event.event, **plain}
 
 

@@ -151,9 +151,12 @@ def test_each_worker_examines_a_device_once_and_tells_how_it_went(make_workers: 
     one.record_examination(GPUS[0], healthy=True, text="computes", moment="at the start", seconds=1.23456789)
     assert one.unexamined(GPUS[:2]) == [GPUS[1]]
     assert two.unexamined(GPUS[:2]) == GPUS[:2]
-    assert workers.reported == [
+    (reported,) = workers.reported
+    del reported["t"]
+    assert [reported] == [
         {
             "event": "device",
+            "host": "",
             "device": "GPU-0",
             "state": "healthy",
             "worker": "gw0",

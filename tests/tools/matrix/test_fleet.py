@@ -267,8 +267,7 @@ def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
     made = matrix(tmp_path)
     (run,) = made.runs
     assert run.notes == (
-        "lines of its journal that cannot be read: 1 "
-        "(line 15: Invalid JSON: EOF while parsing an object at line 1 column 24)",
+        "lines of its journal that cannot be read: 1 (line 15: Input data was truncated)",
         "lines of its journal of an unknown kind: 1 ('quark')",
         "duplicate lines in its journal, counted once: 2",
     )
