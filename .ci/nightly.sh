@@ -5,7 +5,10 @@
 #
 # Steps, in this order; without an argument, all of them:
 #   suites    every case on this machine, in the order of the night
-#   soft      the profile `soft` and the level `autograd`, on the software device, in the order of the night
+#   soft      the profile `soft` and the suites of further levels of conformance, on the software device, in the order
+#             of the night; the levels `autograd`, `collectives`, `compile` and `profiler` must not fail
+#   outside   levels of conformance on the device of tests/outside/plain_device, which has as little as a package can
+#             register. Its waivers are what it is known to fail
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
 #             own process, with the same verdicts
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
@@ -29,7 +32,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-steps=(suites soft simcuda seeds options chaos breaks mutants tests)
+steps=(suites soft outside simcuda seeds options chaos breaks mutants tests)
 seed=${NIGHTLY_SEED:-$(date -u +%Y%m%d)}
 results=${NIGHTLY_RESULTS:-nightly-results}
 cache=${NIGHTLY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-conformance-harness/environments}
@@ -68,10 +71,24 @@ soft() {
     made=$(environment plain "torch==$pinned")
     "$made/bin/pytest" suites/ -n "$workers" --profile soft --shuffle --seed "$seed" --results-dir "$results/soft" ||
         status=1
-    # The level `autograd` has a suite that is not in the profile.
-    "$made/bin/pytest" suites/autograd -n "$workers" --device soft --shuffle --seed "$seed" \
-        --results-dir "$results/soft-autograd" || status=1
-    "$made/bin/harness" conformance "$results/soft-autograd" --level autograd || status=1
+    # These levels have suites that are not in the profile.
+    "$made/bin/pytest" suites/{autograd,collectives,compiled_autograd,memory_profiler,profiler} -n "$workers" \
+        --device soft --shuffle --seed "$seed" --results-dir "$results/soft-levels" || status=1
+    "$made/bin/harness" conformance "$results/soft-levels" --level autograd --level collectives --level compile \
+        --level profiler || status=1
+    return "$status"
+}
+
+outside() {
+    local made site status=0
+    made=$(environment plain "torch==$pinned")
+    site=$(mktemp -d)
+    "$made/bin/python" -m tests.outside.plain "$site"
+    # The waivers are strict: what is red is decided there, and what passes again must leave the file.
+    PYTHONPATH=$site "$made/bin/pytest" suites/{allocator,amp,autograd,compiled_autograd,memory_profiler,profiler} \
+        suites/{rng,serialization,snapshot,streams,threads,transfers} -n "$workers" --device plain --waivers tests/outside/plain.yaml \
+        --shuffle --seed "$seed" --results-dir "$results/outside" || status=1
+    rm -r "$site"
     return "$status"
 }
 

@@ -63,9 +63,8 @@ def node(name: str, count: int) -> None:
         message = json.loads(line)
         match message["say"]:
             case "begin":
-                send(
-                    "hello", version=message["version"], token=message["token"], host=name, pid=os.getpid(), harness="0"
-                )
+                facts = {"host": name, "pid": os.getpid(), "harness": "0", "clock": time.time()}
+                send("hello", version=message["version"], token=message["token"], **facts)
                 open_session(name, cases, workers=_WORKERS, device=name)
             case "give":
                 for each in message["cases"]:

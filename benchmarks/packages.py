@@ -81,10 +81,9 @@ PACKAGES = {
     ),
     "einops": Package(
         "0.8.2",
-        ("einops/tests",),
+        _files("einops/tests/test_*.py", "packing parsing other"),
         ".",
         needs=("parameterized",),
-        arguments=("--ignore=einops/tests/test_notebooks.py",),
         environment={"EINOPS_TEST_BACKENDS": "numpy,torch"},  # the collection of the tests asks for it
     ),
     "h11": Package("0.16.0", ("h11/tests",), "."),
@@ -219,6 +218,11 @@ def _named(case: str) -> str:
 
 def _pytest(python: Path, package: Package, source: Path, more: Sequence[str]) -> None:
     command = [str(python), "-m", "pytest", *package.tests, "-q", "-p", "no:cacheprovider", *package.arguments, *more]
+    if not package.archived:  # the names of tests then have the file, for plain pytest as well
+        script = "import sysconfig; print(sysconfig.get_path(sys.argv[1]))".replace("import ", "import sys, ", 1)
+        of = "purelib" if package.needs else "stdlib"
+        place = subprocess.run([str(python), "-c", script, of], capture_output=True, text=True, check=True)
+        command.append(f"--rootdir={place.stdout.strip()}")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTEST_"))}
     environment.pop("PYTHONPATH", None)
     if package.sources is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness import fixtures
+from harness import _compat, fixtures
 from harness.backends import table
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
@@ -202,6 +202,20 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
         return None
     made: pytest.Module = pytest.Module.from_parent(parent, path=module_path, nodeid=nodeid)
     return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Give the same ids to files of other kinds, such as doctests."""
+    collectors = yield
+    nodeid = CaseScope.of(parent.config).id_outside_root(file_path) if collectors else None
+    if nodeid is not None:
+        for collector in collectors:
+            if isinstance(collector, pytest.File):  # a plugin may return a list
+                _compat.set_node_id(collector, nodeid)
+    return collectors
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

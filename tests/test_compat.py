@@ -286,3 +286,22 @@ def test_a_base_folder_of_temporary_files_is_used(pytester: pytest.Pytester) -> 
         "    assert Path(request.getfixturevalue('tmpdir_factory').getbasetemp()) == wanted\n"
     )
     pytester.runpytest("-p", "no:harness").assert_outcomes(passed=1)
+
+
+def test_a_collector_gets_another_id(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from harness import _compat
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_collect_file(file_path, parent):
+            collectors = yield
+            for collector in collectors:
+                _compat.set_node_id(collector, "other")
+            return collectors
+        """
+    )
+    pytester.maketxtfile(test_a=">>> 1\n1\n")
+    done = pytester.runpytest("-pno:cacheprovider", "-v")
+    done.stdout.fnmatch_lines(["other::test_a.txt PASSED*"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,10 @@ from harness.cli.console import say, say_lines
 from harness.core.secrets import mask_command
 
 if TYPE_CHECKING:
-    from harness.tools.cluster.engine import Engine
+    from harness.tools.cluster.engine import Allocation, Engine
     from harness.tools.cluster.run import ClusterOptions
 
 app = typer.Typer(help="Run on many hosts: with Slurm, with ssh, or as a Kubernetes Job.", no_args_is_help=True)
-
-_IN_ALLOCATION = "SLURM_JOB_ID"
 
 
 class EngineName(StrEnum):
@@ -63,6 +62,14 @@ _Grace = Annotated[
 ]
 _LostAfter = Annotated[
     float, typer.Option("--lost-after", min=6, help="Seconds without a message after which a node is lost.")
+]
+_OrphanedAfter = Annotated[
+    float,
+    typer.Option(
+        "--orphaned-after",
+        min=10,
+        help="Seconds without a message from the head after which a node stops its pytest, and frees its GPUs.",
+    ),
 ]
 _StartLimit = Annotated[
     float, typer.Option("--start-limit", min=1, help="Seconds to wait for the first message of an agent.")
@@ -113,6 +120,7 @@ def run(
     force_resume: _ForceResume = False,
     grace: _Grace = 10.0,
     silence: _LostAfter = 10.0,
+    orphaned_after: _OrphanedAfter = 120.0,
     start_limit: _StartLimit = 120.0,
     stuck: _StuckAfter = 7200.0,
     second_device: _SecondDevice = 20,
@@ -130,11 +138,10 @@ def run(
     is lost, its cases run on other nodes. The exit status is that of pytest: 0 green, 1 red, 2 stopped, 3 the run did
     not begin, 4 usage error, 5 no case ran.
     """
+    from harness.tools.cluster.engine import JOB_ID
     from harness.tools.cluster.run import ClusterOptions
 
     words = _launcher_words(launcher)
-    if engine is EngineName.SLURM and _IN_ALLOCATION not in os.environ:
-        _become_allocation(arguments, nodes, slurm_option or ())
     container = {"--container-image": container_image, "--container-mounts": container_mounts}
     chosen = ClusterOptions(
         arguments=tuple(arguments),
@@ -144,12 +151,17 @@ def run(
         force=force_resume,
         grace=grace,
         silence=silence,
+        orphaned_after=orphaned_after,
         start_limit=start_limit,
         stuck=stuck,
         second_looks=second_device,
         folder=folder,
     )
-    _run(chosen, _made_engine(engine, nodes, hosts, python, words, ssh_config, container))
+    with contextlib.ExitStack() as stack:
+        allocation = None
+        if engine is EngineName.SLURM and JOB_ID not in os.environ:
+            allocation = stack.enter_context(_new_allocation(arguments, nodes, slurm_option or ()))
+        _run(chosen, _made_engine(engine, nodes, hosts, python, words, ssh_config, container, allocation))
 
 
 def _launcher_words(text: str) -> tuple[str, ...]:
@@ -164,27 +176,31 @@ def _launcher_words(text: str) -> tuple[str, ...]:
         raise EngineError(f"--launcher={text!r}: expected words as in a shell ({error})") from None
 
 
-def _become_allocation(arguments: Sequence[str], nodes: int, options: Sequence[str]) -> None:
-    """Replace this process with the same command in a new allocation. Raise ClusterError, EngineError."""
+def _new_allocation(arguments: Sequence[str], nodes: int, options: Sequence[str]) -> Allocation:
+    """Return an allocation that is requested later. Raise ClusterError, EngineError."""
     from harness.tools.cluster import engine as engines
     from harness.tools.cluster import run as cluster
 
     cluster.pytest_arguments(arguments, 0)  # report a mistake before the user waits for an allocation
     engines.check_request(nodes, options)
-    _become(engines.allocate(nodes, options, [sys.executable, "-m", "harness.cli", *sys.argv[1:]]))
+    return engines.Allocation(nodes, options)
 
 
 def _run(chosen: ClusterOptions, engine: Engine) -> None:
     """Run the suites. Raise typer.Exit with the status of the run unless it is 0."""
     from harness.core.errors import WriteError
-    from harness.core.outcome import EXIT_INTERNAL
+    from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED
     from harness.tools.cluster import run as cluster
+    from harness.tools.cluster.engine import StoppedError
 
     try:
         status = cluster.run_cluster(chosen, engine, _log)
     except WriteError as error:
         say(f"harness: {error}; make room, then type: harness cluster run … --resume DIR", err=True)
         raise typer.Exit(EXIT_INTERNAL) from None
+    except StoppedError as error:
+        say(f"harness: {error}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     if status:
         raise typer.Exit(status)
 
@@ -197,6 +213,7 @@ def _made_engine(
     launcher: tuple[str, ...],
     ssh_config: Path | None,
     container: Mapping[str, str],
+    allocation: Allocation | None,
 ) -> Engine:
     """Return the engine of the options. Raise EngineError."""
     from harness.tools.cluster import engine as engines
@@ -204,7 +221,7 @@ def _made_engine(
     match name:
         case EngineName.SLURM:
             options = tuple(f"{option}={value}" for option, value in container.items() if value)
-            return engines.Slurm(os.environ[_IN_ALLOCATION], python, launcher, options)
+            return engines.Slurm(allocation, python, launcher, options)
         case EngineName.SSH:
             if hosts is None:
                 raise engines.EngineError("--engine=ssh needs --hosts FILE: one ssh destination per line")
@@ -256,19 +273,6 @@ def manifest(
         node_selector=manifests.label_pairs(node_selector or ()),
     )
     say_lines(manifests.manifest_text(wanted))
-
-
-def _become(command: list[str]) -> None:
-    """Replace this process with `command`: signals and exit status are then those of the allocation.
-
-    Raise EngineError if there is no such program.
-    """
-    from harness.tools.cluster.engine import EngineError
-
-    try:
-        os.execvp(command[0], command)
-    except OSError:
-        raise EngineError(f"there is no {command[0]!r} here: run this where Slurm is installed") from None
 
 
 def _log(line: str) -> None:

@@ -44,6 +44,7 @@ PAGES: Mapping[str, str] = {
     "leak_search": "[growth over many cases](verdicts.md#growth-over-many-cases)",
     "fail_on_flaky": "[flaky](verdicts.md#flaky)",
     "junit_flavour": "[JUnit](reports.md#junit)",
+    "report": "[reports](reports.md#own-formats)",
     "endurance": "[endurance](does-it-compute.md#endurance)",
     "health": "[health of GPUs](running.md#health-of-gpus)",
 }

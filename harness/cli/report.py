@@ -48,7 +48,7 @@ app = typer.Typer(
     cls=_ShowByDefault,
     help=(
         "Print the results of a run and write its junit.xml: harness report DIR. Write one report of a run: junit, "
-        "html, json, markdown, prometheus. Make one run of shards: merge."
+        "html, json, markdown, prometheus, or as FORMAT for that of a package. Make one run of shards: merge."
     ),
     no_args_is_help=True,
 )
@@ -147,10 +147,7 @@ def as_json(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
 
     The schema is harness/reporting/report.schema.json. Exit status 4: see harness report junit.
     """
-    from harness.reporting import report_json
-
-    with _results(run_dir) as (results, facts):
-        _write(out, report_json.report_json_chunks(results, facts))
+    _write_format("json", run_dir, out)
 
 
 @app.command()
@@ -186,12 +183,33 @@ def prometheus(run_dir: _RunDir, out: _Out = _STANDARD_OUTPUT) -> None:
     FILE is replaced atomically, as the collector requires, and its name must end with .prom. Exit status 4: see harness
     report junit.
     """
-    from harness.reporting import prometheus as metrics
-
     if out != _STANDARD_OUTPUT and not out.endswith(".prom"):
         raise ReportError(f"-o {out!r}: the textfile collector reads only files whose name ends with .prom")
+    _write_format("prometheus", run_dir, out)
+
+
+@app.command("as")
+def as_format(
+    name: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="json, markdown, prometheus, or a format that a package registers.")
+    ],
+    run_dir: _RunDir,
+    out: _Out = _STANDARD_OUTPUT,
+) -> None:
+    """Write the results of a run in any format, also in one that a package registers (docs/reports.md).
+
+    A run writes it itself with --report FORMAT:FILE. Exit status 4: there is no such format, or see harness report
+    junit.
+    """
+    _write_format(name, run_dir, out)
+
+
+def _write_format(name: str, run_dir: Path, out: str) -> None:
+    from harness.reporting.formats import report_format
+
+    chunks = report_format(name)
     with _results(run_dir) as (results, facts):
-        _write(out, [metrics.prometheus_text(results, facts)])
+        _write(out, chunks(results, facts))
 
 
 @contextmanager

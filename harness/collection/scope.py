@@ -98,7 +98,8 @@ def _argument_paths(config: pytest.Config) -> Iterator[Path]:
     for argument in config.args:
         name = argument.partition("::")[0]
         module = _module_path(name) if config.getoption("pyargs") else None
-        yield module or config.invocation_params.dir / name
+        # Normalised, as pytest does: `..` in a path leads out of the root folder.
+        yield module or Path(os.path.normpath(config.invocation_params.dir / name))
 
 
 def _module_path(name: str) -> Path | None:

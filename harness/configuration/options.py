@@ -447,6 +447,15 @@ OPTIONS = {
             "HOW",
         ),
         Option(
+            "--report",
+            _names,
+            (),
+            "also write a report at the end of the run: json, markdown, prometheus, or a format that a package "
+            "registers; without FILE, report.json and so on in the run directory; may be repeated",
+            "FORMAT[:FILE]",
+            separator=",",
+        ),
+        Option(
             "--junit-flavour",
             _one_of(JUNIT_FLAVOURS),
             "default",

@@ -181,9 +181,10 @@ def _make(config: pytest.Config) -> Plan:
     profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
     settings = {option: options.get_option(config, option, preset.get(option)) for option in options.OPTIONS}
-    for option in ("waivers", "must_pass"):  # an option adds to the profile's files and does not replace them
+    for option in ("waivers", "must_pass", "report"):  # an option adds to the profile's and does not replace them
         settings[option] = tuple(dict.fromkeys((*(preset.get(option) or ()), *settings[option])))
     _expect_faults(settings["inject"], settings["device"])
+    _expect_formats(settings["report"])
     kind = _load_hardware(settings["hardware"], folder, base) if settings["hardware"] else None
     return Plan(
         settings=settings,
@@ -214,6 +215,18 @@ def _expect_faults(injections: Sequence[str], kind: str) -> None:
             raise options.OptionError(f"--inject={text!r}: expected {error}") from None
 
 
+def _expect_formats(reports: Sequence[str]) -> None:
+    """Raise OptionError for a report in a format that does not exist."""
+    if reports:
+        from harness.reporting.formats import ReportFormatError, WantedReport
+
+        for text in reports:
+            try:
+                WantedReport.parse(text)
+            except ReportFormatError as error:
+                raise options.OptionError(f"--report={text!r}: {error}") from None
+
+
 def _preset(profile: Profile) -> dict[str, Any]:
     """Return the profile's values for options, by option name."""
     return {
@@ -235,6 +248,7 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "hardware": profile.hardware,
         "waivers": profile.waivers or None,
         "must_pass": profile.must_pass or None,
+        "report": profile.report or None,
     }
 
 

@@ -54,7 +54,7 @@ from harness.journal.ledger import Ledger
 from harness.journal.lines import decode_line
 from harness.journal.reader import JournalContents
 from harness.progress.progress import Progress, Snapshot
-from harness.reporting import junit
+from harness.reporting import formats, junit
 from harness.reporting.page import report as page
 from harness.scheduling import resumption, stop_request
 from harness.scheduling.case_facts import CaseFacts
@@ -435,6 +435,13 @@ class Run:
         try:
             junit.write_junit(self.run_dir, self.ledger)
             self._write_page(contents, self.ledger)
+            formats.write_reports(
+                self.plan.settings["report"],
+                self.ledger,
+                run_dir=self.run_dir,
+                base=Path(self.context.invocation_dir),
+                note=self.remarks.append,
+            )
         except WriteError as error:
             self.fail(str(error))
             self.ledger = self._ended(ledger, status)

@@ -24,7 +24,7 @@ from harness.core.disposable import run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import guard
 from harness.devices.device import Device, DeviceError, Inventory
-from harness.devices.observations import OBSERVATIONS, Observation
+from harness.devices.observations import OBSERVATIONS, observe
 
 _MOST_BYTES = 1 << 20
 
@@ -67,7 +67,7 @@ def take_census(kind: str, tell: Callable[[Mapping[str, Any]], None]) -> dict[st
         if name in backend.capabilities:
             continue  # declared
         tell({"step": f"observation of {name}"})
-        found = ask(lambda observation=observation: _observed(observation, backend, torch), None)  # type: ignore[misc]
+        found = ask(lambda name=name: {"observed": observe(name, backend, torch)}, None)  # type: ignore[misc]
         observed[name] = found.get("observed", observation.if_it_fails)
     answer = {**counted, "observed": observed, "touched": touched or "", "mask": ""}
     count = len(counted["devices"])
@@ -117,13 +117,6 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
             for why in dict.fromkeys(notes.values())
         ],
     }
-
-
-def _observed(observation: Observation, backend: Backend, torch: ModuleType) -> dict[str, Any]:
-    try:
-        return {"observed": observation.observe(backend, torch)}
-    except Exception:  # noqa: BLE001 - a device may raise anything for a part that it lacks
-        return {}
 
 
 def _directly(ask: Callable[[], dict[str, Any]], environment: Mapping[str, str] | None) -> dict[str, Any]:

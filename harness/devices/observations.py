@@ -94,7 +94,7 @@ def _has_autocast(backend: Backend, torch: Any) -> bool:
     x = torch.ones(2, 2, device=backend.first_device(torch))
     with torch.autocast(backend.torch_type):
         found = x @ x
-    return found.dtype != x.dtype
+    return bool(found.dtype != x.dtype)
 
 
 def _has_wide_seeds(backend: Backend, torch: Any) -> bool:
@@ -134,3 +134,12 @@ OBSERVATIONS: Mapping[str, Observation] = {
     "wide_seeds": Observation(_has_wide_seeds, "generators of {kind} refuse the seed 2**63 + 1"),
     "refuses_forks": Observation(_refuses_forks, "memory of {kind} survives a fork", True),
 }
+
+
+def observe(name: str, backend: Backend, torch: Any) -> bool | None:
+    """Return one fact of `OBSERVATIONS`. This uses the device, and may end the process."""
+    observation = OBSERVATIONS[name]
+    try:
+        return observation.observe(backend, torch)
+    except Exception:  # noqa: BLE001 - a device may raise anything for a part that it lacks
+        return observation.if_it_fails

@@ -89,8 +89,8 @@ def _become(
     else:
         renew_thread_pool()
         EXIT_HANDLERS.leave_to_parent()
-        for owner, name in collected.pids:
-            setattr(owner, name, os.getpid())
+        for variable in collected.pids:
+            variable.renew(os.getpid())
     _check_faults()
     if order["library"] is not None:
         _enter_software_device(BACKENDS[order["kind"]], order["library"], unused=order["unused"])

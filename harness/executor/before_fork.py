@@ -2,7 +2,8 @@
 
 Test files are imported once, in the zygote. What they register with `atexit` at import belongs to that process and runs
 there, once, when all executors have ended. Otherwise the first executor that ends would, for example, delete a folder
-that all of them use. A variable of a test file with the result of ``os.getpid()`` gets the executor's own id.
+that all of them use. A variable with the result of ``os.getpid()``, or with a text that has it, gets the executor's own
+id.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import sys
 import sysconfig
 import types
 import weakref
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, ClassVar
 
 from harness import _compat
 
@@ -28,6 +32,19 @@ _LIBRARIES = tuple(
 
 class ZygotePid(int):
     """The process id of the zygote, as ``os.getpid()`` returns it while test files are imported."""
+
+    #: The names of the modules that have written one into a text, such as ``f"@test_{os.getpid()}"``.
+    writers: ClassVar[set[str]] = set()
+
+    def __format__(self, spec: str) -> str:
+        """Format the number, and note who does."""
+        self.writers.add(str(sys._getframe(1).f_globals.get("__name__")))
+        return format(int(self), spec)
+
+    def __str__(self) -> str:
+        """Return the digits, and note for whom."""
+        self.writers.add(str(sys._getframe(1).f_globals.get("__name__")))
+        return str(int(self))
 
 
 class ExitHandlers:
@@ -104,15 +121,63 @@ def marked_pid() -> Generator[None]:
             os.getpid = bare
 
 
-def variables_with_pid(modules: Iterable[object]) -> list[tuple[object, str]]:
-    """Return the variables with a `ZygotePid` in modules, and in the classes that they define: owner and name."""
-    found: list[tuple[object, str]] = []
-    for module in modules:
-        if not isinstance(module, types.ModuleType):
-            continue
-        # By its real type: `isinstance` also asks a value for its class, and torch's deprecated names warn then.
-        owners = [module, *(value for value in vars(module).values() if issubclass(type(value), type))]
-        for owner in owners:
-            if owner is module or getattr(owner, "__module__", None) == module.__name__:
-                found += [(owner, name) for name, value in vars(owner).items() if type(value) is ZygotePid]
+@dataclass(frozen=True, slots=True)
+class PidVariable:
+    """A variable of a module or class with the process id of the zygote: as a number, or between `parts` of a text.
+
+    `make` makes the value of the number or the text.
+    """
+
+    owner: object
+    name: str
+    make: Callable[[Any], object] = int
+    parts: tuple[str, ...] = ()
+
+    def renew(self, pid: int) -> None:
+        """Give the variable the process id of an executor."""
+        setattr(self.owner, self.name, self.make(str(pid).join(self.parts) if self.parts else pid))
+
+
+def variables_with_pid(modules: Iterable[object], pid: int) -> list[PidVariable]:
+    """Return the variables with the process id `pid` of this process in modules, and in the classes that they define.
+
+    A text counts if a module has written a `ZygotePid` into texts while it was imported, and has the id in the text;
+    and so do texts, bytes and paths that have such a text, in all modules.
+    """
+    owners = [
+        owner for module in modules if isinstance(module, types.ModuleType) for owner in (module, *_classes(module))
+    ]
+    whole = re.compile(rf"(?<!\d){pid}(?!\d)")
+    written = {
+        value
+        for owner in owners
+        if vars(owner).get("__name__" if isinstance(owner, types.ModuleType) else "__module__") in ZygotePid.writers
+        for value in vars(owner).values()
+        if type(value) is str and whole.search(value)
+    }
+    found: list[PidVariable] = []
+    for owner in owners:
+        for name, value in vars(owner).items():
+            if type(value) is ZygotePid:
+                found.append(PidVariable(owner, name))
+            elif written and (text := _text(value)) and _has_any(text, written) and whole.search(text):
+                make = os.fsencode if isinstance(value, bytes) else type(value)
+                found.append(PidVariable(owner, name, make, tuple(whole.split(text))))
     return found
+
+
+def _text(value: object) -> str:
+    """Return a text, or that of bytes or a path; empty for other values."""
+    kind = type(value)
+    return os.fsdecode(value) if kind in (str, bytes) or issubclass(kind, PurePath) else ""  # type: ignore[arg-type]
+
+
+def _has_any(text: str, written: set[str]) -> bool:
+    # A bare number is too short to be found in other texts.
+    return text in written or any(each in text for each in written if not each.isdigit())
+
+
+def _classes(module: types.ModuleType) -> list[type]:
+    # By its real type: `isinstance` also asks a value for its class, and torch's deprecated names warn then.
+    values = [value for value in vars(module).values() if issubclass(type(value), type)]
+    return [value for value in values if getattr(value, "__module__", None) == module.__name__]

@@ -12,6 +12,7 @@ import pytest
 
 from harness.checks.live_fixtures import FixtureWatch
 from harness.checks.state.guard import StateGuard
+from harness.executor.before_fork import PidVariable
 from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
 from harness.marks import marks_of_project
@@ -56,7 +57,7 @@ class CollectedSession:
     `items` are by the id used in requests. For the short exit, `modules` names all modules at the time of the fork,
     `case_modules` those with cases, and `last_finalizer` was made last before the collection. `relay` passes on
     pytest's reports, `clock` measures phases. `guard` compares state; `watch` notifies it of fixtures.
-    `pids`: variables with the process id of the zygote, by owner and name.
+    `pids`: variables with the process id of the zygote.
     """
 
     session: pytest.Session
@@ -68,7 +69,7 @@ class CollectedSession:
     clock: PhaseClock
     guard: StateGuard
     watch: FixtureWatch
-    pids: Sequence[tuple[object, str]]
+    pids: Sequence[PidVariable]
 
 
 def late_marks(item: pytest.Item, added: Iterable[pytest.Mark]) -> list[str]:

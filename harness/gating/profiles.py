@@ -88,6 +88,7 @@ class Profile(StrictModel):
     must_pass: tuple[Text, ...] = ()
     minimum_cases: Annotated[int, Field(ge=1)] = 1
     hardware: Text | None = None
+    report: tuple[Text, ...] = ()
 
 
 def load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:

@@ -18,7 +18,7 @@ from harness.journal.events import RunStarted
 
 #: Settings without influence on verdicts: they may differ.
 FREE = frozenset(
-    {"grace", "progress", "results_dir", "health", "junit_flavour", "shard", "slots", "collect_on_failure"}
+    {"grace", "progress", "results_dir", "health", "junit_flavour", "report", "shard", "slots", "collect_on_failure"}
 )
 _SHOWN = 80
 _COMMIT = re.compile("[0-9a-f]{40}")

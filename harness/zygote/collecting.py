@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import sys
 import tempfile
 import traceback
@@ -133,7 +134,7 @@ class CollectorPlugin:
                 clock=self._clock,
                 guard=self._guard,
                 watch=self._watch,
-                pids=before_fork.variables_with_pid(list(sys.modules.values())),
+                pids=before_fork.variables_with_pid(list(sys.modules.values()), os.getpid()),
             )
         )
         raise AssertionError("serve returned, but must not")

@@ -176,6 +176,7 @@ def test_preserve_rng_state_decides_whether_the_generator_moves_on(
 
 
 @KINDS
+@pytest.mark.requires(autocast=True)
 def test_checkpoint_runs_again_under_the_autocast_of_the_first_run(
     reentrant: bool, x: Tensor, device: torch.device
 ) -> None:

@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch.profiler import record_function
 
+from suites.host_kernels import MSE_LOSS_WARNS
+
 from . import _torch_private as private
 from .recordings import record
 from .values import Match
+
+pytestmark = MSE_LOSS_WARNS
 
 CLASS = "test_memory_profiler::TestDataFlow"
 SCHEMAS = pytest.mark.covers(f"{CLASS}::test_match_schemas")

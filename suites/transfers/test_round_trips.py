@@ -170,6 +170,7 @@ def test_copy_broadcasts_as_an_assignment_does(device: torch.device) -> None:
     assert target.cpu().tolist() == [[value] * 3 for value in range(4)]
 
 
+@pytest.mark.requires(pinned_memory=True)
 def test_to_of_many_tensors_at_once(device: torch.device) -> None:
     """A hundred tensors in transit together, without synchronization, are all unchanged after the round trip."""
     sources = [pattern(1000 + 37 * number) + number for number in range(100)]

@@ -50,6 +50,8 @@ PIDS = """
 import os, signal
 
 PID = os.getpid()
+#: As CPython's tests name their files: processes must not share one.
+NAME = f"@test_{os.getpid()}_tmp"
 
 class Holder:
     PID = os.getpid()
@@ -62,6 +64,7 @@ def test_a_signal_to_itself():
     assert received == [1]
     assert PID == Holder.PID == os.getpid()
     assert type(PID) is int
+    assert NAME == f"@test_{os.getpid()}_tmp"
 
 def test_kills_itself():
     os.kill(PID, signal.SIGKILL)

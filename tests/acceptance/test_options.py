@@ -427,3 +427,17 @@ def test_a_red_case_is_not_repeated_in_the_short_summary(make_project: MakeProje
     assert project.run("-n0").terminal.count("FAILED suites/own/test_own.py::test_red") == 1
     assert project.run("-n0", "-rf").terminal.count("FAILED suites/own/test_own.py::test_red") == 2
     assert "FAILED other/test_plain.py::test_plain" in project.run("other", "-n0").terminal
+
+
+@SPREADS
+def test_a_run_writes_the_reports_that_are_asked_for(make_project: MakeProject, spread: str) -> None:
+    project = make_project()
+    project.write("suites/test_it.py", "def test_it(): pass\ndef test_red(): assert 0\n")
+    result = project.run(spread, "--report=json", "--report", "prometheus:numbers.prom")
+    assert result.status == 1, result.tail()
+    report = json.loads((result.run_dir / "report.json").read_text())
+    assert [(case["outcome"], case["red"]) for case in report["cases"]] == [("passed", False), ("failed", True)]
+    assert "harness_run_red_cases 1" in (project.folder / "numbers.prom").read_text()
+    again = project.run(spread, "--report=yaml")
+    assert again.status == 4
+    assert "--report='yaml': there is no report format 'yaml': expected json, markdown, prometheus" in again.terminal

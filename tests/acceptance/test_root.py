@@ -415,6 +415,28 @@ def test_an_id_that_changes_from_run_to_run(make_project: MakeProject) -> None:
     assert f"in the root folder {project.folder};" in verdict.message
 
 
+def test_doctests_outside_of_the_root_folder_have_ids_of_their_own(make_project: MakeProject) -> None:
+    """pytest itself calls the test of each text ``::a.txt``."""
+    project = make_project()
+    for folder, answer in (("one", 2), ("two", 3)):
+        project.write(f"docs/{folder}/a.txt", f">>> 1 + 1\n{answer}\n")
+    project.write("docs/one/module.py", '"""\n>>> 1 + 1\n2\n"""\n')
+    project.write("root/pytest.ini", (project.folder / "pytest.ini").read_text())
+    texts = [f"../docs/{name}" for name in ("one/a.txt", "two/a.txt", "one/module.py")]
+    result = project.run(
+        *(*texts, "--doctest-glob=*.txt", "--doctest-modules", "--rootdir=.", "-p", "harness.plugin", "--device=cpu"),
+        "-n2",
+        suites=None,
+        folder="root",
+    )
+    assert result.verdicts == {
+        "one/a.txt::a.txt": "passed",
+        "two/a.txt::a.txt": "failed",
+        "one/module.py::module": "passed",
+    }, result.tail()
+    assert not result.ledger.findings
+
+
 def test_files_outside_of_the_root_folder_have_ids_of_their_own(make_project: MakeProject) -> None:
     """pytest itself calls the tests of each file ``::test_it``."""
     project = make_project()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 CI = Path(__file__).parents[2] / ".ci"
-STEPS = ["suites", "soft", "simcuda", "seeds", "options", "chaos", "breaks", "mutants", "tests"]
+STEPS = ["suites", "soft", "outside", "simcuda", "seeds", "options", "chaos", "breaks", "mutants", "tests"]
 #: The start of the command for the software device, with half as many workers again as there are cores.
 _CORES = len(os.sched_getaffinity(0))
 SOFT = f"pytest suites/ -n {_CORES + (_CORES + 1) // 2} --profile soft"
@@ -222,16 +222,24 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
     assert [call.rstrip() for call in night.calls("pytest")] == [
         "pytest suites/ -n 3 --profile nightly --seed 7 --results-dir out/suites",
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
-        "pytest suites/autograd -n 3 --device soft --shuffle --seed 7 --results-dir out/soft-autograd",
+        "pytest suites/autograd suites/collectives suites/compiled_autograd suites/memory_profiler suites/profiler "
+        "-n 3 --device soft --shuffle --seed 7 --results-dir out/soft-levels",
+        "pytest suites/allocator suites/amp suites/autograd suites/compiled_autograd suites/memory_profiler "
+        "suites/profiler suites/rng suites/serialization suites/snapshot suites/streams suites/threads "
+        "suites/transfers "
+        "-n 3 --device plain --waivers tests/outside/plain.yaml --shuffle --seed 7 --results-dir out/outside",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
     ]
     stated, compared = night.calls("harness")
-    assert stated.rstrip() == "harness conformance out/soft-autograd --level autograd"
+    assert stated.rstrip() == (
+        "harness conformance out/soft-levels --level autograd --level collectives --level compile --level profiler"
+    )
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
-    seeds, options, breaks, mutants = night.calls("python")
+    outside, seeds, options, breaks, mutants = night.calls("python")
+    assert outside.startswith("python -m tests.outside.plain /")
     assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
     assert options == "python -m tests.ci.option_matrix suites/ --seed 7 --workers 3 --results out/options"
     assert breaks.startswith(
@@ -253,7 +261,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 7
+    assert len(night.calls("pytest")) == 8
 
 
 def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:

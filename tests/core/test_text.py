@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.text import escape_invalid_xml, inert_line, list_first, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, inert_line, last_error_line, list_first, single_line, truncate_middle
 
 ANY_TEXT = st.text(st.characters())  # includes lone surrogates and control characters
 
@@ -97,3 +97,17 @@ def test_one_line_is_one_bounded_line(text: str) -> None:
 )
 def test_the_first_of_some_names(names: list[str], text: str) -> None:
     assert list_first(names) == text
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("", ""),
+        ("one\ntwo\n\n", "two"),
+        ("E   ModuleNotFoundError: no x\n1 error\n", "ModuleNotFoundError: no x"),
+        ("ERROR - harness: cannot write: no space\nlast\n", "ERROR - harness: cannot write: no space"),
+        ("Every line\nEnd\n", "End"),
+    ],
+)
+def test_the_last_line_about_an_error(output: str, line: str) -> None:
+    assert last_error_line(output) == line

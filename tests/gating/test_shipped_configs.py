@@ -207,6 +207,23 @@ def test_smoke_selects_some_cases_of_every_suite(cases: list[dict[str, Any]]) ->
     assert len(selected) < len(cases) / 2
 
 
+@pytest.mark.parametrize(
+    "case_id",
+    [
+        "suites/operators/test_sizes.py::test_numbers[add]",
+        "suites/libraries/test_full_products.py::test_product_of_a_full_size_has_no_wrong_entry[float32-1025x333x769-mm]",
+        "suites/libraries/test_full_products.py::test_product_of_a_full_size_has_no_wrong_entry[float16-1025x333x769-mm]",
+    ],
+)
+def test_smoke_has_sums_and_larger_products_of_any_device(case_id: str, cases: list[dict[str, Any]]) -> None:
+    """A wrong sum of one type, or a crash in a product of more than a thousand rows, is seen on each kind of device."""
+    said = profile("smoke")
+    (case,) = (each for each in cases if each["id"] == case_id)
+    policy = Policy(suites=said.suites, cases=said.cases, exclude=said.exclude)
+    assert policy.selects(case["id"], case["suite"])
+    assert not case["requires"]
+
+
 def test_each_suite_is_in_exactly_one_group() -> None:
     folders = {path.parent.name for path in (ROOT / "suites").glob("*/test_*.py")}
     groups = suite_groups(CONFIGS)

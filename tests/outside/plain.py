@@ -12,6 +12,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
+_REGISTRATION = """
+from harness.backends.backend import Backend
+
+BACKEND = Backend("plain", host_kernels=True)
+"""
 _SOURCE = Path(__file__).with_name("plain_device")
 
 
@@ -23,7 +28,11 @@ def install(folder: Path) -> Path:
     shutil.copy(_SOURCE / "__init__.py", package)
     (package / "autoload.py").write_text("def load():\n    pass\n")
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plain_device\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[torch.backends]\nplain = plain_device.autoload:load\n")
+    (folder / "plain_registration.py").write_text(_REGISTRATION)
+    (metadata / "entry_points.txt").write_text(
+        "[torch.backends]\nplain = plain_device.autoload:load\n"
+        "[gpu_conformance.backends]\nplain = plain_registration:BACKEND\n"
+    )
     _compile(package / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
     return folder
 

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,8 +26,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from harness import __version__
+from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED
 from harness.journal import environment, journal
 from harness.scheduling import remote_queue
+from harness.scheduling.resume import LOCK_FILE
 from harness.tools.cluster import messages
 from harness.tools.cluster.messages import (
     BEAT,
@@ -50,8 +53,6 @@ from harness.tools.cluster.messages import (
     Want,
 )
 
-#: Seconds without a message from the head after which it counts as lost. Running cases are then stopped.
-HEAD_SILENCE = 120.0
 #: Seconds that a stopped session has to end, after the grace period of its cases.
 MARGIN = 30.0
 #: Seconds between two reads of the session's journal.
@@ -59,6 +60,10 @@ LOOK = 0.2
 #: Maximum bytes of a journal line that is sent, and the approximate size of all lines of one message.
 LONGEST_LINE, BLOCK = 8 << 20, 4 << 20
 LOG = "pytest.log"
+#: The statuses of a pytest that has ended by itself, or was stopped.
+_ORDERLY = (EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_NOTHING_RAN)
+#: The files of each session. Others are kept files of red cases, which their messages name.
+_USUAL = frozenset({journal.FILE_NAME, environment.FILE_NAME, LOG, LOCK_FILE, "zygote.log"})
 _TAIL = 4000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -164,6 +169,8 @@ class Agent:
         self._lines = LineBuffer()
         self._begin: Begin | None = None
         self._base: Path | None = None
+        #: The folder of all sessions, if the head does not see it. It is removed at the end.
+        self._temporary: Path | None = None
         self._session: Session | None = None
         self._number = self._cases = 0
         self._selector = selectors.DefaultSelector()
@@ -187,6 +194,7 @@ class Agent:
             for key, _ in self._selector.select(LOOK if self._session is not None else BEAT):
                 key.data()
             self._look_after()
+        self._remove_empty()
         if self._begin is not None:
             self._send(Bye(sessions=self._number, cases=self._cases))
         return 0
@@ -203,8 +211,9 @@ class Agent:
         if self._begin is not None and now - self._beaten >= BEAT:
             self._beaten = now
             self._send(Beat())
-        if now - self._received > HEAD_SILENCE and not self._quitting:
-            self._stop(f"the head has sent nothing for {HEAD_SILENCE:.0f} s")
+        silent = now - self._received
+        if self._begin is not None and silent > self._begin.orphaned_after and not self._quitting:
+            self._stop(f"the head has sent nothing for {silent:.0f} s")
         if self._session is not None:
             self._send_lines(self._session)
             if self._session.process.poll() is not None:
@@ -246,10 +255,19 @@ class Agent:
             raise LinkProtocolError(f"the head uses version {begin.version} of the protocol, and this agent {VERSION}")
         self._begin = begin
         host = platform.node()
-        self._send(Hello(version=VERSION, token=begin.token, host=host, pid=os.getpid(), harness=__version__))
+        self._send(
+            Hello(
+                version=VERSION,
+                token=begin.token,
+                host=host,
+                pid=os.getpid(),
+                harness=__version__,
+                clock=time.time(),
+            )
+        )
         shared = bool(begin.proof) and (Path(begin.run_dir) / begin.proof).exists()
-        home = Path(begin.run_dir) / "nodes" if shared else Path(tempfile.mkdtemp(prefix="conformance-node-"))
-        self._base = home / begin.node
+        self._temporary = None if shared else Path(tempfile.mkdtemp(prefix="conformance-node-"))
+        self._base = (self._temporary or Path(begin.run_dir) / "nodes") / begin.node
         self._open()
 
     def _open(self, *, alone: bool = False) -> None:
@@ -315,9 +333,17 @@ class Agent:
         self._send_lines(session)
         status = session.process.returncode
         self._session, self._deadline = None, None
-        well = session.was_ready and status in (0, 1, 5)
+        well = session.was_ready and status in (EXIT_OK, EXIT_NOTHING_RAN)
         self._send(SessionOver(status=status, output="" if well else session.output()))
         session.close()
+        if self._temporary is not None and status in _ORDERLY and {*os.listdir(session.folder)} <= _USUAL:
+            shutil.rmtree(session.folder, ignore_errors=True)
+
+    def _remove_empty(self) -> None:
+        """Remove the temporary folder, unless a session has left something in it."""
+        for folder in filter(None, (self._base, self._temporary)) if self._temporary is not None else ():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def _stop(self, why: str, *, now: bool = False) -> None:
         """Stop the session like a signal: running cases get the grace period."""

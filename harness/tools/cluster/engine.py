@@ -7,23 +7,32 @@ connection.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from types import FrameType
+from typing import Protocol, Self
 
 from harness.core.errors import HarnessError
+from harness.core.text import format_exit_code
 from harness.tools.cluster import allocation
 
+_HOLDER = ("-m", "harness.tools.cluster.holder")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 AGENT = ("-m", "harness.tools.cluster.agent")
+#: The variable with the number of the allocation that this process is in.
+JOB_ID = "SLURM_JOB_ID"
 #: The name of a local node.
 NODE = "CONFORMANCE_LOCAL_NODE"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:\[\]-]{0,200}")
+#: A destination as in `ssh(1)`: HOST, USER@HOST or ssh://USER@HOST:PORT; an IPv6 address may have a scope.
+_DESTINATION = re.compile(r"(?:ssh://)?([A-Za-z0-9\[:][A-Za-z0-9_.@:%\[\]-]{0,200})/?")
 #: Time limit, in seconds, for Slurm commands that only query.
 _ASK_LIMIT = 60.0
 _SHOW = ("scontrol", "--oneliner", "show")
@@ -31,6 +40,10 @@ _SHOW = ("scontrol", "--oneliner", "show")
 
 class EngineError(HarnessError):
     """The engine cannot be used as requested."""
+
+
+class StoppedError(HarnessError):
+    """A signal ended the wait for an allocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,16 @@ class Ssh:
         remote = shlex.join([*self.launcher, self.python, *AGENT])
         options = ["-T", "-a", "-x", "-oBatchMode=yes", "-oServerAliveInterval=5", "-oServerAliveCountMax=3"]
         options += ["-F", str(self.config)] if self.config is not None else []
-        return [Host(name, ("ssh", *options, "--", name, remote)) for name in self.destinations]
+        return [
+            Host(node_name(destination), ("ssh", *options, "--", destination, remote))
+            for destination in self.destinations
+        ]
+
+
+def node_name(destination: str) -> str:
+    """Return the name of the node at an ssh destination, which is also the name of its log."""
+    match = _DESTINATION.fullmatch(destination)
+    return match[1] if match else destination
 
 
 def read_hosts(path: Path) -> tuple[str, ...]:
@@ -93,9 +115,10 @@ def read_hosts(path: Path) -> tuple[str, ...]:
         raise EngineError(f"cannot read the hosts file {str(path)!r}: {error}") from None
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not _DESTINATION.fullmatch(name):
             raise EngineError(f"{str(path)!r}: {name!r} is not a host: write one ssh destination per line")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    nodes = [node_name(name) for name in names]
+    twice = next((name for name in nodes if nodes.count(name) > 1), None)
     if twice is not None or not names:
         raise EngineError(
             f"{str(path)!r} {f'names {twice!r} twice' if twice else 'names no host'}: write one host per line"
@@ -105,26 +128,32 @@ def read_hosts(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """The nodes of a Slurm allocation. `options`: further options for srun, such as those of a container."""
+    """The nodes of a Slurm allocation: of this process, or a new one.
 
-    job: str
+    `options`: further options for srun, such as those of a container.
+    """
+
+    allocation: Allocation | None = None
     python: str = sys.executable
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = field(default=())
 
     def hosts(self) -> Sequence[Host]:
-        job = scontrol_fields(_query("scontrol", "show", "job", self.job, "--oneliner"))
+        if self.allocation is not None:
+            os.environ.update(self.allocation.obtain())
+        number = os.environ[JOB_ID]
+        job = scontrol_fields(_query("scontrol", "show", "job", number, "--oneliner"))
         if job.get("JobState") != "RUNNING":
-            raise EngineError(f"job {self.job} is {job.get('JobState', 'unknown').lower()}, expected a running one")
+            raise EngineError(f"job {number} is {job.get('JobState', 'unknown').lower()}, expected a running one")
         names = _query("scontrol", "show", "hostnames", job.get("NodeList", "")).split()
         processors = processors_by_node(os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""), len(names))
-        return [self._host(name, cpus) for name, cpus in zip(names, processors, strict=True)]
+        return [self._host(number, name, cpus) for name, cpus in zip(names, processors, strict=True)]
 
-    def _host(self, name: str, cpus: int) -> Host:
+    def _host(self, job: str, name: str, cpus: int) -> Host:
         fields = scontrol_fields(_query("scontrol", "show", "node", name, "--oneliner"))
         command = [
             "srun",
-            f"--jobid={self.job}",
+            f"--jobid={job}",
             f"--nodelist={name}",
             "--nodes=1",
             "--ntasks=1",
@@ -160,9 +189,58 @@ def check_request(nodes: int, options: Sequence[str]) -> None:
         raise EngineError(why)
 
 
-def allocate(nodes: int, options: Sequence[str], command: Sequence[str]) -> list[str]:
-    """Return the command that gets an allocation and runs `command` in it. The allocation ends with `command`."""
-    return ["salloc", "--no-kill", f"--nodes={nodes}", *options, *command]
+class Allocation:
+    """An allocation of Slurm that lasts as long as this context, and no longer than this process.
+
+    salloc is a child of the head, so signals to the head and its exit status are the head's own: salloc would change a
+    command that a signal killed into exit status 0.
+    """
+
+    def __init__(self, nodes: int, options: Sequence[str]) -> None:
+        """`options`: those of salloc. `obtain` starts it."""
+        self._command = ["salloc", "--no-kill", f"--nodes={nodes}", *options, sys.executable, *_HOLDER]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+
+    def obtain(self) -> dict[str, str]:
+        """Wait for the allocation. Return its variables. Raise EngineError, or StoppedError on a signal."""
+        before = {number: signal.signal(number, _stop_waiting) for number in _SIGNALS if _is_handled(number)}
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
+            )
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline()
+            if not line:
+                status = format_exit_code(self._process.wait())
+                raise EngineError(f"there is no allocation: salloc ended with {status}; its message is above")
+            variables: dict[str, str] = json.loads(line)
+        except FileNotFoundError:
+            raise EngineError(f"there is no {self._command[0]!r} here: run this where Slurm is installed") from None
+        except StoppedError:
+            if self._process is not None:
+                self._process.terminate()  # it withdraws its request
+            raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return variables
+
+
+def _is_handled(number: int) -> bool:
+    return signal.getsignal(number) is not signal.SIG_IGN  # nohup ignores one
+
+
+def _stop_waiting(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise StoppedError(f"stopped by {signal.Signals(number).name} while it waited for an allocation")
 
 
 def scontrol_fields(text: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ from harness.tools.cluster.messages import (
     Want,
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
-from harness.tools.cluster.record import ClusterRecord
+from harness.tools.cluster.record import ClusterRecord, skew_of, skew_text
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.sessions import SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
@@ -90,6 +90,8 @@ class Member:
     lost: bool = False
     closed: bool = False
     done: int = 0
+    #: The seconds by which its clock is behind the head's.
+    skew: float = 0.0
     #: How many lines are about none of its cases.
     extra: int = 0
     #: The device of the last attempt at each of its cases, and the end of the attempt.
@@ -163,6 +165,7 @@ class Head:
                 arguments=wanted.arguments,
                 variables=dict(wanted.variables),
                 grace=wanted.grace,
+                orphaned_after=wanted.orphaned_after,
             )
         )
         return Member(host, link, SessionLines(host.name, 1))
@@ -296,9 +299,11 @@ class Head:
     def _take(self, member: Member, message: ToHead) -> None:
         name = member.host.name
         match message:
-            case Hello(host=host, pid=pid):
+            case Hello(host=host, pid=pid, clock=clock):
                 self._count_extra(member)
-                self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected")
+                member.skew = skew_of(clock, time.time())
+                wrong = f"; {skew_text(member.skew)}" if member.skew else ""
+                self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected{wrong}")
             case Lines(lines=lines):
                 for text in lines:
                     self._enter(member, text)
@@ -443,9 +448,7 @@ class Head:
         if member.ready is None and not is_expected:
             self._finding("session", f"node {name}: the tests could not be collected: {last}", name)
         elif (status not in (EXIT_OK, EXIT_RED, EXIT_NOTHING_RAN) and not is_expected) or unexplained:
-            text = (
-                why if not unexplained else "pytest reported a failure outside the cases; its output is in the folder"
-            )
+            text = why if not unexplained else f"pytest reported a failure outside the cases: {last}"
             self._finding("session", f"node {name}: session {member.lines.number}: {text}", name)
         actions = self._queue.session_over(name, why, time.monotonic())
         member.lines, member.ready = SessionLines(name, member.lines.number + 1), None
@@ -536,9 +539,11 @@ class Head:
         if wrong:
             self._exclude(member, f"it differs from the others: {wrong}")
             return
+        self._record.set_skew(name, member.skew)
         self._record.node(
             name,
             "ready",
+            message=skew_text(member.skew),
             session=ready.session,
             folder=ready.folder,
             devices=list(ready.devices),
@@ -605,7 +610,7 @@ class Head:
         member.lost = True
         name = member.host.name
         words = member.link.last_output()
-        text = f"{why}{f' ({words})' if words and words not in why else ''}"
+        text = f"{why}{f' ({words})' if words and words not in why else ''}; see {LOGS}/{name}.log in the run directory"
         self._note(name, "lost", text)
         self._finding("node_lost", f"node {name} was lost: {text}", name)
         if not member.closed:

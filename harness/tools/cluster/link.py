@@ -124,12 +124,11 @@ class Link:
         return f"{self._program} ended with {format_exit_code(status)}{f': {words}' if words else ''}"
 
     def last_output(self) -> str:
-        """Return the last line of its standard error."""
+        """Return the end of its standard error: the last line, and the one that srun's lines hide."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 4096))
-            lines = [line for line in file.read().decode("utf-8", "backslashreplace").splitlines() if line.strip()]
-        return single_line(lines[-1], 300) if lines else ""
+            return last_words(file.read().decode("utf-8", "backslashreplace"))
 
     def kill(self) -> None:
         """Kill the child now. The agent notices that its connection is gone, and ends its session."""
@@ -147,3 +146,13 @@ class Link:
             self.process.wait(_END_LIMIT)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def last_words(output: str) -> str:
+    """Return the last line of an agent's standard error.
+
+    srun adds that a task ``Exited with exit code 1``, whatever the reason was, so the last line of others comes first.
+    """
+    lines = [line for line in output.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith("srun: ")]
+    return "; ".join(single_line(line, 300) for line in dict.fromkeys([*own[-1:], *lines[-1:]]))

@@ -50,6 +50,8 @@ class Begin(FiniteModel):
     """Those of pytest."""
     variables: dict[str, str]
     grace: float = Field(ge=0)
+    orphaned_after: float = Field(gt=0)
+    """Seconds without a message from the head after which the agent stops its session."""
 
 
 class Open(FiniteModel):
@@ -97,9 +99,10 @@ class Beat(FiniteModel):
 
 
 class Hello(FiniteModel):
-    """The agent has started."""
+    """The agent has started. `clock`: its time, in seconds since 1970."""
 
     say: Literal["hello"] = "hello"
+    clock: Annotated[float, Field(ge=0, le=1e11)]
     version: Number
     token: Text
     host: Text

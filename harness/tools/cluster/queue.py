@@ -396,7 +396,7 @@ class CaseQueue:
         reasons = [f"{node.name}: {node.over or 'it returned the case'}" for node in self.nodes.values()]
         able = [text for text, name in zip(reasons, self.nodes, strict=True) if name not in unable]
         before = self.jobs[job].lost_on
-        suspicion = f"; it was in flight when {before} was lost, and may be the reason" if before else ""
+        suspicion = f"; it was in flight when {before} ended" if before else ""
         return f"no node is left that could run it ({'; '.join(able or reasons)}){suspicion}"
 
     def _not_run(self, job: int, why: str) -> NotRun:
@@ -436,7 +436,7 @@ class CaseQueue:
             actions.append(ReopenedCase(entry.case))
         elif suspect and entry.lost_on:
             self._close(job, node.name)
-            why = f"{why}, while only this case ran there; it was in flight when {entry.lost_on} was lost"
+            why = f"{why}, while only this case ran there; it was in flight when {entry.lost_on} ended"
             return [LostAttempt(entry.case, node.name, why, final=True)]
         elif suspect:
             if entry.begun:

@@ -36,6 +36,9 @@ from harness.journal.journal import Journal
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.sessions import SessionLines, cases_of
 
+#: Seconds by which the clock of a node may be wrong, or its first message late.
+_TOLERATED = 5.0
+
 
 class ClusterRecord:
     """Writes the run's journal. `part`: 2 after one resumption. Raise WriteError if it cannot be written."""
@@ -47,6 +50,7 @@ class ClusterRecord:
         self._highest: dict[str, int] = {}
         self._offset: dict[str, int] = {}
         self._latest: dict[str, Start | Finish] = {}
+        self._skews: dict[str, float] = {}
         self._seed = 0
         self._begun = 0.0
 
@@ -113,7 +117,7 @@ class ClusterRecord:
             text = f"node {node}: {event.message}" if event.kind in finding_kinds.OF_SESSION else event.message
             self.finding(event.kind, text, node, event.cases, event.reproduce)
             return
-        changed: dict[str, Any] = {"host": node, "t": self._moment(event.t)}
+        changed: dict[str, Any] = {"host": node, "t": self._moment(node, event.t)}
         for name in ("worker", "executor"):
             if value := getattr(event, name, None):
                 changed[name] = f"{self.prefix(node, session)}{value}"
@@ -168,7 +172,7 @@ class ClusterRecord:
         """Record that an attempt at a red case starts on a second device. It is not an attempt of the run."""
         prefix = self.prefix(node, session)
         line = SecondStart(
-            t=self._moment(event.t),
+            t=self._moment(node, event.t),
             case=event.case,
             attempt=event.attempt,
             devices=event.devices,
@@ -231,9 +235,25 @@ class ClusterRecord:
             )
         )
 
-    def _moment(self, said: float) -> float:
-        """Return the time of a line of a node, whose clock may be wrong."""
-        return min(max(said, self._begun), time.time())
+    def set_skew(self, node: str, seconds: float) -> None:
+        """Set by how much the clock of a node is behind: its times are corrected."""
+        self._skews[node] = seconds
+
+    def _moment(self, node: str, said: float) -> float:
+        """Return the time of a line of a node, within the run."""
+        return min(max(said + self._skews.get(node, 0.0), self._begun), time.time())
 
     def _case_seed(self, case: str) -> int:
         return case_seed(self._seed, case)
+
+
+def skew_of(clock: float, now: float) -> float:
+    """Return by how many seconds the clock of a node is behind; 0 if it may be the time that its message took."""
+    return now - clock if abs(now - clock) > _TOLERATED else 0.0
+
+
+def skew_text(seconds: float) -> str:
+    """Return a text about a wrong clock; empty for a right one."""
+    if not seconds:
+        return ""
+    return f"its clock is {abs(seconds):.0f} s {'behind' if seconds > 0 else 'ahead'}, and its times are corrected"

@@ -18,7 +18,7 @@ from harness.core.text import format_count
 from harness.journal import identity, journal, reader
 from harness.journal.events import End, Event, RunStarted, Suspect
 from harness.journal.ledger import Ledger
-from harness.reporting import junit, plot, terminal
+from harness.reporting import formats, junit, plot, terminal
 from harness.reporting.page import report as page
 from harness.scheduling import remote_queue
 from harness.scheduling.resume import (
@@ -62,6 +62,7 @@ class ClusterOptions:
     force: bool = False
     grace: float = 10.0
     silence: float = 10.0
+    orphaned_after: float = 120.0
     start_limit: float = 120.0
     stuck: float = 7200.0
     second_looks: int = 20
@@ -112,6 +113,7 @@ def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], No
             variables=forwarded_variables(dict(os.environ)),
             grace=options.grace,
             silence=options.silence,
+            orphaned_after=options.orphaned_after,
             start_limit=options.start_limit,
             stuck=options.stuck,
             second_looks=options.second_looks,
@@ -184,6 +186,9 @@ def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Call
     ledger = dataclasses.replace(ledger, end=end)
     junit.write_junit(run_dir, ledger)
     page.write_html_report(run_dir, dataclasses.replace(contents, events=(*contents.events, end)), ledger=ledger)
+    wanted = str(ledger.run.settings.get("report") or "") if ledger.run is not None else ""
+    reports = [text.strip() for text in wanted.split(",") if text.strip()]
+    formats.write_reports(reports, ledger, run_dir=run_dir, base=Path.cwd(), note=log)
     for line in terminal.terminal_summary(ledger, run_dir, blocks=plot.can_encode_blocks(sys.stdout.encoding)):
         log(line)
     return status

@@ -17,7 +17,11 @@ class ClusterError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterRequest:
-    """The user's request. `silence`: a node without a message for this many seconds is lost. Others: `CaseQueue`."""
+    """The user's request.
+
+    `silence`: a node without a message for this many seconds is lost. `orphaned_after`: a node stops after this many
+    seconds without a message from the head. Others: `CaseQueue`.
+    """
 
     arguments: tuple[str, ...]
     argv: tuple[str, ...]
@@ -27,6 +31,7 @@ class ClusterRequest:
     variables: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0
     silence: float = 10.0
+    orphaned_after: float = 120.0
     start_limit: float = 120.0
     stuck: float = 7200.0
     end_limit: float = 600.0

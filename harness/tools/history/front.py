@@ -34,7 +34,7 @@ class Outbreak:
 class Front:
     """The front page. `lanes`: those with a present state; `stale`: the others.
 
-    `groups`: red groups of the latest runs.
+    `groups`: red groups of the latest runs. `findings`: lane, kind and message of each finding of these runs.
     """
 
     night: date
@@ -42,6 +42,7 @@ class Front:
     lanes: tuple[Lane, ...]
     stale: tuple[Lane, ...]
     groups: tuple[FailureGroup, ...]
+    findings: tuple[tuple[str, str, str], ...]
     outbreaks: tuple[Outbreak, ...]
     suspicions: tuple[suspicion.DeviceSuspicion, ...]
     flaky: tuple[tuple[str, int, int, int], ...]
@@ -66,12 +67,18 @@ def front(answers: Answers) -> Front:
     newest = answers.last_night
     lanes = answers.lanes()
     groups = answers.groups()
+    present = [lane for lane in lanes if not answers.is_stale(lane, newest)]
     return Front(
         night=newest,
         nights=tuple(answers.nights()),
-        lanes=tuple(lane for lane in lanes if not answers.is_stale(lane, newest)),
+        lanes=tuple(present),
         stale=tuple(lane for lane in lanes if answers.is_stale(lane, newest)),
         groups=tuple(groups),
+        findings=tuple(
+            (lane.lane, kind, message)
+            for lane in present
+            for kind, message, _ in answers.findings(int(lane.run["run"]))
+        ),
         outbreaks=outbreaks(groups, answers.runs),
         suspicions=tuple(suspicion.suspicions(answers.database)),
         flaky=tuple(answers.flaky_cases()),

@@ -51,6 +51,7 @@ def _lines(front: Front) -> Iterator[str]:
             yield from group_lines(group)
         yield from _more(len(outbreak.groups), "group", "groups", MOST_GROUPS)
     yield from _more(len(front.outbreaks), "begin", "begins")
+    yield from _listed("finding", [f"{lane}: {kind}: {message}" for lane, kind, message in front.findings])
     yield ""
     yield "machines:"
     for lane in front.lanes[:MOST_LINES]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
-from . import _native
+from . import _native  # type: ignore[attr-defined]
 
-torch.utils.rename_privateuse1_backend("plain")
+backend_registration.rename_privateuse1_backend("plain")
 
 
 class Module:
@@ -112,5 +113,6 @@ def _index(device: Any) -> int:
     return 0
 
 
-torch._register_device_module("plain", Module())
-torch.utils.generate_methods_for_privateuse1_backend()
+_register: Any = torch._register_device_module
+_register("plain", Module())
+backend_registration.generate_methods_for_privateuse1_backend()

@@ -1,7 +1,7 @@
 // A device for torch with as little as a package can register: PrivateUse1 in the memory of the host.
 //
-// It has no caching allocator, no host allocator, no autocast and no graphs. Its seeds have 32 bits, its memory survives
-// a fork, and its work is done when a call returns. Kernels of the CPU compute, by torch's fallback.
+// It has no caching allocator, no host allocator, no autocast and no graphs. Its seeds have 32 bits, its memory
+// survives a fork, and its work is done when a call returns. Kernels of the CPU compute, by torch's fallback.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -263,10 +263,11 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const 
                                    output_padding, groups));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
-    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
-    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-    std::int64_t groups, std::array<bool, 3> wanted) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& gradient, const at::Tensor& input,
+                                                                    const at::Tensor& weight, at::IntArrayRef stride,
+                                                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                    bool transposed, at::IntArrayRef output_padding,
+                                                                    std::int64_t groups, std::array<bool, 3> wanted) {
   const auto [of_input, of_weight, of_bias] =
       at::convolution_backward(on_host(gradient), on_host(input), on_host(weight), at::IntArrayRef{weight.size(0)},
                                stride, padding, dilation, transposed, output_padding, groups, wanted);
@@ -317,12 +318,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 }
 
 // docs/backends.md: without these, the copy of a marked tensor calls itself until the stack ends.
-TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
-  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
-}
-TORCH_LIBRARY_IMPL(aten, Negative, library) {
-  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) { library.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, library) { library.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
 

@@ -40,7 +40,7 @@ def test_devices_of_the_environment(
 @pytest.mark.parametrize(("value", "asynchronous"), [(None, True), ("0", True), (" 1", False)])
 def test_a_synchronous_device_says_so(value: str | None, asynchronous: bool) -> None:
     seen, _ = software_devices({} if value is None else {"SOFT_SYNCHRONOUS": value})
-    assert [device.asynchronous for device in seen] == [asynchronous] * 2
+    assert [device.observed["asynchronous"] for device in seen] == [asynchronous] * 2
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _LATER = (
     "never",
     "stays",
     "clock",
+    "hour",
     "attempts",
     "flood",
     "ready",
@@ -191,7 +192,7 @@ def anything(rng: random.Random) -> None:
                 ("done", {"case": rng.choice(numbers)}),
                 ("session_over", {"status": rng.choice([0, 1, 3]), "output": rng.choice(texts)}),
                 ("stopping", {"why": rng.choice(texts)}),
-                ("hello", {"version": VERSION, "token": "x", "host": "h", "pid": 1, "harness": "0"}),
+                ("hello", {"version": VERSION, "token": "x", "host": "h", "pid": 1, "harness": "0", "clock": 0.0}),
                 ("beat", {}),
             ]
         )
@@ -223,7 +224,10 @@ def main(name: str, lie: str) -> None:
     words = Words()
     reported = words.next()
     assert reported is not None
-    send("hello", version=VERSION, token=reported["token"], host=name, pid=os.getpid(), harness="0")
+    ahead = {"clock": 1e6, "hour": -3600.0}.get(lie, 0.0)
+    clock = time.time() + (ahead if lie == "hour" else 0.0)  # the other one lies about its times, but not at first
+    facts = {"host": name, "pid": os.getpid(), "harness": "0", "clock": clock}
+    send("hello", version=VERSION, token=reported["token"], **facts)
     session = 1
     begin(name, lie, session)
     lied = False
@@ -239,7 +243,7 @@ def main(name: str, lie: str) -> None:
             if lie == "never":
                 os._exit(0)  # srun may return 0 for a step whose node died
             for each in message["cases"]:
-                send("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed", 1e6 * (lie == "clock")))
+                send("lines", lines=attempt(CASES[each["case"]], "failed" if lie else "passed", ahead))
                 send("done", case=each["case"])
                 send("want", cases=1)
         elif message["say"] == "open":

@@ -20,7 +20,7 @@ import psutil
 
 from tests import slurm_cluster
 from tests.tools.cluster.project import SLOW, Project, Running
-from tests.tools.cluster.slurm_scenarios import SLURM, kill_head
+from tests.tools.cluster.slurm_scenarios import SLURM
 
 _CASES, _SECONDS, _NODES = 30, 0.3, 3
 
@@ -82,8 +82,8 @@ def _cancel(running: Running, node: str) -> None:
 
 
 def _kill_head(running: Running, node: str) -> None:
-    del running, node
-    kill_head()
+    del node
+    running.process.kill()
 
 
 BLOWS: dict[str, Callable[[Running, str], None]] = {

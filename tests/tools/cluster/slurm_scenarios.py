@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-from tests.tools.cluster.project import SLOW, Project, Running
+from tests.tools.cluster.project import PATIENCE, SLOW, Project, Running
 
 SLURM = ("--engine=slurm", "--slurm-option=--gres=gpu:4", "--slurm-option=--cpus-per-task=2")
 
@@ -116,28 +117,71 @@ def timed_out(folder: Path) -> Running:
 
 
 def killed_head(folder: Path) -> Running:
+    """Kill the process that the user started, as the kernel does without memory. Then resume the run."""
     running = _slow(folder)
     _at_work(running, 2)
-    kill_head()
-    running.wait()
-    left = subprocess.run(
-        ["squeue", "-h", "--states=RUNNING,PENDING"], capture_output=True, text=True, check=True
-    ).stdout
-    (folder / "squeue").write_text(left)
+    running.process.kill()
+    killed = running.wait()
+    (folder / "killed.json").write_text(json.dumps(killed))
+    _wait_for_empty_queue(running)
     project = Project(folder)
     resumed = project.start(*SLURM, "--nodes=2", "--resume=run")
     resumed.wait()
     return resumed
 
 
-def kill_head() -> None:
-    """Kill the head of the run, which is a child of salloc."""
-    heads = [each for each in psutil.process_iter(["cmdline"]) if (each.info["cmdline"] or [])[1:5] == _HEAD]
-    for head in heads:
-        head.kill()
+def stopped_by_sigterm(folder: Path) -> Running:
+    return _stopped(folder, signal.SIGTERM)
 
 
-_HEAD = ["-m", "harness.cli", "cluster", "run"]
+def stopped_by_sigint(folder: Path) -> Running:
+    return _stopped(folder, signal.SIGINT)
+
+
+def stopped_by_sighup(folder: Path) -> Running:
+    return _stopped(folder, signal.SIGHUP)
+
+
+def _stopped(folder: Path, number: signal.Signals) -> Running:
+    """Send a signal to the process that the user started."""
+    running = _slow(folder, cases=60)
+    _at_work(running, 2)
+    running.process.send_signal(number)
+    running.wait()
+    _wait_for_empty_queue(running)
+    return running
+
+
+def stopped_while_waiting(folder: Path) -> Running:
+    """Send SIGTERM while the request waits, because another job has all nodes."""
+    holder = subprocess.Popen(["salloc", "--nodes=4", "--exclusive", "sleep", "600"])
+    running = _slow(folder)
+    running.wait_for(lambda: _queued("PENDING") != "", "a request that waits")
+    running.process.send_signal(signal.SIGTERM)
+    running.wait()
+    while _queued("PENDING"):
+        time.sleep(0.1)
+    holder.kill()
+    holder.wait()
+    return running
+
+
+def _wait_for_empty_queue(running: Running) -> None:
+    """Wait until Slurm has all nodes back, and nothing of the run is left on them."""
+    deadline = time.monotonic() + PATIENCE
+    while _queued("RUNNING,PENDING,COMPLETING") or _agents():
+        assert time.monotonic() < deadline, running.output[-6000:]
+        time.sleep(0.1)
+
+
+def _queued(states: str) -> str:
+    command = ["squeue", "-h", f"--states={states}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _agents() -> list[list[str]]:
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [words for words in commands if "harness.tools.cluster.agent" in words]
 
 
 def _main(name: str, folder: Path) -> None:

@@ -16,6 +16,7 @@ from harness.journal.events import MustPass
 from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.head import Head
+from harness.tools.cluster.record import skew_of, skew_text
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.wanted import ClusterRequest
 from tests.reporting import build
@@ -100,6 +101,33 @@ def test_times_of_an_agent_are_within_the_run(tmp_path: Path) -> None:
     begun = time.time()
     ended = Ended(tmp_path / "run", "", "clock")
     assert all(begun - 1 <= line["t"] <= time.time() + 1 for line in ended.lines)
+
+
+def test_a_clock_that_is_an_hour_behind_is_corrected(tmp_path: Path) -> None:
+    """Its attempts are where they were, and not all at its first instant; the journal says why."""
+    begun = time.time()
+    ended = Ended(tmp_path / "run", "hour")
+    times = [line["t"] for line in ended.lines if line["event"] in ("start", "finish")]
+    assert len({*times}) >= 6
+    assert all(begun <= moment <= time.time() for moment in times)
+    (ready,) = [line for line in ended.lines if line["event"] == "node" and line["state"] == "ready"]
+    assert ready["message"] == "its clock is 3600 s behind, and its times are corrected"
+    assert any("its clock is 3600 s behind" in line for line in ended.said)
+
+
+@pytest.mark.parametrize(
+    ("clock", "skew", "text"),
+    [
+        (100.0, 0.0, ""),
+        (96.0, 0.0, ""),
+        (104.0, 0.0, ""),
+        (3700.0, -3600.0, "its clock is 3600 s ahead, and its times are corrected"),
+        (40.0, 60.0, "its clock is 60 s behind, and its times are corrected"),
+    ],
+)
+def test_the_skew_of_a_clock(clock: float, skew: float, text: str) -> None:
+    assert skew_of(clock, 100.0) == skew
+    assert skew_text(skew) == text
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,9 @@ def test_a_case_that_takes_its_node_down(project: Project) -> None:
         assert len(running.of("node", state="lost")) == 1 + part, running.output
     deadly = next(verdict for verdict in running.ledger.verdicts if verdict.case.endswith("test_deadly"))
     assert re.search(
-        "node local. was lost: .* while only this case ran there; it was in flight when local. was lost", deadly.message
+        "node local. was lost: .* while only this case ran there; it was in flight when local. ended", deadly.message
     )
     assert {case.rpartition("::")[2] for case in ran_twice(running)} == {"test_deadly"}  # once per part
-    is_evidence(running)
 
 
 @pytest.mark.nightly

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.tools.cluster import messages
-from harness.tools.cluster.link import Link
+from harness.tools.cluster.link import Link, last_words
 from harness.tools.cluster.messages import VERSION, Beat, Done, Hello, LineBuffer, LinkProtocolError, Want
 
 BAD = [
@@ -83,7 +83,7 @@ def received(link: Link) -> list[messages.ToHead]:
 
 
 HELLO = "import json,sys; t=sys.stdin.readline().strip(); "
-SAY = f'print(json.dumps({{"say":"hello","version":{VERSION},"token":t,"host":"h","pid":1,"harness":"0"}})); '
+SAY = f'print(json.dumps({{"say":"hello","version":{VERSION},"token":t,"host":"h","pid":1,"harness":"0","clock":0}})); '
 
 
 def test_banners_before_the_first_word_are_no_words(tmp_path: Path) -> None:
@@ -109,3 +109,24 @@ def test_how_a_connection_ended(tmp_path: Path) -> None:
     assert received(link) == []
     assert link.end() == f"{sys.executable} ended with exit status 1: no route to host"
     link.close()
+
+
+SRUN = "srun: error: h0: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("", ""),
+        ("harness agent: the head uses version 1\n", "harness agent: the head uses version 1"),
+        (f"ModuleNotFoundError: no x\n{SRUN}", f"ModuleNotFoundError: no x; {SRUN.strip()}"),
+        (f"OSError: no space\nsrun: Terminating\n{SRUN}\n", f"OSError: no space; {SRUN.strip()}"),
+        (
+            f"slurmstepd: error: *** STEP 1.0 CANCELLED ***\n{SRUN}",
+            f"slurmstepd: error: *** STEP 1.0 CANCELLED ***; {SRUN.strip()}",
+        ),
+        (SRUN, SRUN.strip()),
+    ],
+)
+def test_the_reason_for_which_an_agent_ended(output: str, words: str) -> None:
+    assert last_words(output) == words

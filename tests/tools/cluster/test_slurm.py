@@ -143,10 +143,31 @@ def test_a_run_that_is_hit_twice(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_killed_head(tmp_path: Path) -> None:
-    """The allocation is released, and the run is resumed in another one."""
+    """Its status is not 0, the allocation is released, and the run is resumed in another one."""
     ended = played("killed_head", tmp_path)
     assert ended.status == 0, ended.output
     assert ended.outcomes == {"passed"}
-    assert (tmp_path / "project" / "squeue").read_text() == ""
+    assert json.loads((tmp_path / "project" / "killed.json").read_text()) not in (0, 1)
     ends = [line["case"] for line in ended.of("finish", final=True)]
     assert len(ends) == len({*ends})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["sigterm", "sigint", "sighup"])
+def test_a_signal_to_the_process_that_the_user_started(name: str, tmp_path: Path) -> None:
+    """Running cases get the grace, the report is written, and nothing is left on the nodes."""
+    ended = played(f"stopped_by_{name}", tmp_path)
+    assert ended.status == 2, ended.output
+    assert ended.outcomes == {"passed", "not_run"}
+    assert [line["by"] for line in ended.of("stopped")] == [name.upper()]
+    assert not ended.findings
+
+
+@pytest.mark.nightly
+def test_a_signal_while_the_request_waits(tmp_path: Path) -> None:
+    """The request is withdrawn."""
+    words = [sys.executable, "-m", "tests.tools.cluster.slurm_scenarios", "stopped_while_waiting", str(tmp_path)]
+    subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, check=True)
+    assert json.loads((tmp_path / "ended.json").read_text()) == {"status": 2}
+    assert "stopped by SIGTERM while it waited for an allocation" in (tmp_path / "run.out").read_text()
+    assert not (tmp_path / "run" / journal.FILE_NAME).exists()

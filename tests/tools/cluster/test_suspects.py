@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -160,7 +161,8 @@ class Cluster:
 
 def named(cluster: Cluster, case: int) -> bool:
     """Return whether the verdict on a case names two nodes that died."""
-    return sum(f"{name} was lost" in cluster.messages[case] for name in cluster.dead) == 2
+    found = re.fullmatch("node (n.+) was lost: .*; it was in flight when (n.+) ended", cluster.messages[case])
+    return found is not None and {*found.groups()} <= {*cluster.dead} and found[1] != found[2]
 
 
 @pytest.mark.parametrize("nodes", [2, 5, 16])
@@ -210,7 +212,7 @@ def test_a_resumed_run_knows_them(until: float, seconds: float) -> None:
     assert found == dict.fromkeys(culprits, "lost")
     assert len(second.dead) <= 2 + len({*culprits} - {*suspects})
     for case in set(culprits) & {*suspects}:
-        assert f"when {first.suspects[case]} was lost" in second.messages[case]
+        assert f"when {first.suspects[case]} ended" in second.messages[case]
 
 
 def test_a_node_that_dies_for_another_reason_costs_no_case() -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("duckdb")
 from harness.cli.main import app
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
+from harness.journal import journal
 from tests.tools.history import nights
 from tests.tools.matrix.runs import CASES, Machine
 
@@ -51,6 +52,30 @@ def test_the_report_names_the_begin_and_the_driver(db: Path) -> None:
     assert "1 group, 1 case, since 2025-10-12, 2 nights" in said
     assert "began: n1 · H100: night3-n1 (2025-10-12); driver was '570.1' and is '580.1'" in said
     assert "example: suites/a/test_a.py::one: wrong sum" in said
+
+
+def test_the_report_names_what_made_a_night_red_without_a_red_case(tmp_path: Path) -> None:
+    """All cases passed elsewhere after a node was lost, in this night and the one before."""
+    for number in range(2):
+        run = nights.night(tmp_path / "results", number)
+        *lines, end = (run / journal.FILE_NAME).read_text().splitlines()
+        finding = {
+            "event": "finding",
+            "t": json.loads(end)["t"],
+            "kind": "node_lost",
+            "message": "node h1 was lost: gone",
+        }
+        text = "\n".join(
+            [*lines, json.dumps({**finding, "cases": []}), end.replace('"exit_status":0', '"exit_status":1')]
+        )
+        (run / journal.FILE_NAME).write_text(f"{text}\n")
+    db, out = tmp_path / "nights.duckdb", tmp_path / "site"
+    history("add", tmp_path / "results", "--db", db)
+    said = history("report", db=db)
+    assert "1 run, 1 red; 0 groups of failures" in said
+    assert "finding: n1 · H100: node_lost: node h1 was lost: gone" in said
+    history("export", "--db", db, "-o", out)
+    assert "node h1 was lost: gone" in (out / "index.html").read_text()
 
 
 def test_a_case_has_a_line_per_machine(db: Path) -> None:
