@@ -212,19 +212,22 @@ def whole_line(event: Event) -> Line:
     return {"event": event.event, **plain}
 
 
-#: Fields that tests read without looking whether they are written; a default is not.
-_READ = {"alone", "worker", "executor", "devices", "cases", "exit_status", "startup", "reason", "phases", "ids"}
+#: Fields that are only in a line if they have a value. Tests look whether they are there, and read others at once.
+_OPTIONAL = {
+    *("detail", "exit_status", "gate", "host", "keeps", "log", "memory", "message", "notes", "pid", "properties"),
+    *("reproduce", "ruling", "selected", "selection", "since", "skipped", "stderr", "stdout", "struck", "unread"),
+}
 
 
 def read_lines(data: bytes) -> list[Line]:
-    """Return the whole lines of a journal as dictionaries, with the defaults of some fields."""
+    """Return the whole lines of a journal as dictionaries, with the defaults of most fields."""
     return [_with_defaults(json.loads(line)) for line in data.split(b"\n")[:-1] if line]
 
 
 def _with_defaults(line: Line) -> Line:
     whole = whole_line(decode_line(json.dumps(line).encode()))
-    absent = {name: value for name, value in whole.items() if name in _READ and name not in line}
-    return {**line, **absent}
+    optional = set() if line["event"] in ("executor", "device", "node") else _OPTIONAL
+    return {**{name: value for name, value in whole.items() if name not in optional}, **line}
 
 
 def events(*lines: Line) -> list[Event]:
