@@ -187,6 +187,24 @@ class Start(_NodeLine, tag="start", frozen=True, kw_only=True):
     """UUIDs of the devices leased to the attempt."""
     seed: int
 
+    def ended(self, outcome: Outcome, message: str, *, t: float, final: bool) -> Finish:
+        """Return the end of this attempt, which nobody has reported."""
+        return Finish(
+            t=t,
+            host=self.host,
+            case=self.case,
+            attempt=self.attempt,
+            alone=self.alone,
+            worker=self.worker,
+            executor=self.executor,
+            devices=self.devices,
+            seed=self.seed,
+            outcome=outcome,
+            final=final,
+            duration=0.0,
+            message=message,
+        )
+
 
 class Reopened(_NodeLine, tag="reopened", frozen=True, kw_only=True):
     """The run was resumed, and a case that ended as `lost` or `not_run` runs again. Its earlier attempts no longer

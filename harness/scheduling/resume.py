@@ -143,21 +143,7 @@ def lost_lines(contents: JournalContents) -> list[Finish]:
             if isinstance(event, Start):
                 starts[key] = event
     return [
-        Finish(
-            t=clock.now(),
-            host=start.host,
-            case=start.case,
-            attempt=start.attempt,
-            alone=start.alone,
-            worker=start.worker,
-            executor=start.executor,
-            devices=start.devices,
-            seed=start.seed,
-            outcome=Outcome.LOST,
-            final=False,
-            duration=0.0,
-            message="the run was interrupted while the case ran",
-        )
+        start.ended(Outcome.LOST, "the run was interrupted while the case ran", t=clock.now(), final=False)
         for key, start in starts.items()
         if begun[key] > 0
     ]

@@ -217,23 +217,7 @@ class ClusterRecord:
         number = self._highest.get(case, 0) + 1
         known = start or Start(t=0.0, host=node, case=case, attempt=number, seed=self._case_seed(case))
         self._highest[case] = max(self._highest.get(case, 0), known.attempt)
-        self._journal.append(
-            Finish(
-                t=time.time(),
-                host=known.host,
-                case=case,
-                attempt=known.attempt,
-                alone=known.alone,
-                worker=known.worker,
-                executor=known.executor,
-                devices=known.devices,
-                seed=known.seed,
-                outcome=outcome,
-                final=final,
-                duration=0.0,
-                message=why,
-            )
-        )
+        self._journal.append(known.ended(outcome, why, t=time.time(), final=final))
 
     def set_skew(self, node: str, seconds: float) -> None:
         """Set by how much the clock of a node is behind: its times are corrected."""
