@@ -86,8 +86,8 @@ def test_xpu_is_what_torch_xpu_says() -> None:
 
 def _census(name: str, uuid: bool, mask: str = "works") -> dict[str, Any]:
     devices = [{"name": name, "uuid": f"u{index}" if uuid else None, "memory": 64 << 30} for index in range(2)]
-    answers: dict[str, Any] = {"graphs": False, "asynchronous": None, "sparse": True, "process_groups": True}
-    return {"devices": devices, "notes": [], "touched": "", "mask": mask, **answers}
+    observed = {"accelerator_graphs": False, "asynchronous": None, "sparse": True, "process_groups": True}
+    return {"devices": devices, "notes": [], "touched": "", "mask": mask, "observed": observed}
 
 
 @pytest.mark.parametrize(

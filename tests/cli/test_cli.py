@@ -291,7 +291,7 @@ def test_report_writes_junit_and_tells_what_was_found(tmp_path: Path) -> None:
         "isolation: 1 executor started in 0.25 s, 0 restarts, 0 retries",
         f"results: {run_dir}",
     ]
-    assert lines[9].startswith("line 8 of the journal is unreadable and was ignored: Invalid JSON")
+    assert lines[9].startswith("line 8 of the journal is unreadable and was ignored: Input data was truncated")
     assert lines[10:13] == [
         "line 7 of the journal has the unknown kind 'weather' and was ignored: use a newer harness to read it",
         f"the run did not finish, so it counts as red: to run the rest, repeat the command with --resume {run_dir}",

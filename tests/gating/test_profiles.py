@@ -45,6 +45,7 @@ def test_a_missing_key_keeps_its_default(folder: Path) -> None:
         "waivers": (),
         "must_pass": (),
         "minimum_cases": 1,
+        "report": (),
     }
     assert read(folder, "").value.model_dump(exclude_none=True) == said
 
@@ -74,6 +75,7 @@ skips: forbidden
 waivers: [known, ./configs/waivers/known.yaml]
 must_pass: [core, configs/must-pass/core.txt]
 minimum_cases: 7
+report: ["json", "markdown:summary.md"]
 hardware: h200
 """
     said: dict[str, Any] = {
@@ -101,6 +103,7 @@ hardware: h200
         "waivers": ("known", "./configs/waivers/known.yaml"),
         "must_pass": ("core", "configs/must-pass/core.txt"),
         "minimum_cases": 7,
+        "report": ("json", "markdown:summary.md"),
         "hardware": "h200",
     }
     assert read(folder, text).value.model_dump() == said
