@@ -232,7 +232,7 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and CaseScope.of(collector.config).any:
-        from harness.collection.mark_errors import find_mark_errors
+        from harness.collection.ignored_marks import find_mark_errors
         from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
 
         items = [
