@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from harness.devices.gpu_queries import QUERY_OF, THROTTLES, Answer
 from harness.ready.model import CheckRun, Problem
-from harness.ready.rules import Rule, make_problem
+from harness.ready.rules import Finding, Rule, make_problem, to_problems
 
 _MIB = 1 << 20
 #: Retired pages from which a card may be returned (https://docs.nvidia.com/deploy/rma-process/index.html).
@@ -60,16 +60,6 @@ class GpuFacts:
     def lost(self) -> tuple[str, str] | None:
         """The error after which the GPU answered no more: "lost" or "reset", and its text."""
         return next((error for error in self.errors.values() if error[0] in ("lost", "reset")), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule found wrong. `kind`: a key of `harness.ready.rules.RULES`."""
-
-    kind: str
-    wanted: str
-    found: str
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,18 +266,7 @@ CHECKS: tuple[Check, ...] = (
 
 def judge_gpu(facts: GpuFacts, rules: Mapping[str, Rule]) -> tuple[list[CheckRun], list[Problem]]:
     """Return the checks of one GPU and its problems."""
-    problems = [
-        make_problem(
-            finding.kind,
-            check="device",
-            wanted=finding.wanted,
-            found=finding.found,
-            gpu=facts.uuid,
-            detail=finding.detail,
-            rules=rules,
-        )
-        for finding in _device(facts)
-    ]
+    problems = to_problems("device", _device(facts), rules, facts.uuid)
     # One cause is one problem: what a lost or hanging GPU did not answer is unknown, and no problem of its own.
     explained = bool(problems)
     runs = [CheckRun(name="device", gpu=facts.uuid, state="problem" if problems else "ok")]
@@ -333,18 +312,7 @@ def _judge(
         return CheckRun(
             name=check.name, gpu=facts.uuid, state="skipped", text="this card or driver does not have it"
         ), []
-    problems = [
-        make_problem(
-            found.kind,
-            check=check.name,
-            wanted=found.wanted,
-            found=found.found,
-            gpu=facts.uuid,
-            detail=found.detail,
-            rules=rules,
-        )
-        for found in check.rule(values)
-    ]
+    problems = to_problems(check.name, check.rule(values), rules, facts.uuid)
     text = "; ".join(problem.found for problem in problems)
     return CheckRun(name=check.name, gpu=facts.uuid, state="problem" if problems else "ok", text=text), problems
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -9,9 +10,8 @@ from harness.core.text import format_count, list_first, single_line
 from harness.devices.capabilities import Capabilities, format_bytes
 from harness.devices.device import Detected, Device, Inventory
 from harness.gating.hardware import Hardware, broken_hardware, hardware_mismatches
-from harness.ready.judge_gpu import Finding
 from harness.ready.model import CheckRun, Problem
-from harness.ready.rules import Rule, make_problem
+from harness.ready.rules import Finding, Rule, to_problems
 from harness.ready.xids import Xid
 
 _GIB = 1 << 30
@@ -84,7 +84,7 @@ def inventory_probe(name: str, inventory: Inventory) -> Callable[[], Detected]:
     """Return the probe of a capability of the whole node."""
     count = len({device.uuid for device in (*_gpus(inventory), *inventory.hidden) if device.fault is None})
     value: int | bool = count if name == "device_count" else inventory.nvml_error is None
-    return lambda: Detected(value)
+    return functools.partial(Detected, value)
 
 
 def device_probes(device: Device) -> dict[str, Callable[[], Detected]]:
@@ -98,7 +98,10 @@ def device_probes(device: Device) -> dict[str, Callable[[], Detected]]:
         "mig": device.mig_parent is not None,
         "ecc": device.ecc,
     }
-    return {name: (lambda value=value: Detected(value, "" if value is not None else "nvml does not report it")) for name, value in values.items()}  # fmt: skip # noqa: E501
+    return {
+        name: functools.partial(Detected, value, "" if value is not None else "nvml does not report it")
+        for name, value in values.items()
+    }
 
 
 def judge_xids(xids: Iterable[Xid]) -> Iterator[Finding]:
@@ -107,13 +110,6 @@ def judge_xids(xids: Iterable[Xid]) -> Iterator[Finding]:
         if xid.kind is not None:
             found = f"{xid.meaning} at {xid.last:.0f} s after the boot"
             yield Finding(xid.kind, "no xid of a fault since the boot", found, single_line(xid.text, 300))
-
-
-def judge_log(host: Host) -> Iterator[Finding]:
-    """Yield whether the kernel's log can be read."""
-    if error := _error(host, "log"):
-        detail = "run as root, or give the container /dev/kmsg"
-        yield Finding("log_unreadable", "the kernel's log since the boot", error, detail)
 
 
 def judge_stuck(host: Host) -> Iterator[Finding]:
@@ -166,7 +162,8 @@ def judge_clock(host: Host) -> Iterator[Finding]:
 
 
 #: The checks of the host: the reading that each needs, and its rule.
-HOST_CHECKS: Mapping[str, tuple[str, Callable[[Host], Iterator[Finding]]]] = {
+HostChecks = Mapping[str, tuple[str, Callable[[Host], Iterator[Finding]]]]
+HOST_CHECKS: HostChecks = {
     "pci_bus": ("pci", judge_bus),
     "stuck_processes": ("stuck", judge_stuck),
     "shared_memory": ("shared_memory", judge_shared_memory),
@@ -176,11 +173,13 @@ HOST_CHECKS: Mapping[str, tuple[str, Callable[[Host], Iterator[Finding]]]] = {
 }
 
 
-def judge_host(host: Host, end: str, rules: Mapping[str, Rule]) -> tuple[list[CheckRun], list[Problem]]:
+def judge_host(
+    host: Host, end: str, rules: Mapping[str, Rule], checks: HostChecks = HOST_CHECKS
+) -> tuple[list[CheckRun], list[Problem]]:
     """Return the checks of the host and its problems. `end`: why the program that reads has ended early, or ""."""
     runs, problems = [], []
-    for name, (reading, rule) in HOST_CHECKS.items():
-        why = _error(host, reading) or ("" if reading in host else end or "the program that reads has no answer")
+    for name, (reading, rule) in checks.items():
+        why = reading_error(host, reading) or ("" if reading in host else end or "the program that reads has no answer")
         if why:
             findings = [Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)]
             runs.append(CheckRun(name=name, state="unknown", text=why))
@@ -192,24 +191,6 @@ def judge_host(host: Host, end: str, rules: Mapping[str, Rule]) -> tuple[list[Ch
     return runs, problems
 
 
-def to_problems(
-    check: str, findings: Iterable[Finding], rules: Mapping[str, Rule], gpu: str | None = None
-) -> list[Problem]:
-    """Return the findings of a check as problems."""
-    return [
-        make_problem(
-            finding.kind,
-            check=check,
-            wanted=finding.wanted,
-            found=finding.found,
-            gpu=gpu,
-            detail=finding.detail,
-            rules=rules,
-        )
-        for finding in findings
-    ]
-
-
 def _gpus(inventory: Inventory) -> list[Device]:
     return [device for device in inventory.devices if device.backend.accelerator]
 
@@ -219,6 +200,7 @@ def _listed(host: Host, name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _error(host: Host, name: str) -> str:
+def reading_error(host: Host, name: str) -> str:
+    """Return why a reading of the host failed; "" if it did not, or was not made."""
     value = host.get(name)
     return single_line(str(value["error"])) if isinstance(value, dict) and "error" in value else ""

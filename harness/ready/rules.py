@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Self
@@ -188,6 +189,28 @@ def make_problem(
         detail=detail[:MOST_TEXT],
         source=rule.source,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found wrong, before the table has rated it. `kind`: a key of `RULES`."""
+
+    kind: str
+    wanted: str
+    found: str
+    detail: str = ""
+
+
+def to_problems(
+    check: str, findings: Iterable[Finding], rules: Mapping[str, Rule], gpu: str | None = None
+) -> list[Problem]:
+    """Return the findings of a check as problems."""
+    return [
+        make_problem(
+            each.kind, check=check, wanted=each.wanted, found=each.found, gpu=gpu, detail=each.detail, rules=rules
+        )
+        for each in findings
+    ]
 
 
 def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
