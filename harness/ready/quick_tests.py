@@ -1,0 +1,104 @@
+"""The table of quick tests: name, estimated time, weight, and function. `harness.ready.plan` chooses among them.
+
+The functions import torch and are called in disposable processes only; this module imports none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from harness.ready.plan import QuickTest
+
+#: What a test that fails says about the GPU: a kind of the table of next steps.
+COMPUTE, MEMORY, COPY, ORDER, CONTRACT, SLOW = (
+    "wrong_result",
+    "wrong_memory",
+    "wrong_copy",
+    "wrong_order",
+    "driver_contract",
+    "slow",
+)
+PEER, COLLECTIVE = "wrong_peer", "wrong_collective"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the table.
+
+    `function`: ``module:function``, or ``module:factory:argument``. `full`, `small`: the estimated seconds per GPU, on
+    a GPU (a guess: no GPU has run them) and on one of eight simulated GPUs that share two processors (measured).
+    `finds`: see `QuickTest`. `kind`: the kind of problem if it fails.
+    """
+
+    name: str
+    function: str
+    kind: str
+    full: float
+    small: float
+    finds: float
+    after: tuple[str, ...] = ("context",)
+    group: bool = False
+
+    def test(self, *, full: bool) -> QuickTest:
+        """Return the row as the planner knows it."""
+        return QuickTest(self.name, self.full if full else self.small, self.finds, self.after, self.group)
+
+    def load(self) -> Callable[..., None]:
+        """Import and return the function."""
+        module, name, *argument = self.function.split(":")
+        found = getattr(importlib.import_module(f"harness.ready.{module}"), name)
+        return cast(Callable[..., None], found(*argument) if argument else found)
+
+
+def _arithmetic(name: str, kind: str, full: float, small: float, finds: float) -> Entry:
+    return Entry(name, f"arithmetic:{name}", kind, full, small, finds)
+
+
+def _order(name: str, kind: str, full: float, small: float, finds: float) -> Entry:
+    return Entry(name, f"order:{name}", kind, full, small, finds)
+
+
+TABLE: tuple[Entry, ...] = (
+    Entry("context", "arithmetic:context", COMPUTE, 2.0, 0.6, 8, after=()),
+    _order("kernels_in_order", ORDER, 0.1, 0.1, 6),
+    _arithmetic("copies", COPY, 2.0, 0.3, 8),
+    _order("waits", ORDER, 0.2, 0.2, 5),
+    _order("graphs", ORDER, 0.2, 0.2, 5),
+    _arithmetic("memory", MEMORY, 3.0, 0.2, 8),
+    _order("adjacent_order", ORDER, 0.1, 0.1, 4),
+    _order("stream_waits", ORDER, 0.1, 0.1, 3),
+    _order("events", CONTRACT, 0.1, 0.1, 2),
+    _order("errors", CONTRACT, 0.05, 0.05, 3),
+    _order("fills", CONTRACT, 0.1, 0.1, 3),
+    _order("pools", CONTRACT, 0.1, 0.1, 4),
+    _order("memory_accounts", CONTRACT, 0.2, 0.1, 3),
+    _order("launches", SLOW, 0.2, 0.2, 2),
+    _arithmetic("integers", COMPUTE, 0.4, 0.4, 4),
+    _order("asynchronous_copies", CONTRACT, 0.1, 0.1, 1),
+    _order("external_events", ORDER, 0.1, 0.1, 1),
+    *(
+        Entry(f"product_{kind}", f"arithmetic:product:{kind}", COMPUTE, 0.8, 0.15, 4)
+        for kind in ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8")
+    ),
+    _arithmetic("convolution", COMPUTE, 0.8, 0.1, 2),
+    _arithmetic("attention", COMPUTE, 0.5, 0.1, 2),
+    _arithmetic("fourier", COMPUTE, 0.5, 0.1, 2),
+    _arithmetic("repeated", COMPUTE, 0.2, 0.2, 2),
+    _order("allocations", CONTRACT, 0.3, 0.3, 2),
+    Entry("pairs", "group:pairs", PEER, 8.0, 1.0, 4, group=True),
+    Entry("collectives", "group:collectives", COLLECTIVE, 10.0, 3.0, 8, group=True),
+)
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in TABLE}
+
+
+def quick_tests(*, full: bool) -> list[QuickTest]:
+    """Return all rows for the planner. `full`: sizes for GPUs."""
+    return [entry.test(full=full) for entry in TABLE]
+
+
+def run_test(name: str, *arguments: Any) -> None:
+    """Run a test in this process. Raise HealthError, CannotTestError, or whatever torch raises."""
+    ENTRIES[name].load()(*arguments)
