@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -80,25 +80,37 @@ def run_disposable(
 
 def _end(child: subprocess.Popen[bytes], ladder: Ladder) -> int | None:
     """Kill the group of a child by the ladder, and then the rest of the group. Return the child's status, or None."""
-    for number, grace in ladder:
-        if _has_ended(child):
-            break
-        _signal_group(child, number)
-        _has_ended(child, grace)
-    if not _has_ended(child):
+    if end_groups([child.pid], ladder):
         child.returncode = 0  # without this, subprocess warns about a running process
         return None
-    _signal_group(child, signal.SIGKILL)  # the leader is not reaped yet, so the number of the group is not reused
     return child.wait()
 
 
-def _has_ended(child: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
+def end_groups(leaders: Collection[int], ladder: Ladder = KILL) -> list[int]:
+    """Kill the groups that these children lead, all at once, by the ladder, and what the leaders leave of them.
+
+    Return the leaders that could not be killed. The others have ended and are not reaped yet, so that neither their
+    numbers nor those of their groups are used again.
+    """
+    left = list(leaders)
+    for number, grace in ladder:
+        left = [pid for pid in left if not linux.has_ended_before(pid, 0.0, _PAUSE)]
+        for pid in left:
+            _signal_group(pid, number)
+        deadline = time.monotonic() + grace
+        left = [pid for pid in left if not linux.has_ended_before(pid, deadline, _PAUSE)]
+    for pid in {*leaders} - {*left}:
+        _signal_group(pid, signal.SIGKILL)
+    return left
+
+
+def _has_ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return linux.has_ended_before(child.pid, time.monotonic() + seconds, _PAUSE)
 
 
-def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+def _signal_group(leader: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):  # if SIGCHLD is ignored, the kernel has reaped it
-        os.killpg(child.pid, number)
+        os.killpg(leader, number)
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -62,7 +62,7 @@ SMALL = Sizes(memory_share=1 / 256, copy_bytes=4 * MIB, edge=256, allocations=20
 
 @dataclass(slots=True)
 class Bench:
-    """A GPU under test, in its process."""
+    """A GPU under test, in its process. `tell` gets the place within a test, which is reported if the place hangs."""
 
     torch: Any
     backend: Backend
@@ -70,6 +70,7 @@ class Bench:
     seed: int
     sizes: Sizes
     figures: dict[str, float] = field(default_factory=dict)
+    tell: Callable[[str], object] = lambda _: None
     _runtime: Runtime | None = None
 
     @property

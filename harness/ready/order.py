@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.devices.known_answers import HealthError
-from harness.ready.bench import MIB, Bench, CannotTestError, SlowError, ever
+from harness.ready.bench import MIB, Bench, CannotTestError, LacksError, SlowError, ever
 from harness.ready.cudart import (
     ATTACH_GLOBAL,
     BY_ADDRESS,
@@ -40,7 +40,7 @@ _SIZE = 1 << 16
 _LARGE = 64 * MIB
 #: Seconds. No GPU takes as long for one small kernel, launched from an idle host; a virtual machine takes 50 us.
 MOST_LAUNCH = 1e-3
-_KERNELS, _LEAST_TRIALS, _MOST_TRIALS = 20, 5, 60
+_KERNELS, _KERNELS_TIMED, _LEAST_TRIALS, _MOST_TRIALS = 20, 1000, 5, 60
 
 
 def kernels_in_order(bench: Bench) -> None:
@@ -93,7 +93,6 @@ def stream_waits(bench: Bench) -> None:
     """A stream that waits for an event of another stream, or whose host function waits, goes on after it."""
     cuda = bench.cuda
     with cuda.stream() as first, cuda.stream() as second, cuda.event() as event, cuda.memory(_SIZE) as x:
-
         _sleep(bench, first, 10.0)
         cuda.fill(x, 1, _SIZE, first)
         cuda.call("cudaEventRecord", event, first)
@@ -138,8 +137,15 @@ def asynchronous_copies(bench: Bench) -> None:
     cuda = bench.cuda
     with cuda.stream() as stream, cuda.memory(_SIZE) as x, cuda.pinned(_SIZE) as host:
         for kind, target, source in ((TO_HOST, host, x), (TO_DEVICE, x, host)):
+            late: list[float] = []
 
-            def trial(sleep: float, kind: int = kind, target: object = target, source: object = source) -> bool:
+            def trial(
+                sleep: float,
+                kind: int = kind,
+                target: object = target,
+                source: object = source,
+                late: list[float] = late,
+            ) -> bool:
                 _sleep(bench, stream, sleep)
                 busy = cuda.code("cudaStreamQuery", stream) == NOT_READY
                 cuda.code("cudaMemcpyAsync", target, source, ctypes.c_size_t(_SIZE), kind, stream)
@@ -150,7 +156,6 @@ def asynchronous_copies(bench: Bench) -> None:
                     late.append(sleep)
                 return still
 
-            late: list[float] = []
             if not ever(trial):
                 if len(late) < 3:
                     raise CannotTestError("the host was too busy to see that a copy returns at once")
@@ -285,7 +290,7 @@ def memory_accounts(bench: Bench) -> None:
         raise HealthError(f"cudaFree returned nothing of {_LARGE >> 20} MiB, three times")
     before, total = cuda.memory_info()
     if before < total * 9 // 10:
-        raise CannotTestError(f"other processes use {total - before} of {total} bytes of memory")
+        raise LacksError(f"other processes use {total - before} of {total} bytes of memory")
     block = ctypes.c_void_p()
     size = before // 4 * 3
     if (code := cuda.code("cudaMalloc", ctypes.byref(block), ctypes.c_size_t(size))) != SUCCESS:
@@ -320,11 +325,15 @@ def pools(bench: Bench) -> None:
             for block, _ in blocks:
                 cuda.call("cudaFreeAsync", block, stream)
             cuda.call("cudaStreamSynchronize", stream)
-            _is("the used bytes of a pool after all are freed", attribute(USED_CURRENT) == used, attribute(USED_CURRENT))
+            _is(
+                "the used bytes of a pool after all are freed", attribute(USED_CURRENT) == used, attribute(USED_CURRENT)
+            )
             put(USED_HIGH, 0)
             _is("the most used bytes after a reset", attribute(USED_HIGH) == used, attribute(USED_HIGH))
             cuda.call("cudaMemPoolTrimTo", handle, ctypes.c_size_t(0))
-            _is("the bytes of a pool after a trim", attribute(RESERVED_CURRENT) <= reserved, attribute(RESERVED_CURRENT))
+            _is(
+                "the bytes of a pool after a trim", attribute(RESERVED_CURRENT) <= reserved, attribute(RESERVED_CURRENT)
+            )
     finally:
         put(RELEASE_THRESHOLD, threshold)
 
@@ -355,7 +364,9 @@ def errors(bench: Bench) -> None:
     for name, (wrong, error) in calls.items():
         found = [wrong(), *(cuda.code("cudaGetLastError") for _ in range(2))]
         if found != [error, error, SUCCESS]:
-            raise HealthError(f"{name} and two calls of cudaGetLastError returned {found}, expected {[error, error, 0]}")
+            raise HealthError(
+                f"{name} and two calls of cudaGetLastError returned {found}, expected {[error, error, 0]}"
+            )
 
 
 def allocations(bench: Bench) -> None:
@@ -383,20 +394,21 @@ def launches(bench: Bench) -> None:
     """A small kernel is launched and has ended in less than a millisecond, and each has its effect."""
     torch = bench.torch
     x = torch.zeros(64, dtype=torch.int64, device=bench.device)
+    kernels = _KERNELS_TIMED if bench.sizes.timed else _KERNELS
     least, trials = float("inf"), 0
     while trials < _LEAST_TRIALS or (trials < _MOST_TRIALS and least > MOST_LAUNCH / 2):
         trials += 1
         bench.synchronize()
         begin = time.perf_counter()
-        for _ in range(_KERNELS):
+        for _ in range(kernels):
             x.add_(1)
         bench.synchronize()
-        least = min(least, (time.perf_counter() - begin) / _KERNELS)
+        least = min(least, (time.perf_counter() - begin) / kernels)
     bench.figures["launch_latency"] = least
-    _all_equal("a counter of kernels", x.tolist(), trials * _KERNELS)
+    _all_equal("a counter of kernels", x.tolist(), trials * kernels)
     if least > MOST_LAUNCH:
         raise SlowError(
-            f"one of {_KERNELS} small kernels takes {least * 1e6:.0f} us at best, in {trials} trials; expected less "
+            f"one of {kernels} small kernels takes {least * 1e6:.0f} us at best, in {trials} trials; expected less "
             f"than {MOST_LAUNCH * 1e6:.0f} us"
         )
 
@@ -431,4 +443,3 @@ def _all_equal(what: str, found: list[int], wanted: int) -> None:
 def _is(what: str, holds: bool, value: int) -> None:
     if not holds:
         raise HealthError(f"{what}: {value}, which is not what was allocated and freed")
-

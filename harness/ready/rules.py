@@ -37,6 +37,8 @@ TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
 KERNEL_LOG = "https://docs.kernel.org/admin-guide/sysctl/kernel.html#dmesg-restrict"
 PROC = "https://man7.org/linux/man-pages/man5/proc_pid_status.5.html"
 ADJTIMEX = "https://man7.org/linux/man-pages/man2/adjtimex.2.html"
+RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/index.html"
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 OWN = "docs/ready.md"
 
 
@@ -128,6 +130,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "device_error": _rule(_BAD, Step.RESET_GPU, "a test got an error of the device", DEBUG_GUIDELINES),
         "crash": _rule(_BAD, Step.LOOK, "a test's process was ended by a signal", DEBUG_GUIDELINES),
         "hang": _rule(_BAD, Step.RESET_GPU, "a test did not end in time", DEBUG_GUIDELINES),
+        "driver_contract": _rule(_BAD, Step.REBOOT, "the driver breaks a promise of its interface", RUNTIME),
+        "wrong_peer": _rule(_BAD, Step.LOOK, "a copy between two GPUs is wrong", DEBUG_GUIDELINES),
+        "wrong_collective": _rule(_BAD, Step.LOOK, "a collective operation of all GPUs is wrong", NCCL),
+        "group_hang": _rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
+        "far_too_slow": _rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
         "slow": _rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
         "suites": _rule(_BAD, Step.LOOK, "cases of the suites are red", OWN),
     }
