@@ -22,6 +22,7 @@ from harness.core.figures import Floor, parse_floor
 from harness.core.text import format_exit_code, list_first, single_line
 from harness.devices.device import Device
 from harness.devices.visibility import masks_for
+from harness.gating.hardware import Hardware
 from harness.ready import floors as speeds
 from harness.ready import orders, quick_tests
 from harness.ready.model import MOST_TEXT, CheckRun, Problem
@@ -62,24 +63,24 @@ def run_active(
     devices: Sequence[Device],
     budget: float,
     *,
-    variables: Mapping[str, str] | None = None,
-    floors: Mapping[str, str] | None = None,
-    hardware: str = "",
+    environ: Mapping[str, str] | None = None,
+    hardware: Hardware | None = None,
     rules: Mapping[str, Rule] = RULES,
     seed: int = 0,
 ) -> tuple[list[CheckRun], list[Problem]]:
     """Test all GPUs at once, then together, for at most `budget` seconds. Return the checks and the problems.
 
-    `devices`: of one kind, without those that have a fault. `variables`: further environment variables of the
-    processes, such as those of the simulated CUDA and of faults. `floors`: the texts of the hardware file `hardware`.
-    No fault of a device raises an error. The call may take some seconds more than the budget if a process cannot be
-    killed.
+    `devices`: of one kind, without those that have a fault. `environ`: the variables of the processes, with those of
+    simulated devices and of faults; by default those of this process. `hardware`: has the floors of speed. No fault of
+    a device raises an error. The call may take some seconds more than the budget if a process cannot be killed.
     """
     if not devices:
         return [], []
     full = devices[0].backend.hardware
-    chosen = plan(quick_tests.quick_tests(full=full), max(0.0, _START_SHARE * budget - _IMPORT), len(devices))
-    environ = {**os.environ, **(variables or {})}
+    whole = [device for device in devices if device.mig_parent is None]
+    tests = quick_tests.quick_tests(full=full)
+    chosen = plan(tests, max(0.0, _START_SHARE * budget - _IMPORT), len(whole) if len(whole) == len(devices) else 0)
+    environ = dict(os.environ if environ is None else environ)
     if not full:  # simulated devices compute with the processors, of which all of them need some
         environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="harness-ready-", ignore_cleanup_errors=True) as folder:
@@ -89,9 +90,9 @@ def run_active(
     labels = {device.uuid: label_of(device) for device in devices}
     judge_lines(lines, run, chosen, labels, found, budget)
     if full:
-        measured = measured_figures(lines)
-        written = {name: parse_floor(name, text) for name, text in (floors or {}).items()}
-        judge_speeds(measured, written, hardware, {device.uuid: device.name for device in devices}, found)
+        written = {} if hardware is None else hardware.floors
+        floors = {name: parse_floor(name, text) for name, text in written.items()}
+        judge_speeds(measured_figures(lines), floors, {device.uuid: device.name for device in devices}, found)
     return found.checks, found.problems
 
 
@@ -362,12 +363,11 @@ def measured_figures(lines: Sequence[Line]) -> dict[str, dict[str, float]]:
 def judge_speeds(
     measured: Mapping[str, Mapping[str, float]],
     floors: Mapping[str, Floor],
-    hardware: str,
     models: Mapping[str, str],
     found: Findings,
 ) -> None:
     """Add a check for each figure, and a problem for each that is too slow."""
-    for each in speeds.judge_figures(measured, floors, hardware, models):
+    for each in speeds.judge_figures(measured, floors, models):
         found.checks.append(
             CheckRun(
                 name=each.name,

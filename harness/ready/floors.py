@@ -45,9 +45,9 @@ class Judged:
 
 
 def judge_figures(
-    measured: Mapping[str, Mapping[str, float]], floors: Mapping[str, Floor], hardware: str, models: Mapping[str, str]
+    measured: Mapping[str, Mapping[str, float]], floors: Mapping[str, Floor], models: Mapping[str, str]
 ) -> list[Judged]:
-    """Judge the figures of GPUs, by GPU and name. `floors`: those of the file `hardware`. `models`: of each GPU."""
+    """Judge the figures of GPUs, by GPU and name. `floors`: those of a hardware file. `models`: of each GPU."""
     judged = []
     for gpu, values in measured.items():
         for name, value in values.items():
@@ -55,7 +55,7 @@ def judge_figures(
                 continue
             floor = floors.get(name)
             if floor is not None and not (name in SHARED and len(measured) > 1):
-                judged.append(_against_floor(gpu, name, value, floor, hardware))
+                judged.append(_against_floor(gpu, name, value, floor))
                 continue
             others = [
                 each[name] for other, each in measured.items() if name in each and models.get(other) == models.get(gpu)
@@ -78,8 +78,8 @@ def outlier_bound(values: Sequence[float], *, less_is_better: bool) -> float | N
     return middle + distance if less_is_better else middle - distance
 
 
-def _against_floor(gpu: str, name: str, value: float, floor: Floor, hardware: str) -> Judged:
-    wanted = f"{name} {floor.text} (hardware {hardware})"
+def _against_floor(gpu: str, name: str, value: float, floor: Floor) -> Judged:
+    wanted = f"{name} {floor.text}, the floor of the hardware file"
     found = "" if floor.holds(value) else f"{name} is {figures.figure_text(name, value)}"
     return Judged(gpu, name, value, floor.value, wanted, found)
 

@@ -16,7 +16,7 @@ class QuickTest:
 
     `seconds`: its estimated time, on a GPU with full sizes or on a simulated one. `finds`: the number of known faults
     that it finds, as measured on the simulated CUDA (``docs/ready.md``), plus the kinds of damage that only hardware
-    has: the weight of the test. `after`: tests that must have passed. `group`: the test is about several GPUs together.
+    has: the weight of the test. `after`: tests that must have passed. `group`: the test is about several GPUs together. `lacks`: why this kind of device cannot run it, or empty.
     """
 
     name: str
@@ -24,6 +24,7 @@ class QuickTest:
     finds: float
     after: tuple[str, ...] = ()
     group: bool = False
+    lacks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,10 @@ def plan(tests: Sequence[QuickTest], budget: float, gpus: int) -> Plan:
         test = max(ready, key=lambda each: (not each.group, _yield(each, tests), -tests.index(each)))
         waiting.remove(test)
         missing = next((name for name in test.after if name in skipped), None)
-        if test.group and gpus < 2:
-            skipped[test.name] = f"it needs two GPUs, and there {'is 1' if gpus == 1 else f'are {gpus}'}"
+        if test.lacks:
+            skipped[test.name] = test.lacks
+        elif test.group and gpus < 2:
+            skipped[test.name] = "it needs two whole GPUs that one process can use together"
         elif missing is not None:
             skipped[test.name] = f"it follows {missing}, which is skipped"
         elif test.seconds > left:

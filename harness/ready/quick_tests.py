@@ -43,13 +43,18 @@ class Entry:
 
     def test(self, *, full: bool) -> QuickTest:
         """Return the row as the planner knows it."""
-        return QuickTest(self.name, self.full if full else self.small, self.finds, self.after, self.group)
+        lacks = "" if full or self.name not in _SILICON else "a simulated device has no library of its own for it"
+        return QuickTest(self.name, self.full if full else self.small, self.finds, self.after, self.group, lacks)
 
     def load(self) -> Callable[..., None]:
         """Import and return the function."""
         module, name, *argument = self.function.split(":")
         found = getattr(importlib.import_module(f"harness.ready.{module}"), name)
         return cast(Callable[..., None], found(*argument) if argument else found)
+
+
+#: Operations that a simulated device takes from the CPU, after an import of sympy by torch that takes seconds.
+_SILICON = frozenset({"product_fp8", "product_int8", "fourier"})
 
 
 def _arithmetic(name: str, kind: str, full: float, small: float, finds: float) -> Entry:
