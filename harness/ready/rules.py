@@ -220,6 +220,20 @@ def to_problems(
     ]
 
 
+#: Of problems with one verdict, that with the step which costs most comes first: it makes the others superfluous.
+_WEIGHT = (
+    Step.VENDOR_TICKET,
+    Step.REBOOT,
+    Step.RESET_GPU,
+    Step.END_PROCESSES,
+    Step.FIX_CONFIGURATION,
+    Step.LOOK,
+    Step.NOTHING,
+)
+
+
 def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems, the worst verdict first. Of equal ones, those of the node are first, in their order."""
-    return tuple(sorted(problems, key=lambda problem: (-problem.verdict.severity, problem.gpu is not None)))
+    """Return the problems in the order of their verdict, and then of their step, those of the node before its GPUs."""
+    return tuple(
+        sorted(problems, key=lambda each: (-each.verdict.severity, _WEIGHT.index(each.step), each.gpu is not None))
+    )

@@ -57,11 +57,14 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         load_rules(tmp_path / "steps.yaml")
 
 
-def test_the_worst_problem_is_first_and_the_node_before_its_gpus() -> None:
+def test_the_worst_problem_is_first_then_the_step_that_costs_most_then_the_node() -> None:
     made = [
-        make_problem("persistence", check="a", wanted="", found="", gpu="GPU-1"),
-        make_problem("rows_failed", check="b", wanted="", found="", gpu="GPU-1"),
-        make_problem("disk_full", check="c", wanted="", found=""),
-        make_problem("log_unreadable", check="d", wanted="", found=""),
+        make_problem("persistence", check="persistence", wanted="", found="", gpu="GPU-1"),
+        make_problem("rows_pending", check="rows", wanted="", found="", gpu="GPU-1"),
+        make_problem("rows_failed", check="rows", wanted="", found="", gpu="GPU-1"),
+        make_problem("unkillable", check="processes", wanted="", found=""),
+        make_problem("gpu_lost", check="device", wanted="", found="", gpu="GPU-2"),
+        make_problem("log_unreadable", check="kernel_log", wanted="", found=""),
     ]
-    assert [problem.check for problem in worst_first(made)] == ["c", "b", "d", "a"]
+    kinds = ["rows_failed", "unkillable", "gpu_lost", "rows_pending", "log_unreadable", "persistence"]
+    assert [problem.kind for problem in worst_first(made)] == kinds
