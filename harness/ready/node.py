@@ -5,14 +5,12 @@ This process imports no torch, and calls no driver: everything that may hang is 
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from harness import __version__
 from harness.backends.table import BACKENDS
@@ -23,7 +21,7 @@ from harness.ready.judge_node import Judged, judge_node
 from harness.ready.model import MOST_TEXT, CheckRun, GpuReport, NodeReport, Problem, Verdict, worst
 from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
 from harness.ready.request import Request
-from harness.ready.rules import Finding, to_problems, worst_first
+from harness.ready.rules import worst_first
 
 #: The kinds of devices that can be checked.
 KINDS = ("auto", "cuda", "simcuda")
@@ -124,16 +122,11 @@ def _active(
     """Run the quick tests on all GPUs at once."""
     if not gpus:
         return [CheckRun(name="quick_tests", state="skipped", text="no gpu can be tested")], []
-    try:
-        active: Any = importlib.import_module("harness.ready.active")
-    except ModuleNotFoundError:
-        finding = Finding("cannot_run", "quick tests", "this version has none: use --passive")
-        run = CheckRun(name="quick_tests", state="unknown", text=finding.found)
-        return [run], to_problems("quick_tests", [finding], request.rules)
+    from harness.ready.active import run_active
+
     tell(f"testing {len(gpus)} devices, for at most {budget:.0f} s")
     hardware = None if request.hardware is None else request.hardware[1]
-    ran, found = active.run_active(gpus, budget, environ=environ, hardware=hardware, rules=request.rules)
-    return list(ran), list(found)
+    return run_active(gpus, budget, environ=environ, hardware=hardware, rules=request.rules)
 
 
 def make_report(request: Request, facts: NodeFacts, judged: Judged, moment: float, seconds: float) -> NodeReport:
@@ -163,7 +156,7 @@ def _gpus(facts: NodeFacts, problems: Sequence[Problem]) -> tuple[GpuReport, ...
     for device in facts.inventory.devices:
         if not device.backend.accelerator:
             continue
-        uuids = {device.uuid, device.mig_parent}
+        uuids = {device.uuid, device.mig_parent} - {None}
         verdict = worst(problem.verdict for problem in problems if problem.gpu in uuids)
         serial = serials.get(device.mig_parent or device.uuid, "")
         reports.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.core.text import format_count, inert_line
-from harness.ready.model import GpuReport, NodeReport, Problem, Reading, Verdict, worst
+from harness.ready.model import NodeReport, Problem, Reading, Verdict, worst
 from harness.reporting.metric import Labels, Metric
 
 #: The longest line for ``Reason=``: `sinfo -R` and logs cut longer ones.
@@ -81,26 +81,33 @@ def _unchecked(report: NodeReport) -> Iterator[tuple[str, Verdict | None]]:
 
 
 def _everything(report: NodeReport) -> Iterator[str]:
+    """Yield stack, checks and readings. What is equal on several GPUs is one line."""
     yield "stack"
     yield from (f"    {name}: {value}" for name, value in report.stack.items())
-    names = {gpu.uuid: gpu for gpu in report.gpus}
     yield "checks"
+    checks: dict[str, list[str | None]] = {}
     for run in report.checks:
         measured = "" if run.value is None else f" {run.value:g} {run.unit}".rstrip()
         floor = "" if run.floor is None else f" (floor {run.floor:g})"
         text = f": {run.text}" if run.text else ""
-        yield f"    {run.state:8} {_name(run.gpu, names)}{run.name}{measured}{floor}{text}"
+        checks.setdefault(f"{run.state:8} {run.name}{measured}{floor}{text}", []).append(run.gpu)
+    yield from _by_gpus(checks, report)
     yield "readings"
+    readings: dict[str, list[str | None]] = {}
     for reading in report.readings:
-        if reading.value is not None or reading.text:
-            yield f"    {_name(reading.gpu, names)}{reading.name}: {_shown(reading)}"
+        if reading.value not in (None, "") or reading.text:
+            readings.setdefault(f"{reading.name}: {_shown(reading)}", []).append(reading.gpu)
+    yield from _by_gpus(readings, report)
 
 
-def _name(uuid: str | None, gpus: Mapping[str, GpuReport]) -> str:
-    if uuid is None:
-        return ""
-    gpu = gpus.get(uuid)
-    return f"gpu {gpu.index} " if gpu is not None and gpu.index is not None else f"{uuid} "
+def _by_gpus(entries: Mapping[str, Sequence[str | None]], report: NodeReport) -> Iterator[str]:
+    """Yield each line with the GPUs that it is about; "all gpus" for all of several."""
+    indices = {gpu.uuid: str(gpu.index) for gpu in report.gpus if gpu.index is not None}
+    for text, uuids in entries.items():
+        names = [indices.get(uuid, uuid) for uuid in uuids if uuid is not None]
+        of_all = len(indices) > 1 and len({*names}) == len(indices)
+        where = "  [all gpus]" if of_all else f"  [gpu {' '.join(names)}]" if names else ""
+        yield f"    {text}{where}"
 
 
 def _shown(reading: Reading) -> str:
