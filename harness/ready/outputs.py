@@ -20,9 +20,11 @@ def reason(report: NodeReport) -> str:
     The worst problem comes first, then the next step: ``not ready: gpu 3: row_remapping: a row remapping failed; next:
     open a ticket with the vendor; 2 more problems``.
     """
-    if not report.problems:
+    # A file of steps may have declared a kind of problem harmless.
+    problems = [problem for problem in report.problems if problem.verdict is not Verdict.READY]
+    if not problems:
         return f"{report.verdict.text}: {_counted(report)}"
-    first, more = report.problems[0], len(report.problems) - 1
+    first, more = problems[0], len(problems) - 1
     tail = f"; next: {first.step.text}" + (f"; {format_count(more, 'more problem')}" if more else "")
     head = f"{report.verdict.text}: {_where(first, report)}{first.check}: {first.found}"
     plain = inert_line(f"{head}").encode("ascii", "replace").decode().replace('"', "'")
