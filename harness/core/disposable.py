@@ -33,7 +33,7 @@ class DisposableRun:
 
     - `status`: as of ``os.waitstatus_to_exitcode``; None if the program could not be killed.
     - `in_time`: it ended by itself, before the limit. `seconds`: how long it ran.
-    - `output`, `errors`: the last 64 KiB of stdout and stderr; `output` is empty if it went elsewhere.
+    - `output`, `errors`: the end of stdout and stderr; `output` is empty if it went elsewhere.
     """
 
     status: int | None
@@ -56,10 +56,12 @@ def run_disposable(
     environ: Mapping[str, str] | None = None,
     ladder: Ladder = KILL,
     both_into: IO[bytes] | None = None,
+    kept: int = _KEPT,
 ) -> DisposableRun:
     """Run a program for at most `limit` seconds, then end it by the `ladder`. Raise OSError if it does not start.
 
     `environ` defaults to that of this process. `both_into`: a file for stdout and stderr, instead of the result.
+    `kept`: bytes of the end of each output that the result has.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         began = time.monotonic()
@@ -75,7 +77,7 @@ def run_disposable(
             in_time = _has_ended(child, limit)
         finally:  # also if the wait is interrupted
             status = _end(child, ladder)
-        return DisposableRun(status, in_time, time.monotonic() - began, _tail(output), _tail(errors))
+        return DisposableRun(status, in_time, time.monotonic() - began, _tail(output, kept), _tail(errors, kept))
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Ladder) -> int | None:
@@ -113,6 +115,6 @@ def _signal_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def _tail(file: IO[bytes]) -> bytes:
+def _tail(file: IO[bytes], kept: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), _KEPT, max(0, size - _KEPT))
+    return os.pread(file.fileno(), kept, max(0, size - kept))

@@ -338,11 +338,11 @@ def _judge_group(
         return
     causes = {gpu: problem for gpu, problem in failed.items() if problem.kind != "hang"} or _behind(failed, begun)
     first = next(iter(causes.values()))
-    gpu = next(iter(causes)) if len(causes) == 1 and len(begun) > 2 else None
-    kind = "group_hang" if first.kind == "hang" and gpu is None else first.kind
+    cause = next(iter(causes)) if len(causes) == 1 and len(begun) > 2 else None
+    kind = "group_hang" if first.kind == "hang" and cause is None else first.kind
     who = list_first([labels[each] for each in causes], 8)
     found.check(name, None, "unknown" if kind == "cannot_run" else "problem", seconds=seconds, text=first.found)
-    found.problem(kind, name, gpu, entry.promise, first.found, detail=f"seen by {who}, of {len(begun)} GPUs")
+    found.problem(kind, name, cause, entry.promise, first.found, detail=f"seen by {who}, of {len(begun)} GPUs")
 
 
 def _behind(failed: Mapping[str, Problem], stories: Mapping[str, _Story]) -> dict[str, Problem]:

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.devices import known_answers
 from harness.devices.known_answers import HealthError
@@ -86,20 +86,21 @@ def memory(bench: Bench) -> None:
         for block in blocks:
             block.fill_(word)
         for number, block in enumerate(blocks):
-            _same_words(number, block, block != word, lambda _, word=word: word)
+            _same_words(number, block, block != word, word)
     for number, block in enumerate(blocks):
         torch.arange(number << 40, (number << 40) + block.numel(), dtype=torch.int64, device=bench.device, out=block)
     for number, block in enumerate(blocks):
         low = number << 40
         expected = torch.arange(low, low + block.numel(), dtype=torch.int64, device=bench.device)
-        _same_words(number, block, block != expected, lambda place, low=low: low + place)
+        _same_words(number, block, block != expected, low, step=1)
 
 
-def _same_words(number: int, block: torch.Tensor, wrong: torch.Tensor, wanted: Callable[[int], int]) -> None:
+def _same_words(number: int, block: torch.Tensor, wrong: torch.Tensor, first: int, *, step: int = 0) -> None:
+    """Raise HealthError if any word is wrong. Word n should be `first` + n * `step`."""
     if not (count := int(wrong.sum().item())):
         return
     place = int(wrong.to(block.dtype).argmax().item())
-    found, expected = int(block[place].item()) % 2**64, wanted(place) % 2**64
+    found, expected = int(block[place].item()) % 2**64, (first + place * step) % 2**64
     raise HealthError(
         f"{count} of {block.numel()} words of block {number} are wrong; the first, at address "
         f"{block.data_ptr() + 8 * place:#x}, is {found:#018x} instead of {expected:#018x}"
@@ -154,7 +155,7 @@ def _product(bench: Bench, kind: str) -> None:
 def _multiplication(bench: Bench, kind: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     torch = bench.torch
     if kind not in ("fp8", "int8"):
-        return lambda left, right: torch.mm(left, right)
+        return cast("Callable[[torch.Tensor, torch.Tensor], torch.Tensor]", torch.mm)
     name = "_scaled_mm" if kind == "fp8" else "_int_mm"
     function = getattr(torch, name, None)
     if function is None or (kind == "fp8" and not hasattr(torch, "float8_e4m3fn")):
@@ -186,7 +187,7 @@ def _time_product(
     left, right = (_rare(bench, edge, number) for number in range(2))
     weights = torch.arange(edge, dtype=torch.float64, device=bench.device) % 8
     operands = left.to(dtype), right.t().contiguous().to(dtype).t()
-    results: list[torch.Tensor] = []
+    results: list[Any] = []
 
     def work() -> None:
         results[:] = [multiply(*operands)]

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 class QuickTest:
     """A quick test as the planner knows it.
 
-    `seconds`: its estimated time, on a GPU with full sizes or on a simulated one. `finds`: the number of known faults
-    that it finds, as measured on the simulated CUDA (``docs/ready.md``), plus the kinds of damage that only hardware
-    has: the weight of the test. `after`: tests that must have passed. `group`: the test is about several GPUs together. `lacks`: why this kind of device cannot run it, or empty.
+    `seconds`: its estimated time, on a GPU with full sizes or on a simulated one. `finds`: its weight, which is the
+    number of known faults that it finds, as measured on the simulated CUDA (``docs/ready.md``), plus the kinds of
+    damage that only hardware has. `after`: tests that must have passed. `group`: the test is about several GPUs
+    together. `lacks`: why this kind of device cannot run it, or empty.
     """
 
     name: str
