@@ -212,7 +212,7 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
         for nodes in sorted(shared)
     ]
     notes += [
-        f"the clock of {answer.node} is {abs(answer.clock):.0f} s {'ahead of' if answer.clock > 0 else 'behind'} this one"
+        f"the clock of {answer.node} is {abs(answer.clock):.0f} s {'ahead' if answer.clock > 0 else 'behind'}"
         for answer in answers
         if answer.clock
     ]

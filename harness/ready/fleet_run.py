@@ -25,11 +25,11 @@ class FleetError(HarnessError):
 class FleetRequest:
     """The nodes, and what each is asked. One of these names the nodes:
 
-    `hosts`: a list as ``a[1-64]``, and `hostfile`: a file with one host per line; both by ssh. `slurm`: the nodes of the
-    allocation that this process is in. `local`: so many times this machine, for a trial.
+    `hosts`: a list as ``a[1-64]``, and `hostfile`: a file with one host per line; both by ssh. `slurm`: the nodes of
+    the allocation that this process is in. `local`: so many times this machine, for a trial.
 
-    `options`: those of ``harness ready`` on each node. `budget`: seconds that each node gets; `limit`: seconds until its
-    answer must be there, by default the budget and `MARGIN`.
+    `options`: those of ``harness ready`` on each node. `budget`: seconds that each node gets; `limit`: seconds until
+    its answer must be there, by default the budget and `MARGIN`.
     """
 
     hosts: str = ""
