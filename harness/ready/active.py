@@ -256,7 +256,8 @@ def _judge_done(line: Line, gpu: str, found: Findings) -> None:
         found.check(line.name, gpu, "unknown", seconds=seconds, text=line.text)
         found.problem("cannot_run", line.name, gpu, entry.promise, line.text)
     else:
-        kind = {"error": "device_error", "slow": "far_too_slow"}.get(line.state, entry.kind)
+        own = {"error": "device_error", "slow": entry.kind if entry.group else "far_too_slow"}
+        kind = own.get(line.state, entry.kind)
         found.check(line.name, gpu, "problem", seconds=seconds, text=line.text)
         found.problem(kind, line.name, gpu, entry.promise, line.text)
 

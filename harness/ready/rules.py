@@ -132,7 +132,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "hang": _rule(_BAD, Step.RESET_GPU, "a test did not end in time", DEBUG_GUIDELINES),
         "driver_contract": _rule(_BAD, Step.REBOOT, "the driver breaks a promise of its interface", RUNTIME),
         "wrong_peer": _rule(_BAD, Step.LOOK, "a copy between two GPUs is wrong", DEBUG_GUIDELINES),
-        "wrong_collective": _rule(_BAD, Step.LOOK, "a collective operation of all GPUs is wrong", NCCL),
+        "wrong_collective": _rule(_BAD, Step.LOOK, "a collective of all GPUs is wrong, or takes far too long", NCCL),
         "group_hang": _rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
         "far_too_slow": _rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
         "slow": _rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
