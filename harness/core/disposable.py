@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -57,11 +58,13 @@ def run_disposable(
     ladder: Ladder = KILL,
     both_into: IO[bytes] | None = None,
     kept: int = _KEPT,
+    most: int | None = None,
 ) -> DisposableRun:
     """Run a program for at most `limit` seconds, then end it by the `ladder`. Raise OSError if it does not start.
 
     `environ` defaults to that of this process. `both_into`: a file for stdout and stderr, instead of the result.
-    `kept`: bytes of the end of each output that the result has.
+    `kept`: bytes of the end of each output that the result has. `most`: bytes after
+    which a write to a file ends the program with SIGXFSZ.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         began = time.monotonic()
@@ -73,6 +76,9 @@ def run_disposable(
             env=environ,
             start_new_session=True,
         )
+        if most is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (most, most))
         try:
             in_time = _has_ended(child, limit)
         finally:  # also if the wait is interrupted

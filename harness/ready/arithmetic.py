@@ -20,6 +20,7 @@ from harness.ready.bench import MIB, Bench, LacksError
 if TYPE_CHECKING:
     import torch
 
+_Multiplication = Callable[[Any, Any], Any]
 #: 64-bit words that each bit of memory holds in turn: all zeros, all ones, and alternating bits both ways.
 _WORDS = (0, -1, 0x5555555555555555, -0x5555555555555556)
 #: Bytes of one block of memory under test.
@@ -152,10 +153,10 @@ def _product(bench: Bench, kind: str) -> None:
         _time_product(bench, kind, multiply, dtype, _TIMED_EDGE[kind])
 
 
-def _multiplication(bench: Bench, kind: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _multiplication(bench: Bench, kind: str) -> _Multiplication:
     torch = bench.torch
     if kind not in ("fp8", "int8"):
-        return cast("Callable[[torch.Tensor, torch.Tensor], torch.Tensor]", torch.mm)
+        return cast(_Multiplication, torch.mm)
     name = "_scaled_mm" if kind == "fp8" else "_int_mm"
     function = getattr(torch, name, None)
     if function is None or (kind == "fp8" and not hasattr(torch, "float8_e4m3fn")):
@@ -176,9 +177,7 @@ def _same_matrix(found: torch.Tensor, wanted: torch.Tensor) -> None:
         )
 
 
-def _time_product(
-    bench: Bench, kind: str, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dtype: Any, edge: int
-) -> None:
+def _time_product(bench: Bench, kind: str, multiply: _Multiplication, dtype: Any, edge: int) -> None:
     """Measure a large product, and check it by Freivalds' method with float64: the rows' sums, weighted by integers.
 
     Few operands differ from zero, so that the sums are small integers, which every type holds.
@@ -197,7 +196,7 @@ def _time_product(
     _same_matrix(found.cpu(), (left.to(torch.float64) @ (right.to(torch.float64) @ weights)).cpu())
 
 
-def _rare(bench: Bench, edge: int, number: int) -> torch.Tensor:
+def _rare(bench: Bench, edge: int, number: int) -> Any:
     """Return a matrix of zeros, and few ones of either sign. float32 holds them, and torch makes them on any device."""
     torch = bench.torch
     generator = torch.Generator(bench.device).manual_seed(bench.seed + number)

@@ -118,7 +118,7 @@ def ask_fleet(
 def _ask(host: Host, limit: float) -> NodeAnswer:
     began = time.time()
     try:
-        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1)
+        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1, most=MOST_ANSWER + 1)
     except OSError as error:
         return NodeAnswer(host.name, None, f"{host.command[0]!r} does not start here: {error.strerror}")
     return read_answer(host.name, run, host.command[0], limit, began)

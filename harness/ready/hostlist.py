@@ -6,7 +6,7 @@ Slurm's own reader (``scontrol show hostnames``) needs Slurm, and a fleet over s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness.core.errors import HarnessError
 
@@ -14,7 +14,8 @@ from harness.core.errors import HarnessError
 MOST_HOSTS = 65_536
 _NAME = re.compile(r"[A-Za-z0-9@:._%/-]{1,200}")
 _RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?", re.ASCII)
-_LAST_NUMBER = re.compile(r"(.*?)(\d{1,12})(\D*)", re.ASCII | re.DOTALL)
+#: The last number of a name that is read backwards, between what follows and what precedes it.
+_LAST_NUMBER = re.compile(r"(\D*)(\d{1,12})(.*)", re.ASCII | re.DOTALL)
 
 
 class HostlistError(HarnessError):
@@ -84,22 +85,16 @@ def fold(hosts: Iterable[str]) -> str:
     >>> fold(["a3", "b", "a1", "a2", "a08"])
     'a[1-3,08],b'
     """
-    groups: dict[tuple[str, str, int], list[int]] = {}
+    numbered: dict[tuple[str, str], list[str]] = {}
     plain: list[str] = []
     for host in {*hosts}:
-        match = _LAST_NUMBER.fullmatch(host[::-1])  # the last number of the name, from its end
-        if match is None:
+        match = _LAST_NUMBER.fullmatch(host[::-1])
+        tail, digits, head = (part[::-1] for part in match.groups()) if match else ("", "", host)
+        if not digits or any(character in head for character in ":@/"):
             plain.append(host)
-            continue
-        tail, digits, head = (part[::-1] for part in match.groups())
-        if any(character in head for character in ":@/"):
-            plain.append(host)
-            continue
-        width = len(digits) if digits.startswith("0") else 0
-        groups.setdefault((head, tail, width), []).append(int(digits))
-    merged: dict[tuple[str, str], list[str]] = {}
-    for (head, tail, width), numbers in sorted(groups.items()):
-        merged.setdefault((head, tail), []).extend(_ranges(sorted(numbers), width))
+        else:
+            numbered.setdefault((head, tail), []).append(digits)
+    merged = {key: _folded_numbers(digits) for key, digits in sorted(numbered.items())}
     texts = [
         f"{head}[{','.join(ranges)}]{tail}" if len(ranges) > 1 or "-" in ranges[0] else f"{head}{ranges[0]}{tail}"
         for (head, tail), ranges in merged.items()
@@ -107,10 +102,19 @@ def fold(hosts: Iterable[str]) -> str:
     return ",".join(sorted([*texts, *plain]))
 
 
+def _folded_numbers(numbers: Sequence[str]) -> list[str]:
+    """Return the ranges of numbers. ``010`` and ``9`` are in different ones; ``10`` may follow ``09``."""
+    padded = {len(number) for number in numbers if number.startswith("0") and len(number) > 1}
+    widths: dict[int, list[int]] = {}
+    for number in numbers:
+        widths.setdefault(len(number) if len(number) in padded else 0, []).append(int(number))
+    return [text for width, values in sorted(widths.items()) for text in _ranges(sorted(values), width)]
+
+
 def _ranges(numbers: list[int], width: int) -> Iterator[str]:
     begin = before = numbers[0]
     for number in [*numbers[1:], None]:
-        if number is not None and number == before + 1 and len(str(number)) <= max(width, len(str(number))):
+        if number is not None and number == before + 1:
             before = number
             continue
         yield f"{begin:0{width}}" if begin == before else f"{begin:0{width}}-{before:0{width}}"

@@ -121,8 +121,8 @@ TABLE: tuple[Entry, ...] = (
     _arithmetic("fourier", WRONG, 0.5, 0.1, 2),
     _arithmetic("repeated", WRONG, 0.2, 0.2, 2),
     _order("allocations", CONTRACT, 0.3, 0.3, 2),
-    Entry("pairs", "group:pairs", PEER, 8.0, 1.0, 4, group=True),
-    Entry("collectives", "group:collectives", COLLECTIVE, 10.0, 3.0, 8, group=True),
+    Entry("pairs", "group:pairs", PEER, 5.0, 1.0, 4, group=True),
+    Entry("collectives", "group:collectives", COLLECTIVE, 8.0, 3.0, 8, group=True),
 )
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in TABLE}
 

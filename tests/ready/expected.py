@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.ready.model import Step, Verdict
+from harness.ready.model import Problem, Step, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The worst problem: its kind, and the tests of which the first that failed is one."""
+    """The first problem: its kind is one of `kinds`, and the test that found it one of `tests`."""
 
-    kind: str
+    kinds: tuple[str, ...]
     tests: tuple[str, ...]
 
-    @property
-    def verdict(self) -> Verdict:
-        return Verdict.NOT_READY
-
-    @property
-    def step(self) -> Step:
-        return _STEPS[self.kind]
+    def fits(self, problem: Problem | None) -> bool:
+        """Return whether the problem is the expected one, with the verdict and the next step of its kind."""
+        return (
+            problem is not None
+            and problem.kind in self.kinds
+            and problem.check in self.tests
+            and (problem.verdict, problem.step) == (Verdict.NOT_READY, _STEPS[problem.kind])
+        )
 
 
 _STEPS = {
@@ -37,16 +38,22 @@ _STEPS = {
 
 
 def _wrong(*tests: str) -> Expected:
-    return Expected("wrong_result", tests)
+    return Expected(("wrong_result",), tests)
 
 
 def _contract(*tests: str) -> Expected:
-    return Expected("driver_contract", tests)
+    return Expected(("driver_contract",), tests)
 
 
-_COLLECTIVE, _GROUP_HANG = Expected("wrong_collective", ("collectives",)), Expected("group_hang", ("collectives",))
-#: The first tests of a process, of which the first that a fault of all work strikes is chance.
-_FIRST = ("context", "kernels_in_order", "errors", "memory", "adjacent_order", "copies", "waits")
+_COLLECTIVE, _GROUP_HANG = (
+    Expected(("wrong_collective",), ("collectives",)),
+    Expected(("group_hang",), ("collectives",)),
+)
+#: A fault of all work strikes one of the first tests of a process; which one is chance.
+_EARLY = Expected(
+    ("wrong_result", "driver_contract"),
+    ("context", "kernels_in_order", "memory", "adjacent_order", "fills", "stream_waits", "copies", "pools", "waits"),
+)
 
 #: By fault. None: the fault is not found, and the verdict is ready.
 EXPECTED: dict[str, Expected | None] = {
@@ -56,18 +63,18 @@ EXPECTED: dict[str, Expected | None] = {
     "elapsed_time_negative": _contract("events"),
     "stream_query_early": _wrong("waits"),
     "priorities_ignored": _contract("events"),
-    "synchronize_early": _wrong(*_FIRST),
+    "synchronize_early": _EARLY,
     "set_device_ignored": _contract("errors"),
     "host_function_early": _wrong("stream_waits"),
-    "wrong_stream_order": _wrong(*_FIRST),
-    "launch_lost": _wrong(*_FIRST),
-    "launch_hangs": Expected("hang", ("context",)),
-    "launch_kills_process": Expected("crash", ("context",)),
-    "slow": Expected("far_too_slow", ("launches",)),
-    "copy_drops_bytes": _wrong(*_FIRST),
-    "copy_corrupts_bytes": _wrong(*_FIRST),
+    "wrong_stream_order": _EARLY,
+    "launch_lost": _EARLY,
+    "launch_hangs": Expected(("hang",), ("context",)),
+    "launch_kills_process": Expected(("crash",), ("context",)),
+    "slow": Expected(("far_too_slow",), ("launches",)),
+    "copy_drops_bytes": _EARLY,
+    "copy_corrupts_bytes": _EARLY,
     "non_blocking_blocks": _contract("asynchronous_copies"),
-    "peer_copy_unordered": Expected("wrong_peer", ("pairs",)),
+    "peer_copy_unordered": Expected(("wrong_peer",), ("pairs",)),
     "fill_ignored": _wrong("adjacent_order"),
     "managed_memory_stale": _contract("fills"),
     "memory_info_stale": _contract("memory_accounts"),
@@ -86,7 +93,7 @@ EXPECTED: dict[str, Expected | None] = {
     "replay_skips_node": _wrong("graphs"),
     "replay_stale": _wrong("graphs"),
     "ipc_memory_stale": _COLLECTIVE,
-    "device_lost": Expected("device_error", ("context",)),
+    "device_lost": Expected(("device_error",), ("context",)),
     "reduction_loses_rank": _COLLECTIVE,
     "collective_early": _COLLECTIVE,
     "broadcast_stale": _COLLECTIVE,

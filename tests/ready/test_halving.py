@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,9 @@ class Fleet:
     def __init__(
         self,
         count: int,
-        broken: set[int] = frozenset(),
-        cut_off: set[int] = frozenset(),
-        links: set[Group] = frozenset(),
+        broken: Collection[int] = (),
+        cut_off: Collection[int] = (),
+        links: Collection[Group] = (),
     ) -> None:
         self.nodes = [f"n{number}" for number in range(count)]
         self.broken = {f"n{number}" for number in broken}
