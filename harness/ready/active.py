@@ -225,7 +225,9 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
             found.check(name, gpu, "skipped", text=f"not tried after the failure of {why}")
         elif name in story.left:
             found.check(name, gpu, "skipped", text=f"not reached within the budget of {budget:.0f} s")
-        elif story.end is not None and story.end.state != "budget":
+        elif story.end is None:
+            found.check(name, gpu, "unknown", text="nothing is known of it: the process with the tests has ended")
+        elif story.end.state != "budget":
             found.check(name, gpu, "skipped", text="not reached, since the process of this GPU ended before")
         else:
             found.check(name, gpu, "skipped", text=f"not reached within the budget of {budget:.0f} s")

@@ -50,6 +50,8 @@ def copies(bench: Bench) -> None:
     copied = torch.zeros_like(there)
     copied.copy_(there)
     known_answers.same_bytes(pattern, known_answers.bytes_of(torch, copied))
+    if not bench.backend.accelerator:
+        return
     pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     pinned.copy_(copied, non_blocking=True)
     bench.synchronize()
