@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli import ready_fleet
 from harness.cli.console import make_console, say, say_lines, say_styled
 from harness.core.errors import HarnessError
 
@@ -21,7 +22,7 @@ _NAGIOS_UNKNOWN = 3
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BUDGET = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|m|min|h)?", re.ASCII)
 _LEAST_BUDGET, _MOST_BUDGET = 5.0, 24 * 3600.0
-_STYLES = {"ready": "green", "degraded": "yellow", "unknown": "bold yellow", "not_ready": "bold red"}
+STYLES = {"ready": "green", "degraded": "yellow", "unknown": "bold yellow", "not_ready": "bold red"}
 
 
 def parse_budget(text: str) -> float:
@@ -64,6 +65,16 @@ def ready(
         Path | None,
         typer.Option(metavar="FILE", help="A file that replaces verdicts and next steps, by kind of problem."),
     ] = None,
+    hosts: ready_fleet.Hosts = "",
+    hostfile: ready_fleet.Hostfile = None,
+    slurm: ready_fleet.InSlurm = False,
+    local: ready_fleet.Local = 0,
+    lists: ready_fleet.Lists = Path(),
+    parallel: ready_fleet.Parallel = 128,
+    answer_limit: ready_fleet.AnswerLimit = "",
+    python: ready_fleet.Python = "",
+    launcher: ready_fleet.Launcher = "",
+    ssh_config: ready_fleet.SshConfig = None,
 ) -> None:
     """Is this node ready for work? One verdict, the worst problem first, and one next step.
 
@@ -75,7 +86,26 @@ def ready(
     seconds = parse_budget(budget)
     if as_json and as_nagios:
         raise typer.BadParameter("--json and --nagios: expected one of them")
+    many = ready_fleet.FleetOptions(
+        hosts=hosts,
+        hostfile=hostfile,
+        slurm=slurm,
+        local=local,
+        lists=lists,
+        parallel=parallel,
+        limit=parse_budget(answer_limit) if answer_limit else None,
+        python=python,
+        launcher=launcher,
+        ssh_config=ssh_config,
+    )
+    if many.given and (as_nagios or prometheus is not None or verbose):
+        raise typer.BadParameter(
+            "--nagios, --prometheus and -v are about one node: leave them out, or --hosts and its like"
+        )
     try:
+        if many.given:
+            options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
+            raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
         from harness.ready import node
         from harness.ready.request import Request
         from harness.ready.rules import load_rules
@@ -100,6 +130,16 @@ def ready(
         say(f"harness: no verdict: {text}", err=True)
         raise typer.Exit(_NO_VERDICT) from None
     _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+
+
+def _node_options(
+    budget: str, device: str, hardware: str, inject: Sequence[str], steps: Path | None, *, passive: bool
+) -> list[str]:
+    """Return the options with which each node of a fleet is checked. Files are read on the nodes."""
+    options = [f"--budget={budget}", f"--device={device}", *(f"--inject={fault}" for fault in inject)]
+    options += ["--passive"] if passive else []
+    options += [f"--hardware={hardware}"] if hardware else []
+    return options + ([f"--steps={steps}"] if steps is not None else [])
 
 
 def _hardware(name: str) -> tuple[str, Hardware] | None:
@@ -143,6 +183,6 @@ def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, 
     else:
         console = make_console(err=True)
         for line, verdict in outputs.lines(report, verbose=verbose):
-            say_styled(console, line, None if verdict is None else _STYLES[verdict.value])
+            say_styled(console, line, None if verdict is None else STYLES[verdict.value])
         say(outputs.reason(report))
     raise typer.Exit(node.exit_status(report, strict=strict))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import tempfile
@@ -26,6 +25,7 @@ Ladder = Sequence[tuple[int, float]]
 KILL: Ladder = ((signal.SIGKILL, 5.0),)
 _KEPT = 1 << 16  # bytes of each output
 _PAUSE = 0.01  # seconds between two looks at the process
+_LOOK = 0.1  # seconds between two looks at the size of its output
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def run_disposable(
     """Run a program for at most `limit` seconds, then end it by the `ladder`. Raise OSError if it does not start.
 
     `environ` defaults to that of this process. `both_into`: a file for stdout and stderr, instead of the result.
-    `kept`: bytes of the end of each output that the result has. `most`: bytes after
-    which a write to a file ends the program with SIGXFSZ.
+    `kept`: bytes of the end of each output that the result has. `most`: bytes of stdout
+    after which the program is ended, as after the limit.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         began = time.monotonic()
@@ -76,14 +76,22 @@ def run_disposable(
             env=environ,
             start_new_session=True,
         )
-        if most is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
-                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (most, most))
         try:
-            in_time = _has_ended(child, limit)
+            in_time = _ends_by_itself(child, began + limit, output, most)
         finally:  # also if the wait is interrupted
             status = _end(child, ladder)
         return DisposableRun(status, in_time, time.monotonic() - began, _tail(output, kept), _tail(errors, kept))
+
+
+def _ends_by_itself(child: subprocess.Popen[bytes], deadline: float, output: IO[bytes], most: int | None) -> bool:
+    """Wait for a child. Return whether it has ended before the deadline, and before it has written too much."""
+    if most is None:
+        return linux.has_ended_before(child.pid, deadline, _PAUSE)
+    # No limit of the kernel: children inherit it, and so would all files of all that the program starts.
+    while not linux.has_ended_before(child.pid, min(deadline, time.monotonic() + _LOOK), _PAUSE):
+        if time.monotonic() >= deadline or os.fstat(output.fileno()).st_size > most:
+            return False
+    return True
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Ladder) -> int | None:
@@ -110,10 +118,6 @@ def end_groups(leaders: Collection[int], ladder: Ladder = KILL) -> list[int]:
     for pid in {*leaders} - {*left}:
         _signal_group(pid, signal.SIGKILL)
     return left
-
-
-def _has_ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    return linux.has_ended_before(child.pid, time.monotonic() + seconds, _PAUSE)
 
 
 def _signal_group(leader: int, number: int) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.text import format_count, format_exit_code, single_line
 from harness.ready import drift, hostlist
-from harness.ready.model import FORMAT, NodeReport, Step, Verdict, worst
+from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.link import last_words
 
@@ -118,7 +118,7 @@ def ask_fleet(
 def _ask(host: Host, limit: float) -> NodeAnswer:
     began = time.time()
     try:
-        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1, most=MOST_ANSWER + 1)
+        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1, most=MOST_ANSWER)
     except OSError as error:
         return NodeAnswer(host.name, None, f"{host.command[0]!r} does not start here: {error.strerror}")
     return read_answer(host.name, run, host.command[0], limit, began)
@@ -131,6 +131,8 @@ def read_answer(node: str, run: DisposableRun, program: str, limit: float, began
     """
     words = last_words(run.errors[-4096:].decode("utf-8", "backslashreplace"))
     said = f"; it said: {words}" if words else ""
+    if len(run.output) > MOST_ANSWER:
+        return NodeAnswer(node, None, f"no report: it sent more than {MOST_ANSWER >> 20} MiB", run.seconds)
     if not run.in_time:
         how = "and its process could not be killed" if run.status is None else ""
         return NodeAnswer(node, None, f"no answer within {limit:.0f} s {how}".rstrip() + said, run.seconds)
@@ -159,8 +161,6 @@ def _report(output: bytes) -> tuple[NodeReport | None, str]:
     """Return the report in the output of a node, which may begin with lines of a login, or why there is none."""
     if not output.strip():
         return None, "no report: no output"
-    if len(output) > MOST_ANSWER:
-        return None, f"no report: it sent more than {MOST_ANSWER >> 20} MiB"
     start, end = output.find(b"{"), output.rfind(b"}") + 1
     while start > 0 and output[start - 1 : start] != b"\n":
         start = output.find(b"{", start + 1)
@@ -216,10 +216,18 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
         for answer in answers
         if answer.clock
     ]
+    short = [node for node, report in reports.items() if any(map(is_left_out, report.checks))]
+    if short:
+        notes.append(f"{hostlist.fold(short)} did not reach all checks within the budget; give more with --budget")
     models = {(node, gpu.uuid): gpu.name for node, report in reports.items() for gpu in report.gpus}
     found = drift.drifts({node: stack_of(report) for node, report in reports.items()})
     slow = drift.slow_gpus({node: report.checks for node, report in reports.items()}, models)
     return FleetReport(tuple(answers), tuple(found), tuple(slow), tuple(notes))
+
+
+def is_left_out(check: CheckRun) -> bool:
+    """Return whether a check was not reached within the budget."""
+    return check.state == "skipped" and "budget" in check.text
 
 
 def stack_of(report: NodeReport) -> Mapping[str, str]:

@@ -96,33 +96,33 @@ PROMISES = {
 
 TABLE: tuple[Entry, ...] = (
     Entry("context", "arithmetic:context", WRONG, 2.0, 0.6, 8, after=()),
-    _order("kernels_in_order", WRONG, 0.1, 0.1, 6),
-    _arithmetic("copies", WRONG, 2.0, 0.3, 8),
+    _order("kernels_in_order", WRONG, 0.1, 0.1, 4),
+    _arithmetic("copies", WRONG, 2.0, 0.3, 6),
     _order("waits", WRONG, 0.2, 0.2, 5),
-    _order("graphs", WRONG, 0.2, 0.2, 5),
-    _arithmetic("memory", WRONG, 3.0, 0.2, 8),
-    _order("adjacent_order", WRONG, 0.1, 0.1, 4),
-    _order("stream_waits", WRONG, 0.1, 0.1, 3),
-    _order("events", CONTRACT, 0.1, 0.1, 2),
-    _order("errors", CONTRACT, 0.05, 0.05, 3),
-    _order("fills", CONTRACT, 0.1, 0.1, 3),
+    _order("graphs", WRONG, 0.2, 0.2, 7),
+    _arithmetic("memory", WRONG, 3.0, 0.2, 6),
+    _order("adjacent_order", WRONG, 0.1, 0.1, 3),
+    _order("stream_waits", WRONG, 0.1, 0.1, 5),
+    _order("events", CONTRACT, 0.1, 0.1, 3),
+    _order("errors", CONTRACT, 0.05, 0.05, 4),
+    _order("fills", CONTRACT, 0.1, 0.1, 4),
     _order("pools", CONTRACT, 0.1, 0.1, 4),
     _order("memory_accounts", CONTRACT, 0.2, 0.1, 3),
     _order("launches", WRONG, 0.2, 0.2, 2),
     _arithmetic("integers", WRONG, 0.4, 0.4, 4),
     _order("asynchronous_copies", CONTRACT, 0.1, 0.1, 1),
-    _order("external_events", WRONG, 0.1, 0.1, 1),
+    _order("external_events", WRONG, 0.1, 0.1, 7),
     *(
-        Entry(f"product_{kind}", f"arithmetic:product:{kind}", WRONG, 0.8, 0.15, 4)
+        Entry(f"product_{kind}", f"arithmetic:product:{kind}", WRONG, 0.8, 0.15, 3)
         for kind in ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8")
     ),
-    _arithmetic("convolution", WRONG, 0.8, 0.1, 2),
+    _arithmetic("convolution", WRONG, 0.8, 0.1, 3),
     _arithmetic("attention", WRONG, 0.5, 0.1, 2),
     _arithmetic("fourier", WRONG, 0.5, 0.1, 2),
-    _arithmetic("repeated", WRONG, 0.2, 0.2, 2),
-    _order("allocations", CONTRACT, 0.3, 0.3, 2),
-    Entry("pairs", "group:pairs", PEER, 5.0, 1.0, 4, group=True),
-    Entry("collectives", "group:collectives", COLLECTIVE, 8.0, 3.0, 8, group=True),
+    _arithmetic("repeated", WRONG, 0.2, 0.2, 4),
+    _order("allocations", CONTRACT, 0.3, 0.3, 1),
+    Entry("pairs", "group:pairs", PEER, 5.0, 1.0, 5, group=True),
+    Entry("collectives", "group:collectives", COLLECTIVE, 8.0, 3.0, 14, group=True),
 )
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in TABLE}
 

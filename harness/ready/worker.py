@@ -306,7 +306,9 @@ def _one(name: str, bench: Bench, lines: Lines, gpu: str, phase: orders.Phase, b
     except NotImplementedError as error:
         state, text = "lacks", f"torch has no such operator on this device: {error}"
     except Exception as error:  # noqa: BLE001 - every error of CUDA is a RuntimeError; others are just as bad
-        state, text = "error", f"{type(error).__name__}: {error}"
+        # Without memory nothing can be said: others may have it. `memory_accounts` tests that free memory can be had.
+        state = "cannot" if "out of memory" in str(error).lower() else "error"
+        text = f"{type(error).__name__}: {error}"
     figures, bench.figures = bench.figures, {}
     lines.write(
         Line(

@@ -75,7 +75,7 @@ EXPECTED: dict[str, Expected | None] = {
     "copy_corrupts_bytes": _EARLY,
     "non_blocking_blocks": _contract("asynchronous_copies"),
     "peer_copy_unordered": Expected(("wrong_peer",), ("pairs",)),
-    "fill_ignored": _wrong("adjacent_order"),
+    "fill_ignored": _EARLY,
     "managed_memory_stale": _contract("fills"),
     "memory_info_stale": _contract("memory_accounts"),
     "free_leaks": _contract("memory_accounts"),
