@@ -54,7 +54,7 @@ def run_suites(
 def _options(request: Request, run_dir: Path) -> list[str]:
     options = ["--profile", PROFILE, "--device", request.device, "-n", "auto", "--results-dir", str(run_dir)]
     options += ["--hardware", request.hardware[0]] if request.hardware else []
-    return [*options, "--grace", "5", *(f"--inject={fault}" for fault in request.inject)]
+    return [*options, "--leak-check=off", "--grace", "5", *(f"--inject={fault}" for fault in request.inject)]
 
 
 def _ledger(run_dir: Path) -> Ledger | None:
