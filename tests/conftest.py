@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from tests import fake_nvml
 from tests.warm import client
 
 # pytest loads this file for an argument that does not exist, even if no test of this folder is requested. Packages that
@@ -30,6 +31,12 @@ else:
 
 #: Folders in which each test starts whole runs or interpreters.
 ACCEPTANCE = ("tests/acceptance/", "tests/chaos/", "tests/warm/")
+
+
+@pytest.fixture(scope="session")
+def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the fake NVML, compiled once."""
+    return fake_nvml.build(tmp_path_factory.mktemp("fake_nvml"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

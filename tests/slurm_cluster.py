@@ -2,7 +2,8 @@
 
 ``python -m tests.slurm_cluster WORD...`` runs a command inside. Nodes h0 and h1 have 8 GPUs of one type, a0 and a1 have
 4 of another. They are daemons on this machine, so their processes see its processors and files. The partition `short`
-gives a job one minute, and the default partition, `all`, an hour.
+gives a job one minute, and the default partition, `all`, an hour. Further lines of slurm.conf may be in the variable
+`SLURM_CLUSTER_CONF`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 
 PROGRAMS = ("unshare", "munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "sinfo", "runuser")
 NODES = ("h0", "h1", "a0", "a1")
+#: A variable with further lines of slurm.conf.
+CONF = "SLURM_CLUSTER_CONF"
 _INSIDE = "--inside"
 _FIRST_PORT = 17001
 _PATIENCE = 60.0
@@ -92,6 +95,7 @@ def _configuration(folder: Path) -> None:
         gres.append(f"NodeName={name} Name=gpu Type={kind} File={folder}/nvidia[0-{gpus - 1}]")
     lines.append("PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP")
     lines.append("PartitionName=short Nodes=a0 MaxTime=1 State=UP")
+    lines.append(os.environ.get(CONF, ""))
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("\n".join(gres) + "\n")
     for number in range(8):

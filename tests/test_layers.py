@@ -25,6 +25,7 @@ FLOORS = (
     ("supervisor",),
     ("controller",),
     ("plugin", "tools"),
+    ("ready",),
     ("cli", "entry"),
     ("__main__",),
 )

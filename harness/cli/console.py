@@ -32,14 +32,14 @@ def say_styled(console: Console, line: str, style: str | None = None) -> None:
     console.print(inert_line(line), style=style, soft_wrap=True)
 
 
-def make_console() -> Console:
-    """Return a console that prints text unchanged.
+def make_console(*, err: bool = False) -> Console:
+    """Return a console that prints text unchanged, to standard output or, with `err`, to standard error.
 
     In a file or a pipe, each table row is one line of any length. ``$COLUMNS`` sets another width, in columns.
     """
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False, stderr=err)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED
     return console

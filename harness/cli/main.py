@@ -30,6 +30,7 @@ from harness.cli.history import app as history_app
 from harness.cli.import_ import import_
 from harness.cli.matrix import app as matrix
 from harness.cli.notify import notify
+from harness.cli.ready import ready
 from harness.cli.report import app as report
 from harness.cli.run import run
 from harness.cli.sim import app as sim
@@ -50,7 +51,7 @@ _PANELS: dict[str, tuple[str, ...]] = {
     "Run": ("run", "cluster", "bisect"),
     "Look": ("devices", "backend", "faults", "catalog", "report"),
     "Compare": ("diff", "matrix", "history", "conformance"),
-    "Operate": ("waivers", "notify", "import", "package", "verify"),
+    "Operate": ("ready", "waivers", "notify", "import", "package", "verify"),
     "Maintain": ("durations", "sim"),
 }
 
@@ -132,6 +133,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "import": import_,
     "notify": notify,
     "package": package,
+    "ready": ready,
     "verify": verify,
 }
 for _name, _command in _COMMANDS.items():

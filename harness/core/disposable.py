@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -25,6 +25,7 @@ Ladder = Sequence[tuple[int, float]]
 KILL: Ladder = ((signal.SIGKILL, 5.0),)
 _KEPT = 1 << 16  # bytes of each output
 _PAUSE = 0.01  # seconds between two looks at the process
+_LOOK = 0.1  # seconds between two looks at the size of its output
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class DisposableRun:
 
     - `status`: as of ``os.waitstatus_to_exitcode``; None if the program could not be killed.
     - `in_time`: it ended by itself, before the limit. `seconds`: how long it ran.
-    - `output`, `errors`: the last 64 KiB of stdout and stderr; `output` is empty if it went elsewhere.
+    - `output`, `errors`: the end of stdout and stderr; `output` is empty if it went elsewhere.
     """
 
     status: int | None
@@ -56,10 +57,14 @@ def run_disposable(
     environ: Mapping[str, str] | None = None,
     ladder: Ladder = KILL,
     both_into: IO[bytes] | None = None,
+    kept: int = _KEPT,
+    most: int | None = None,
 ) -> DisposableRun:
     """Run a program for at most `limit` seconds, then end it by the `ladder`. Raise OSError if it does not start.
 
     `environ` defaults to that of this process. `both_into`: a file for stdout and stderr, instead of the result.
+    `kept`: bytes of the end of each output that the result has. `most`: bytes of stdout
+    after which the program is ended, as after the limit.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         began = time.monotonic()
@@ -72,35 +77,54 @@ def run_disposable(
             start_new_session=True,
         )
         try:
-            in_time = _has_ended(child, limit)
+            in_time = _ends_by_itself(child, began + limit, output, most)
         finally:  # also if the wait is interrupted
             status = _end(child, ladder)
-        return DisposableRun(status, in_time, time.monotonic() - began, _tail(output), _tail(errors))
+        return DisposableRun(status, in_time, time.monotonic() - began, _tail(output, kept), _tail(errors, kept))
+
+
+def _ends_by_itself(child: subprocess.Popen[bytes], deadline: float, output: IO[bytes], most: int | None) -> bool:
+    """Wait for a child. Return whether it has ended before the deadline, and before it has written too much."""
+    if most is None:
+        return linux.has_ended_before(child.pid, deadline, _PAUSE)
+    # No limit of the kernel: children inherit it, and so would all files of all that the program starts.
+    while not linux.has_ended_before(child.pid, min(deadline, time.monotonic() + _LOOK), _PAUSE):
+        if time.monotonic() >= deadline or os.fstat(output.fileno()).st_size > most:
+            return False
+    return True
 
 
 def _end(child: subprocess.Popen[bytes], ladder: Ladder) -> int | None:
     """Kill the group of a child by the ladder, and then the rest of the group. Return the child's status, or None."""
-    for number, grace in ladder:
-        if _has_ended(child):
-            break
-        _signal_group(child, number)
-        _has_ended(child, grace)
-    if not _has_ended(child):
+    if end_groups([child.pid], ladder):
         child.returncode = 0  # without this, subprocess warns about a running process
         return None
-    _signal_group(child, signal.SIGKILL)  # the leader is not reaped yet, so the number of the group is not reused
     return child.wait()
 
 
-def _has_ended(child: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
-    return linux.has_ended_before(child.pid, time.monotonic() + seconds, _PAUSE)
+def end_groups(leaders: Collection[int], ladder: Ladder = KILL) -> list[int]:
+    """Kill the groups that these children lead, all at once, by the ladder, and what the leaders leave of them.
+
+    Return the leaders that could not be killed. The others have ended and are not reaped yet, so that neither their
+    numbers nor those of their groups are used again.
+    """
+    left = list(leaders)
+    for number, grace in ladder:
+        left = [pid for pid in left if not linux.has_ended_before(pid, 0.0, _PAUSE)]
+        for pid in left:
+            _signal_group(pid, number)
+        deadline = time.monotonic() + grace
+        left = [pid for pid in left if not linux.has_ended_before(pid, deadline, _PAUSE)]
+    for pid in {*leaders} - {*left}:
+        _signal_group(pid, signal.SIGKILL)
+    return left
 
 
-def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+def _signal_group(leader: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):  # if SIGCHLD is ignored, the kernel has reaped it
-        os.killpg(child.pid, number)
+        os.killpg(leader, number)
 
 
-def _tail(file: IO[bytes]) -> bytes:
+def _tail(file: IO[bytes], kept: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), _KEPT, max(0, size - _KEPT))
+    return os.pread(file.fileno(), kept, max(0, size - kept))

@@ -373,3 +373,32 @@ def c_exit(status: int) -> None:
 def interpreter_exit(status: int) -> None:
     """Finalise the interpreter and exit, from any depth of Python frames (CPython's ``Py_Exit``). Does not return."""
     _python_exit(status)
+
+
+class _Timex(ctypes.Structure):
+    """The head of ``struct timex`` on 64-bit machines; the rest is only there for the kernel to write to."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("frequency", ctypes.c_long),
+        ("most_error", ctypes.c_long),
+        ("error", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 256),
+    )
+
+
+_STA_UNSYNC = 0x40
+
+
+def clock_error() -> tuple[bool, int]:
+    """Return whether the kernel considers its clock synchronised, and its estimate of the error in microseconds.
+
+    Raise OSError.
+    """
+    state = _Timex()
+    if _libc.adjtimex(_byref(state)) < 0:
+        code = _get_errno()
+        raise OSError(code, f"adjtimex: {os.strerror(code)}")
+    return not state.status & _STA_UNSYNC, int(state.error)

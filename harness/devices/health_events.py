@@ -21,6 +21,7 @@ from harness.core import linux
 from harness.core.text import single_line
 from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
+from harness.devices.gpu_queries import QUERY_OF, THROTTLES, Answer, kind_of_error
 
 T = TypeVar("T")
 
@@ -218,22 +219,17 @@ _XIDS: dict[int, tuple[str, Severity]] = {
     172: ("uncorrected on-chip memory error", "fatal"),
 }
 
-_THROTTLES = {
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
-
-# Both names of a call: drivers and pynvml add the new name and drop the old one in different releases.
-_CLOCKS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
-
-# These errors are properties of the device, the driver or the user, not faults.
-_NOT_AVAILABLE = frozenset(
-    {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
+#: The readings of a `HealthReading`, in the order in which they are queried.
+_READ = (
+    "ecc_corrected",
+    "ecc_uncorrected",
+    "ecc_uncorrected_ever",
+    "rows_pending",
+    "pages_pending",
+    "throttle_reasons",
+    "temperature",
+    "pcie_replays",
 )
-_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
 _ANY_INSTANCE = 0xFFFFFFFF
 _MOST_EVENTS = 1000  # per reading, so that very many events do not block the reader; the next reading gets the rest
@@ -266,11 +262,22 @@ class _Queries:
             return call(*arguments)
         except pynvml.NVMLError as error:
             text = f"{query}: {single_line(str(error))}"
-            if error.value in _LOST:
-                self.lost = text
-            elif error.value not in _NOT_AVAILABLE:
-                self.faults.append(text)
+            match kind_of_error(error.value):
+                case "lost" | "reset":
+                    self.lost = text
+                case "failed":
+                    self.faults.append(text)
         return None
+
+    def readings(self, gpu: Any, *names: str) -> dict[str, Answer]:
+        """Return these readings of the GPU with this handle; None for those that it does not answer."""
+        answers: dict[str, Answer] = {}
+        for name in names:
+            if name not in answers:
+                query = QUERY_OF[name]
+                found = self(query.label, query.ask, gpu)
+                answers |= dict.fromkeys(query.names) if found is None else dict(zip(query.names, found, strict=True))
+        return answers
 
 
 class HealthWatch:
@@ -382,30 +389,21 @@ class HealthWatch:
     def _read(self, watched: _Watched) -> HealthReading:
         gpu = watched.handle
         ask = _Queries(self._set_query)
-        corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-        total, volatile = pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_VOLATILE_ECC
-        ecc_corrected = ask("corrected errors", total, gpu, corrected, volatile)
-        ecc_uncorrected = ask("uncorrected errors", total, gpu, uncorrected, volatile)
-        ecc_ever = ask("uncorrected errors", total, gpu, uncorrected, pynvml.NVML_AGGREGATE_ECC)
-        rows = ask("remapped rows", pynvml.nvmlDeviceGetRemappedRows, gpu) or (None, None, None, None)
-        pages = ask("retired pages", pynvml.nvmlDeviceGetRetiredPagesPendingStatus, gpu)
-        clocks = ask("clocks", _either(_CLOCKS), gpu)
-        temperature = ask("temperature", _either(_TEMPERATURE), gpu, pynvml.NVML_TEMPERATURE_GPU)
-        replays = ask("pcie replays", pynvml.nvmlDeviceGetPcieReplayCounter, gpu)
+        values = ask.readings(gpu, *_READ)
         self._collect_xids(ask)
         return HealthReading(
             lost=ask.lost,
-            ecc_corrected=ecc_corrected,
-            ecc_uncorrected=ecc_uncorrected,
-            ecc_uncorrected_ever=ecc_ever,
-            rows_correctable=rows[0],
-            rows_uncorrectable=rows[1],
-            rows_pending=None if rows[2] is None else bool(rows[2]),
-            rows_failed=None if rows[3] is None else bool(rows[3]),
-            pages_pending=None if pages is None else bool(pages),
-            throttled=None if clocks is None else tuple(w for bit, w in _THROTTLES.items() if clocks & bit),
-            temperature=temperature,
-            replays=replays,
+            ecc_corrected=_number(values["ecc_corrected"]),
+            ecc_uncorrected=_number(values["ecc_uncorrected"]),
+            ecc_uncorrected_ever=_number(values["ecc_uncorrected_ever"]),
+            rows_correctable=_number(values["rows_correctable"]),
+            rows_uncorrectable=_number(values["rows_uncorrectable"]),
+            rows_pending=_flag(values["rows_pending"]),
+            rows_failed=_flag(values["rows_failed"]),
+            pages_pending=_flag(values["pages_pending"]),
+            throttled=_reasons(values["throttle_reasons"]),
+            temperature=_number(values["temperature"]),
+            replays=_number(values["pcie_replays"]),
             xids=None if watched.xids is None else tuple(sorted(watched.xids.items())),
             faults=tuple(ask.faults),
         )
@@ -457,7 +455,7 @@ class HealthWatch:
                 return
             except pynvml.NVMLError as error:
                 # One GPU of the set is lost. The queries about each device show which one.
-                if error.value not in _LOST:
+                if kind_of_error(error.value) not in ("lost", "reset"):
                     ask.faults.append(f"xids: {single_line(str(error))}")
                 return
             address = _address(event.device)
@@ -473,15 +471,13 @@ def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _either(names: Sequence[str]) -> Callable[..., int]:
-    """Return the NVML call with the first of these names that both pynvml and the driver know."""
+def _number(answer: Answer) -> int | None:
+    return None if answer is None else int(answer)
 
-    def ask(*arguments: object) -> int:
-        for call in filter(None, (getattr(pynvml, name, None) for name in names)):
-            try:
-                return int(call(*arguments))
-            except pynvml.NVMLError_FunctionNotFound:
-                continue
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
-    return ask
+def _flag(answer: Answer) -> bool | None:
+    return None if answer is None else bool(answer)
+
+
+def _reasons(answer: Answer) -> tuple[str, ...] | None:
+    return None if answer is None else tuple(words for bit, words in THROTTLES.items() if int(answer) & bit)

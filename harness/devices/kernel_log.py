@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 KMSG = Path("/dev/kmsg")
@@ -19,20 +20,48 @@ _MOST_RECORD = 1 << 13  # the kernel's own limit of a record
 _MOST_BYTES = 64 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class GpuLog:
+    """The lines about GPUs in the kernel's log, each with its time in brackets as in dmesg.
+
+    `begins`: the time of the oldest record that the kernel still has, in seconds since the boot; None for an empty log.
+    """
+
+    lines: tuple[str, ...]
+    begins: float | None
+
+
 def gpu_log_lines_since(moment: float, path: Path = KMSG) -> list[str]:
     """Return the lines about GPUs since `moment` (seconds since the boot), each with its time in brackets as in dmesg.
 
     Raise OSError if the log cannot be read: it may be missing in a container, or require root.
     """
-    lines = []
+    return [
+        _line(seconds, text) for seconds, text in _timed_records(path) if seconds >= moment and _WANTED.search(text)
+    ]
+
+
+def read_gpu_log(path: Path = KMSG) -> GpuLog:
+    """Return all lines about GPUs that the kernel still has. Raise OSError as `gpu_log_lines_since` does."""
+    begins, lines = None, []
+    for seconds, text in _timed_records(path):
+        begins = seconds if begins is None else begins
+        if _WANTED.search(text):
+            lines.append(_line(seconds, text))
+    return GpuLog(tuple(lines), begins)
+
+
+def _line(seconds: float, text: str) -> str:
+    return f"[{seconds:12.6f}] {text}"
+
+
+def _timed_records(path: Path) -> Iterator[tuple[float, str]]:
+    """Yield time (seconds since the boot) and text of each record."""
     for record in _records(path):
         head, separator, text = record.partition(";")
         fields = head.split(",")
         if separator and len(fields) >= 3 and fields[2].isascii() and fields[2].isdigit():
-            seconds = int(fields[2]) / 1e6
-            if seconds >= moment and _WANTED.search(text):
-                lines.append(f"[{seconds:12.6f}] {text}")
-    return lines
+            yield int(fields[2]) / 1e6, text
 
 
 def _records(path: Path) -> Iterator[str]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness import _compat
 from harness.backends.backend import Backend
 
 # Work whose launches take the host of a GPU a tenth of the GPU's time: each launch reads and writes 64 MiB.
@@ -119,6 +118,8 @@ def _refuses_forks(backend: Backend, torch: Any) -> bool:
 
 
 def _has_inductor(backend: Backend, _: Any) -> bool:
+    from harness import _compat  # imports pytest, which commands that run no case do not need
+
     return _compat.has_inductor(backend.torch_type)
 
 

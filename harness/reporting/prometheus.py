@@ -4,40 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.core.text import inert_line
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
+from harness.reporting.metric import Labels, Metric
 
 #: Maximum characters of a label.
 _MOST_LABEL = 200
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A gauge with its values by labels. The textfile collector accepts no timestamps."""
-
-    name: str
-    help: str
-    values: Mapping[Labels, float]
-
-    @property
-    def lines(self) -> Iterator[str]:
-        """The metric in the text format. A metric without values has no lines."""
-        if not self.values:
-            return
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} gauge"
-        for labels, value in self.values.items():
-            written = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels)
-            yield f"{self.name}{{{written}}} {_number(value)}" if written else f"{self.name} {_number(value)}"
 
 
 def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> bytes:
@@ -112,7 +88,3 @@ def _of_place(place: Place, places: Places) -> Labels:
 def _labels(**texts: str) -> Labels:
     """Return labels as they are shown. Labels that are equal after the cut are one series."""
     return tuple((name, inert_line(value)[:_MOST_LABEL]) for name, value in texts.items())
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else repr(round(float(value), 6))

@@ -1,4 +1,6 @@
-"""Engines: the command that starts an agent on each node. The head talks to the agent over its standard streams.
+"""Engines: the command that starts a program on each node, such as the agent of a cluster run.
+
+The head talks to the agent over its standard streams.
 
 An engine only builds argument lists. No text of the user goes through a shell on this machine. ssh passes its command
 to a shell on the other machine; this command has only quoted words of the harness, and pytest's arguments come over the
@@ -63,7 +65,7 @@ class Host:
 
 
 class Engine(Protocol):
-    """The source of the nodes."""
+    """The source of the nodes. Each kind has the field `program`: the arguments of Python on a node."""
 
     def hosts(self) -> Sequence[Host]:
         """Return the nodes, each with the command that starts its agent. Raise EngineError."""
@@ -76,10 +78,11 @@ class Local:
     nodes: int = 2
     python: str = sys.executable
     launcher: tuple[str, ...] = ()
+    program: tuple[str, ...] = AGENT
 
     def hosts(self) -> Sequence[Host]:
         names = [f"local{number}" for number in range(self.nodes)]
-        return [Host(name, ("env", f"{NODE}={name}", *self.launcher, self.python, *AGENT)) for name in names]
+        return [Host(name, ("env", f"{NODE}={name}", *self.launcher, self.python, *self.program)) for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,10 @@ class Ssh:
     python: str = sys.executable
     launcher: tuple[str, ...] = ()
     config: Path | None = None
+    program: tuple[str, ...] = AGENT
 
     def hosts(self) -> Sequence[Host]:
-        remote = shlex.join([*self.launcher, self.python, *AGENT])
+        remote = shlex.join([*self.launcher, self.python, *self.program])
         options = ["-T", "-a", "-x", "-oBatchMode=yes", "-oServerAliveInterval=5", "-oServerAliveCountMax=3"]
         options += ["-F", str(self.config)] if self.config is not None else []
         return [
@@ -137,6 +141,7 @@ class Slurm:
     python: str = sys.executable
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = field(default=())
+    program: tuple[str, ...] = AGENT
 
     def hosts(self) -> Sequence[Host]:
         if self.allocation is not None:
@@ -165,7 +170,7 @@ class Slurm:
             *self.options,
             *self.launcher,
             self.python,
-            *AGENT,
+            *self.program,
         ]
         features = fields.get("ActiveFeatures", "")
         return Host(

@@ -27,8 +27,19 @@
  *     temperature       in degrees Celsius; 40 unless set
  *     replays           the counter of PCIe replays
  *     graphics_clock memory_clock power_limit   the settings, in MHz and milliwatts; not supported unless given here
+ *     power_default graphics_clock_default   the defaults of two of these; not supported unless given here
+ *     recovery          the recovery action that the driver asks for
+ *     sram_exceeded sram_uncorrected pages_retired   errors of on-chip memory, retired pages on the other model
+ *     pcie_generation pcie_generation_max pcie_width pcie_width_max   the link; 5 and 16 unless set
+ *     nvlinks nvlinks_down nvlink_replays nvlink_recoveries   active links, links that are down, errors of each
+ *     fabric_state fabric_status fabric_health   the fabric; not supported unless its state is given
+ *     temperature_limit where the clocks slow down; 90 unless set
+ *     compute_mode persistence performance_state   0, 1 and 0 unless set
+ *     ecc_pending mig_pending   the pending modes, if not the present ones
+ *     memory_used       MiB in use beyond the reserved memory; 4 unless set
  *     lost              with 1, the GPU is lost: it answers no query except for its UUID
  *     lost_from         the GPU is lost from this query about it on, counted from 1 in each process
+ *     crash_from        the process is ended by SIGSEGV at this query about it
  *     process           the id of a process that uses it
  *     process_until     the number of times that the process is listed; later it is not
  *     <name of a call>  the status that this call returns for this GPU; with 997 it does not return
@@ -36,6 +47,7 @@
  *                       instance, by the number of its slot
  */
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +74,16 @@ typedef struct {
 } Event;
 typedef struct { int watched[MOST_GPUS], told; } *EventSet;
 typedef struct { unsigned version, sensor; int temperature; } Temperature;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type;
+    Status status;
+    unsigned long long value;
+} FieldValue;
+typedef struct { unsigned version; unsigned long long counts[11]; unsigned exceeded; } SramErrors;
+typedef struct { unsigned version; unsigned char cluster[16]; Status status; unsigned clique, state, health; } Fabric;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
 
 static int users;
@@ -144,7 +166,8 @@ static Status ask(const char *call, Device device) {
     if (status) return status;
     if (!device) return INVALID_ARGUMENT;
     if (listed("FAKE_NVML_LOST_SLICES", device->slice)) return GPU_IS_LOST;
-    if (++questions[device->gpu] >= state(device->gpu, "lost_from", LONG_MAX)) return GPU_IS_LOST;
+    if (++questions[device->gpu] >= state(device->gpu, "crash_from", LONG_MAX)) raise(SIGSEGV);
+    if (questions[device->gpu] >= state(device->gpu, "lost_from", LONG_MAX)) return GPU_IS_LOST;
     if (listed("FAKE_NVML_LOST", device->gpu) || state(device->gpu, "lost", 0)) return GPU_IS_LOST;
     status = (Status)state(device->gpu, call, SUCCESS);
     if (status == NEVER) hang();
@@ -270,7 +293,8 @@ Status nvmlDeviceGetEccMode(Device device, unsigned *current, unsigned *pending)
     Status status = ask(__func__, device);
     if (status) return status;
     if (listed("FAKE_NVML_NO_ECC", device->gpu)) return NOT_SUPPORTED;
-    *current = *pending = device->gpu % 2 == 0;
+    *current = device->gpu % 2 == 0;
+    *pending = (unsigned)state(device->gpu, "ecc_pending", *current);
     return SUCCESS;
 }
 
@@ -293,7 +317,8 @@ Status nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
     Status status = ask(__func__, device);
     if (status) return status;
     if (listed("FAKE_NVML_OTHER", device->gpu)) return NOT_SUPPORTED;
-    *current = *pending = (unsigned)listed("FAKE_NVML_MIG", device->gpu);
+    *current = (unsigned)listed("FAKE_NVML_MIG", device->gpu);
+    *pending = (unsigned)state(device->gpu, "mig_pending", *current);
     return SUCCESS;
 }
 
@@ -454,4 +479,149 @@ Status nvmlEventSetWait_v2(EventSet set, Event *event, unsigned timeout) {
 Status nvmlEventSetFree(EventSet set) {
     free(set);
     return ready(__func__);
+}
+
+/* Calls that return one number of the state. */
+#define NUMBER(call, word, otherwise)                                  \
+    Status call(Device device, unsigned *value) {                      \
+        Status status = ask(__func__, device);                         \
+        if (!status) *value = (unsigned)state(device->gpu, word, otherwise); \
+        return status;                                                 \
+    }
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation", 5)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation_max", 5)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width", 16)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max", 16)
+NUMBER(nvmlDeviceGetComputeMode, "compute_mode", 0)
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence", 1)
+NUMBER(nvmlDeviceGetPerformanceState, "performance_state", 0)
+NUMBER(nvmlDeviceGetPowerUsage, "power", 100000)
+
+Status nvmlDeviceGetPowerManagementDefaultLimit(Device device, unsigned *milliwatts) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    *milliwatts = (unsigned)state(device->gpu, "power_default", 0);
+    return *milliwatts ? SUCCESS : NOT_SUPPORTED;
+}
+
+Status nvmlDeviceGetDefaultApplicationsClock(Device device, unsigned domain, unsigned *mhz) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    *mhz = domain == 0 ? (unsigned)state(device->gpu, "graphics_clock_default", 0) : 0;
+    return *mhz ? SUCCESS : NOT_SUPPORTED;
+}
+
+static Status megahertz(const char *call, Device device, unsigned *mhz) {
+    *mhz = 1980;
+    return ask(call, device);
+}
+
+Status nvmlDeviceGetClockInfo(Device device, unsigned domain, unsigned *mhz) {
+    (void)domain;
+    return megahertz(__func__, device, mhz);
+}
+
+Status nvmlDeviceGetMaxClockInfo(Device device, unsigned domain, unsigned *mhz) {
+    (void)domain;
+    return megahertz(__func__, device, mhz);
+}
+
+Status nvmlDeviceGetTemperatureThreshold(Device device, unsigned threshold, unsigned *degrees) {
+    Status status = ask(__func__, device);
+    if (!status) *degrees = (unsigned)state(device->gpu, "temperature_limit", 90);
+    return threshold == 1 ? status : NOT_SUPPORTED;
+}
+
+Status nvmlDeviceGetMemoryInfo_v2(Device device, Memory2 *memory) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    memory->total = memory_of(device->gpu);
+    memory->reserved = 512ULL << 20;
+    memory->used = (unsigned long long)state(device->gpu, "memory_used", 4) << 20;
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetGraphicsRunningProcesses_v3(Device device, unsigned *count, Process *processes) {
+    (void)processes;
+    *count = 0;
+    return ask(__func__, device);
+}
+
+/* Field 230 is the recovery action; drivers do not know every field. */
+Status nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values) {
+    Status status = ask(__func__, device);
+    for (int index = 0; !status && index < count; index++) {
+        values[index].status = values[index].field == 230 ? SUCCESS : INVALID_ARGUMENT;
+        values[index].value = (unsigned long long)state(device->gpu, "recovery", 0);
+    }
+    return status;
+}
+
+Status nvmlDeviceGetSramEccErrorStatus(Device device, SramErrors *errors) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    errors->counts[0] = (unsigned long long)state(device->gpu, "sram_uncorrected", 0);
+    errors->exceeded = (unsigned)state(device->gpu, "sram_exceeded", 0);
+    return SUCCESS;
+}
+
+Status nvmlDeviceGetRetiredPages(Device device, unsigned cause, unsigned *count, unsigned long long *addresses) {
+    Status status = ask(__func__, device);
+    unsigned room = *count;
+    if (status) return status;
+    if (!listed("FAKE_NVML_OTHER", device->gpu)) return NOT_SUPPORTED;
+    *count = cause == 1 ? (unsigned)state(device->gpu, "pages_retired", 0) : 0;
+    if (*count > room) return INSUFFICIENT_SIZE;
+    for (unsigned index = 0; index < *count; index++) addresses[index] = index << 16;
+    return SUCCESS;
+}
+
+/* First the active links, then those that are down. Without links, the GPU has no NVLink. */
+Status nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    long up = state(device->gpu, "nvlinks", 0), down = state(device->gpu, "nvlinks_down", 0);
+    if (!(up + down)) return NOT_SUPPORTED;
+    *active = (long)link < up;
+    return (long)link < up + down ? SUCCESS : INVALID_ARGUMENT;
+}
+
+Status nvmlDeviceGetNvLinkErrorCounter(Device device, unsigned link, unsigned counter, unsigned long long *count) {
+    Status status = ask(__func__, device);
+    (void)link;
+    if (!status)
+        *count = (unsigned long long)state(device->gpu, counter == 0 ? "nvlink_replays" : "nvlink_recoveries", 0);
+    return counter > 1 ? NOT_SUPPORTED : status;
+}
+
+Status nvmlDeviceGetGpuFabricInfoV(Device device, Fabric *fabric) {
+    Status status = ask(__func__, device);
+    if (status) return status;
+    fabric->state = (unsigned)state(device->gpu, "fabric_state", 0);
+    fabric->status = (Status)state(device->gpu, "fabric_status", SUCCESS);
+    fabric->health = (unsigned)state(device->gpu, "fabric_health", 0);
+    return fabric->state ? SUCCESS : NOT_SUPPORTED;
+}
+
+static Status text_of(const char *call, Device device, char *text, unsigned length, const char *format) {
+    Status status = ask(call, device);
+    if (!status) snprintf(text, length, format, device->gpu);
+    return status;
+}
+
+Status nvmlDeviceGetSerial(Device device, char *text, unsigned length) {
+    return text_of(__func__, device, text, length, "165000000%04d");
+}
+
+Status nvmlDeviceGetVbiosVersion(Device device, char *text, unsigned length) {
+    return text_of(__func__, device, text, length, "96.00.74.00.01");
+}
+
+Status nvmlDeviceGetInforomImageVersion(Device device, char *text, unsigned length) {
+    return text_of(__func__, device, text, length, "G520.0200.00.05");
+}
+
+Status nvmlDeviceGetGspFirmwareVersion(Device device, char *text) {
+    return text_of(__func__, device, text, 64, "570.86.15");
 }

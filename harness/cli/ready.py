@@ -1,0 +1,188 @@
+"""``harness ready``: is this node ready for work, and what is the next step if not?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import ready_fleet
+from harness.cli.console import make_console, say, say_lines, say_styled
+from harness.core.errors import HarnessError
+
+if TYPE_CHECKING:
+    from harness.gating.hardware import Hardware
+    from harness.ready.model import NodeReport
+
+_NO_VERDICT = 2
+_NAGIOS_UNKNOWN = 3
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BUDGET = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|m|min|h)?", re.ASCII)
+_LEAST_BUDGET, _MOST_BUDGET = 5.0, 24 * 3600.0
+STYLES = {"ready": "green", "degraded": "yellow", "unknown": "bold yellow", "not_ready": "bold red"}
+
+
+def parse_budget(text: str) -> float:
+    """Return seconds: ``20s``, ``60``, ``10m``. Raise BadParameter."""
+    match = _BUDGET.fullmatch(text.strip())
+    seconds = float(match[1]) * _UNITS[match[2] or ""] if match else 0.0
+    if not _LEAST_BUDGET <= seconds <= _MOST_BUDGET:
+        raise typer.BadParameter(f"{text!r}: expected 5s to 24h, such as 20s, 60s or 10m")
+    return seconds
+
+
+def ready(
+    budget: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long the check may take: 20s, 60s; from 3m on it also runs suites."),
+    ] = "60s",
+    passive: Annotated[
+        bool, typer.Option("--passive", help="Only read: about a second, safe beside a running job.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A degraded node is not ready: exit status 1.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    as_nagios: Annotated[
+        bool, typer.Option("--nagios", help="Print one line and exit as a Nagios plugin does: 0, 1, 2, 3.")
+    ] = False,
+    prometheus: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a text file for Prometheus' node_exporter.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also print all checks and readings.")] = False,
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME", help="What the node must have (configs/hardware; name or path).")
+    ] = "",
+    device: Annotated[
+        str, typer.Option(metavar="KIND", help="auto or cuda: GPUs. simcuda: the simulated CUDA, to try it.")
+    ] = "auto",
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FAULT", help="Break the device, to try it (harness faults list); may be repeated."),
+    ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file that replaces verdicts and next steps, by kind of problem."),
+    ] = None,
+    hosts: ready_fleet.Hosts = "",
+    hostfile: ready_fleet.Hostfile = None,
+    slurm: ready_fleet.InSlurm = False,
+    local: ready_fleet.Local = 0,
+    lists: ready_fleet.Lists = Path(),
+    parallel: ready_fleet.Parallel = 128,
+    answer_limit: ready_fleet.AnswerLimit = "",
+    python: ready_fleet.Python = "",
+    launcher: ready_fleet.Launcher = "",
+    ssh_config: ready_fleet.SshConfig = None,
+) -> None:
+    """Is this node ready for work? One verdict, the worst problem first, and one next step.
+
+    The verdict is ready, degraded, unknown or not ready. Standard output has one line, which fits Slurm's Reason=;
+    standard error has a line per GPU and the problems. The command reports and changes nothing.
+
+    Exit status: 0 ready or degraded; 1 not ready or unknown; 2 no verdict, such as for a wrong file; 4 wrong usage.
+    """
+    seconds = parse_budget(budget)
+    if as_json and as_nagios:
+        raise typer.BadParameter("--json and --nagios: expected one of them")
+    many = ready_fleet.FleetOptions(
+        hosts=hosts,
+        hostfile=hostfile,
+        slurm=slurm,
+        local=local,
+        lists=lists,
+        parallel=parallel,
+        limit=parse_budget(answer_limit) if answer_limit else None,
+        python=python,
+        launcher=launcher,
+        ssh_config=ssh_config,
+    )
+    if many.given and (as_nagios or prometheus is not None or verbose):
+        raise typer.BadParameter(
+            "--nagios, --prometheus and -v are about one node: leave them out, or --hosts and its like"
+        )
+    try:
+        if many.given:
+            options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
+            raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
+        from harness.ready import node
+        from harness.ready.request import Request
+        from harness.ready.rules import load_rules
+
+        request = Request(
+            budget=seconds,
+            passive=passive,
+            device=device,
+            hardware=_hardware(hardware),
+            inject=tuple(inject or ()),
+            rules=load_rules(steps),
+            suites=_suites,
+        )
+        report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
+        if prometheus is not None:
+            _write(report, prometheus)
+    except HarnessError as error:
+        text = " ".join(str(error).split())
+        if as_nagios:
+            say(f"GPU UNKNOWN - no verdict: {text.replace('|', '/')}")
+            raise typer.Exit(_NAGIOS_UNKNOWN) from None
+        say(f"harness: no verdict: {text}", err=True)
+        raise typer.Exit(_NO_VERDICT) from None
+    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+
+
+def _node_options(
+    budget: str, device: str, hardware: str, inject: Sequence[str], steps: Path | None, *, passive: bool
+) -> list[str]:
+    """Return the options with which each node of a fleet is checked. Files are read on the nodes."""
+    options = [f"--budget={budget}", f"--device={device}", *(f"--inject={fault}" for fault in inject)]
+    options += ["--passive"] if passive else []
+    options += [f"--hardware={hardware}"] if hardware else []
+    return options + ([f"--steps={steps}"] if steps is not None else [])
+
+
+def _hardware(name: str) -> tuple[str, Hardware] | None:
+    """Return the hardware file of this name: here, or of this installation."""
+    if not name:
+        return None
+    from harness.cli.installed import Home
+    from harness.gating.hardware import load_hardware
+
+    here = Path("configs")
+    configs = here if here.is_dir() or "/" in name else Home.find().folder / "configs"
+    return name, load_hardware(name, configs, Path()).value
+
+
+def _suites(options: Sequence[str]) -> list[str]:
+    """Return all arguments of pytest for a run of the suites of this installation."""
+    from harness.cli.installed import Home
+
+    return Home.find().arguments(options, Path.cwd())
+
+
+def _write(report: NodeReport, path: Path) -> None:
+    from harness.core.atomic import write_atomically
+    from harness.ready.outputs import prometheus
+
+    write_atomically(path, prometheus(report).encode())
+
+
+def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, verbose: bool) -> None:
+    """Print the report and exit."""
+    from harness.ready import node, outputs
+
+    if as_nagios:
+        status, line = outputs.nagios(report, strict=strict)
+        say(line)
+        raise typer.Exit(status)
+    if as_json:
+        import msgspec
+
+        say_lines(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        console = make_console(err=True)
+        for line, verdict in outputs.lines(report, verbose=verbose):
+            say_styled(console, line, None if verdict is None else STYLES[verdict.value])
+        say(outputs.reason(report))
+    raise typer.Exit(node.exit_status(report, strict=strict))

@@ -1,0 +1,295 @@
+"""``harness ready`` on many nodes: each is asked at the same time, and the table has all of them, whatever they answer.
+
+A node may be dead, slow, or send anything. Each answer has a deadline and a size; every field of a report is bounded
+and checked (`harness.ready.model`), and a report that contradicts itself is refused. A node without a report is
+`unknown`, with the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from harness.core.disposable import DisposableRun, run_disposable
+from harness.core.text import format_count, format_exit_code, single_line
+from harness.ready import drift, hostlist
+from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
+from harness.tools.cluster.engine import Host
+from harness.tools.cluster.link import last_words
+
+#: Bytes of an answer.
+MOST_ANSWER = 8 << 20
+#: Seconds that a node gets beyond its budget: for the login, and for the start of Python from a cold disk.
+MARGIN = 45.0
+#: Nodes that are asked at the same time. Each costs a process here.
+PARALLEL = 128
+#: Characters of a reason in the table.
+_REASON = 160
+#: Seconds by which the clock of a node may be wrong before it is said. Journals of many nodes are merged by time.
+_CLOCK = 5.0
+
+_decoder = msgspec.json.Decoder(NodeReport)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What is known of a node: a report, or why there is none. `seconds`: how long the answer took.
+
+    `clock`: by how many seconds its clock is ahead of this machine's, at least; 0 if that is too little to be sure.
+    """
+
+    node: str
+    report: NodeReport | None
+    why: str = ""
+    seconds: float = 0.0
+    clock: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the report; `unknown` without one."""
+        return Verdict.UNKNOWN if self.report is None else self.report.verdict
+
+    @property
+    def reason(self) -> str:
+        """The first reason for a verdict that is not ready, in one line; empty for a node that is."""
+        if self.report is None:
+            return single_line(self.why, _REASON)
+        if not self.report.problems:
+            return ""
+        first = self.report.problems[0]
+        where = next((f"GPU {gpu.index}: " for gpu in self.report.gpus if gpu.uuid == first.gpu), "")
+        more = len(self.report.problems) - 1
+        return single_line(where + first.found, _REASON) + (f" (and {more} more)" if more else "")
+
+    @property
+    def step(self) -> str:
+        """The next step, for people."""
+        if self.report is None:
+            return Step.LOOK.text
+        return self.report.problems[0].step.text if self.report.problems else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReport:
+    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.drift`."""
+
+    answers: tuple[NodeAnswer, ...]
+    drifts: tuple[drift.Drift, ...] = ()
+    slow: tuple[drift.SlowGpu, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def nodes(self, *, ready: bool, strict: bool = False) -> tuple[str, ...]:
+        """Return the nodes that may get work, or all others. `strict`: a degraded node may not."""
+        good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
+        return tuple(answer.node for answer in self.answers if (answer.verdict in good) is ready)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of a node."""
+        return worst(answer.verdict for answer in self.answers)
+
+
+def ask_fleet(
+    hosts: Sequence[Host],
+    limit: float,
+    *,
+    parallel: int = PARALLEL,
+    tell: Callable[[NodeAnswer, int], object] = lambda _answer, _left: None,
+) -> FleetReport:
+    """Run the command of each host, which prints a report, for at most `limit` seconds each; compare the answers.
+
+    At most `parallel` nodes are asked at a time. `tell` gets each answer when it is there, and how many are missing.
+    """
+    answers: dict[str, NodeAnswer] = {}
+    with ThreadPoolExecutor(min(parallel, max(1, len(hosts))), thread_name_prefix="ready") as pool:
+        asked = [pool.submit(_ask, host, limit) for host in hosts]
+        for done in as_completed(asked):
+            answer = done.result()
+            answers[answer.node] = answer
+            tell(answer, len(hosts) - len(answers))
+    return compare([answers[host.name] for host in hosts])
+
+
+def _ask(host: Host, limit: float) -> NodeAnswer:
+    began = time.time()
+    try:
+        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1, most=MOST_ANSWER)
+    except OSError as error:
+        return NodeAnswer(host.name, None, f"{host.command[0]!r} does not start here: {error.strerror}")
+    return read_answer(host.name, run, host.command[0], limit, began)
+
+
+def read_answer(node: str, run: DisposableRun, program: str, limit: float, began: float = 0.0) -> NodeAnswer:
+    """Return the answer of a node from the end and the output of the program that asked it. Pure.
+
+    `began`: when it was asked, by the clock here, in seconds since 1970; 0 if the clocks should not be compared.
+    """
+    words = last_words(run.errors[-4096:].decode("utf-8", "backslashreplace"))
+    said = f"; it said: {words}" if words else ""
+    if len(run.output) > MOST_ANSWER:
+        return NodeAnswer(node, None, f"no report: it sent more than {MOST_ANSWER >> 20} MiB", run.seconds)
+    if not run.in_time:
+        how = "and its process could not be killed" if run.status is None else ""
+        return NodeAnswer(node, None, f"no answer within {limit:.0f} s {how}".rstrip() + said, run.seconds)
+    report, why = _report(run.output)
+    if why and run.status:
+        why = f"{program} ended with {format_exit_code(run.status)}{said}" if not run.output else why + said
+    if report is None or why:
+        return NodeAnswer(node, None, why, run.seconds)
+    return NodeAnswer(node, report, "", run.seconds, clock_ahead(report.time, began, run.seconds) if began else 0.0)
+
+
+def clock_ahead(time_there: float, began: float, seconds: float) -> float:
+    """Return by how many seconds a clock is ahead; negative behind, and 0 within `_CLOCK` seconds of what can be.
+
+    `time_there`: what it showed at some moment within the `seconds` after `began` by the clock here.
+
+    >>> clock_ahead(1000.0, 990.0, 20.0), clock_ahead(1100.0, 990.0, 20.0), clock_ahead(900.0, 990.0, 20.0)
+    (0.0, 90.0, -90.0)
+    """
+    if time_there > began + seconds + _CLOCK:
+        return time_there - began - seconds
+    return min(0.0, time_there - began) if time_there < began - _CLOCK else 0.0
+
+
+def _report(output: bytes) -> tuple[NodeReport | None, str]:
+    """Return the report in the output of a node, which may begin with lines of a login, or why there is none."""
+    if not output.strip():
+        return None, "no report: no output"
+    start, end = output.find(b"{"), output.rfind(b"}") + 1
+    while start > 0 and output[start - 1 : start] != b"\n":
+        start = output.find(b"{", start + 1)
+    if start < 0 or end <= start:
+        return None, "no report: its output has no JSON object"
+    try:
+        number = msgspec.json.decode(output[start:end], type=_Format).format
+        if number > FORMAT:
+            return None, f"a report of format {number}, and this harness reads {FORMAT}: update the harness here"
+        report = _decoder.decode(output[start:end])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return None, f"no valid report: {single_line(str(error), _REASON)}"
+    return report, contradiction(report)
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def contradiction(report: NodeReport) -> str:
+    """Return how a report contradicts itself; empty if it does not. Only such a report can hide a bad GPU."""
+    known = {gpu.uuid for gpu in report.gpus}
+    if len(known) < len(report.gpus):
+        return "a report that lists a GPU twice"
+    found = worst([*(gpu.verdict for gpu in report.gpus), *(problem.verdict for problem in report.problems)])
+    if report.verdict.severity < found.severity:
+        return f"a report with the verdict {report.verdict.text!r}, and a part of it says {found.text!r}"
+    for gpu in report.gpus:
+        own = worst(problem.verdict for problem in report.problems if problem.gpu == gpu.uuid)
+        if gpu.verdict.severity < own.severity:
+            return f"a report that calls a GPU {gpu.verdict.text!r}, with a problem that says {own.text!r}"
+    if any(check.state == "problem" for check in report.checks) and not report.problems:
+        return "a report with a failed check and no problem"
+    if report.verdict is Verdict.READY and not report.gpus:
+        return "a report that says 'ready' and lists no GPU"
+    return ""
+
+
+def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
+    """Return the report of a fleet: drift, slow GPUs, and notes on answers that cannot all be true. Pure."""
+    reports = {answer.node: answer.report for answer in answers if answer.report is not None}
+    owners: dict[str, list[str]] = {}
+    for node, report in reports.items():
+        for gpu in report.gpus:
+            owners.setdefault(gpu.uuid, []).append(node)
+    shared = {tuple(nodes) for nodes in owners.values() if len(nodes) > 1}
+    notes = [
+        f"{hostlist.fold(nodes)} report the same GPUs: one machine under several names, or simulated GPUs"
+        for nodes in sorted(shared)
+    ]
+    notes += [
+        f"the clock of {answer.node} is {abs(answer.clock):.0f} s {'ahead' if answer.clock > 0 else 'behind'}"
+        for answer in answers
+        if answer.clock
+    ]
+    short = [node for node, report in reports.items() if any(map(is_left_out, report.checks))]
+    if short:
+        notes.append(f"{hostlist.fold(short)} did not reach all checks within the budget; give more with --budget")
+    models = {(node, gpu.uuid): gpu.name for node, report in reports.items() for gpu in report.gpus}
+    found = drift.drifts({node: stack_of(report) for node, report in reports.items()})
+    slow = drift.slow_gpus({node: report.checks for node, report in reports.items()}, models)
+    return FleetReport(tuple(answers), tuple(found), tuple(slow), tuple(notes))
+
+
+def is_left_out(check: CheckRun) -> bool:
+    """Return whether a check was not reached within the budget."""
+    return check.state == "skipped" and "budget" in check.text
+
+
+def stack_of(report: NodeReport) -> Mapping[str, str]:
+    """Return what the nodes of a fleet should agree on: versions, limits, and the number of GPUs."""
+    return {**report.stack, "gpus": str(len(report.gpus))}
+
+
+def table(report: FleetReport) -> list[tuple[str, Verdict | None]]:
+    """Return the lines about a fleet, each with its verdict: each node that is not ready, the others in one line."""
+    answers = report.answers
+    others = sorted(
+        (answer for answer in answers if answer.verdict is not Verdict.READY), key=lambda each: -each.verdict.severity
+    )
+    width = min(40, max((len(answer.node) for answer in others), default=0))
+    lines: list[tuple[str, Verdict | None]] = []
+    for answer in others:
+        step = f"; next step: {answer.step}" if answer.step else ""
+        lines.append((f"{answer.node:<{width}}  {answer.verdict.text:<9}  {answer.reason}{step}", answer.verdict))
+    if good := [answer.node for answer in answers if answer.verdict is Verdict.READY]:
+        lines.append((f"ready: {format_count(len(good), 'node')}: {hostlist.fold(good)}", Verdict.READY))
+    if silent := [answer.node for answer in answers if answer.report is None]:
+        lines.append((f"without a report: {format_count(len(silent), 'node')}: {hostlist.fold(silent)}", None))
+    return [*lines, *((line, None) for line in _differences(report))]
+
+
+def _differences(report: FleetReport) -> Iterator[str]:
+    for each in report.drifts:
+        usual = f"{single_line(each.usual, 80)!r} on {format_count(each.count, 'node')}"
+        for value, nodes in each.others.items():
+            without = "" if each.majority else ", without a majority"
+            yield f"drift: {each.name} is {single_line(value, 80)!r} on {hostlist.fold(nodes)}, {usual}{without}"
+    for slow in report.slow:
+        yield f"slow: {slow.node}, {slow.gpu}: {slow.text}"
+    for note in report.notes:
+        yield f"note: {note}"
+
+
+def summary(report: FleetReport) -> str:
+    """Return one line: how many nodes have which verdict, the worst first."""
+    counts = dict.fromkeys(reversed(Verdict), 0)
+    for answer in report.answers:
+        counts[answer.verdict] += 1
+    parts = [f"{count} {verdict.text}" for verdict, count in counts.items() if count]
+    return f"{format_count(len(report.answers), 'node')}: {', '.join(parts)}"
+
+
+def as_plain(report: FleetReport) -> dict[str, Any]:
+    """Return the report of a fleet as plain values, for JSON. `report` is null for a node without one."""
+    return {
+        "verdict": report.verdict.value,
+        "nodes": [
+            {
+                "node": answer.node,
+                "verdict": answer.verdict.value,
+                "reason": answer.reason,
+                "step": answer.step,
+                "seconds": round(answer.seconds, 3),
+                "report": None if answer.report is None else msgspec.to_builtins(answer.report),
+            }
+            for answer in report.answers
+        ],
+        "drift": [msgspec.to_builtins(each) for each in report.drifts],
+        "slow": [msgspec.to_builtins(each) for each in report.slow],
+        "notes": list(report.notes),
+    }

@@ -1,0 +1,206 @@
+"""From the readings of the host and of the driver as a whole to what is wrong. Pure functions over plain values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from harness.core.text import format_count, list_first, single_line
+from harness.devices.capabilities import Capabilities, format_bytes
+from harness.devices.device import Detected, Device, Inventory
+from harness.gating.hardware import Hardware, broken_hardware, hardware_mismatches
+from harness.ready.model import CheckRun, Problem
+from harness.ready.rules import Finding, Rule, to_problems
+from harness.ready.xids import Xid
+
+_GIB = 1 << 30
+#: A worker of a DataLoader passes its tensors through /dev/shm. Docker gives a container 64 MiB.
+LEAST_SHARED_MEMORY = 1 * _GIB
+LEAST_SHARED_FREE = _GIB // 4
+#: With fewer, a job that passes tensors between processes by file descriptors runs out of them.
+LEAST_OPEN_FILES = 1024
+FULL_DISK, LOW_DISK = _GIB // 4, 2 * _GIB
+#: NVML's statuses, from nvml.h.
+_DRIVER_NOT_LOADED, _NO_PERMISSION, _LIBRARY_NOT_FOUND, _VERSION_MISMATCH = 9, 4, 12, 18
+#: The conditions of a hardware file that readings can check. A run with the file checks the others.
+_READABLE = ("device", "silicon", "model", "compute_capability", "memory", "mig", "ecc", "device_count", "nvml")
+
+Host = Mapping[str, Any]
+
+
+def judge_driver(status: int | None, text: str, inventory: Inventory | None, host: Host) -> Iterator[Finding]:
+    """Yield what is wrong with the driver as a whole. `status`, `text`: NVML's error at its start; None without one."""
+    bus = [gpu for gpu in _listed(host, "pci") if not isinstance(gpu, str)]
+    if status == _VERSION_MISMATCH:
+        detail = "reload the driver's module, or reboot; a driver was installed without it"
+        yield Finding("driver_mismatch", "one version of driver and library", text, detail)
+    elif status is not None:
+        on_bus = f"; {format_count(len(bus), 'NVIDIA gpu')} on the pci bus" if bus else "; no NVIDIA gpu on the pci bus"
+        detail = "install NVIDIA's driver, or load its module" if bus else "check that the node has a gpu at all"
+        yield Finding("no_driver", "NVIDIA's driver", f"{text}{on_bus}", detail)
+    elif inventory is not None and not _gpus(inventory) and not inventory.hidden:
+        yield Finding("no_gpu", "at least one gpu", inventory.nvml_error or "the driver shows none")
+    elif inventory is not None and not _gpus(inventory):
+        yield Finding("no_gpu", "at least one gpu", f"CUDA_VISIBLE_DEVICES hides all {len(inventory.hidden)}")
+
+
+def judge_bus(host: Host) -> Iterator[Finding]:
+    """Yield the GPUs that are on the PCI bus and do not answer, or that no driver has, while it has others."""
+    bus = [gpu for gpu in _listed(host, "pci") if not isinstance(gpu, str)]
+    taken = any(gpu["driver"] == "nvidia" for gpu in bus)
+    for gpu in bus:
+        if not gpu["answers"]:
+            yield Finding("gpu_missing", f"an answer of the gpu at {gpu['address']}", "none on the pci bus")
+        elif taken and not gpu["driver"]:
+            yield Finding("gpu_missing", f"a driver for the gpu at {gpu['address']}", "none has taken it")
+
+
+def judge_hardware(hardware: Hardware, inventory: Inventory) -> Iterator[tuple[str | None, Finding]]:
+    """Yield what differs from the hardware file, with the UUID of the GPU, or None for the node."""
+    known = {name: inventory_probe(name, inventory) for name in ("device_count", "nvml")}
+    own = hardware.model_copy(update={"device": {}, "offers": _readable(hardware.offers, known)})
+    for unmet in broken_hardware(own, Capabilities(known)):
+        kind = "gpu_missing" if unmet.capability == "device_count" else "hardware"
+        yield None, Finding(kind, f"{unmet.capability} {unmet.wanted}", unmet.found, "by the hardware file")
+    for device in _gpus(inventory):
+        if device.fault is not None:
+            continue
+        probes = device_probes(device)
+        wanted = hardware.model_copy(
+            update={"device": _readable(hardware.device, probes), "offers": _readable(hardware.offers, probes)}
+        )
+        capabilities = Capabilities(probes)
+        for unmet in (*hardware_mismatches(wanted, capabilities), *broken_hardware(wanted, capabilities)):
+            finding = Finding("hardware", f"{unmet.capability} {unmet.wanted}", unmet.found, "by the hardware file")
+            yield device.mig_parent or device.uuid, finding
+
+
+def _readable(conditions: Mapping[str, Any], probes: Mapping[str, object]) -> dict[str, Any]:
+    return {name: wanted for name, wanted in conditions.items() if name in _READABLE and name in probes}
+
+
+def inventory_probe(name: str, inventory: Inventory) -> Callable[[], Detected]:
+    """Return the probe of a capability of the whole node."""
+    count = len({device.uuid for device in (*_gpus(inventory), *inventory.hidden) if device.fault is None})
+    value: int | bool = count if name == "device_count" else inventory.nvml_error is None
+    return functools.partial(Detected, value)
+
+
+def device_probes(device: Device) -> dict[str, Callable[[], Detected]]:
+    """Return the probes of the capabilities that the inventory has for a device."""
+    values: dict[str, Any] = {
+        "device": device.kind,
+        "silicon": device.backend.hardware,
+        "model": device.name,
+        "compute_capability": device.compute_capability,
+        "memory": device.memory,
+        "mig": device.mig_parent is not None,
+        "ecc": device.ecc,
+    }
+    return {
+        name: functools.partial(Detected, value, "" if value is not None else "nvml does not report it")
+        for name, value in values.items()
+    }
+
+
+def judge_xids(xids: Iterable[Xid]) -> Iterator[Finding]:
+    """Yield the Xids that say something about the GPU."""
+    for xid in xids:
+        if xid.kind is not None:
+            found = f"{xid.meaning} at {xid.last:.0f} s after the boot"
+            yield Finding(xid.kind, "no xid of a fault since the boot", found, single_line(xid.text, 300))
+
+
+def judge_stuck(host: Host) -> Iterator[Finding]:
+    """Yield the processes that do not move."""
+    for process in _listed(host, "stuck"):
+        where = f" in {process['where']}" if process["where"] else ""
+        what = f"process {process['pid']} ({process['name']})"
+        if process["killed"]:
+            yield Finding("unkillable", "processes that end when they are killed", f"{what} does not end{where}", what)
+        else:
+            yield Finding("stuck_process", "no process that waits without end", f"{what} waits{where}", what)
+
+
+def judge_shared_memory(host: Host) -> Iterator[Finding]:
+    """Yield whether /dev/shm is too small, or full."""
+    space = host["shared_memory"]
+    detail = "docker run --shm-size, or a memory volume at /dev/shm"
+    if space["size"] < LEAST_SHARED_MEMORY:
+        found = format_bytes(space["size"])
+        yield Finding("shared_memory", f"/dev/shm of at least {format_bytes(LEAST_SHARED_MEMORY)}", found, detail)
+    elif space["free"] < LEAST_SHARED_FREE:
+        wanted = f"at least {format_bytes(LEAST_SHARED_FREE)} free in /dev/shm"
+        yield Finding("shared_memory", wanted, format_bytes(space["free"]), "remove what ended jobs have left there")
+
+
+def judge_open_files(host: Host) -> Iterator[Finding]:
+    """Yield whether few open files are allowed."""
+    soft, hard = host["limits"]["open_files"]
+    if soft is not None and soft < LEAST_OPEN_FILES:
+        most = "no limit" if hard is None else hard
+        yield Finding("open_files", f"at least {LEAST_OPEN_FILES} open files", f"{soft} (hard: {most})", "ulimit -n")
+
+
+def judge_disk(host: Host) -> Iterator[Finding]:
+    """Yield whether the disk for a run's files has room."""
+    space = host["disk"]
+    found = f"{format_bytes(space['free'])} in {space['folder']}"
+    if not space["writable"]:
+        yield Finding("disk_full", "a disk that can be written", f"{space['folder']} is read-only")
+    elif space["free"] < FULL_DISK:
+        yield Finding("disk_full", f"at least {format_bytes(FULL_DISK)} free", found)
+    elif space["free"] < LOW_DISK:
+        yield Finding("disk_low", f"at least {format_bytes(LOW_DISK)} free", found)
+
+
+def judge_clock(host: Host) -> Iterator[Finding]:
+    """Yield whether the kernel knows that its clock is not synchronised. The offset itself shows in a fleet."""
+    if not host["clock"]["synchronised"]:
+        yield Finding("clock", "a synchronised clock", "the kernel's clock is not synchronised", "start chrony or ntpd")
+
+
+#: The checks of the host: the reading that each needs, and its rule.
+HostChecks = Mapping[str, tuple[str, Callable[[Host], Iterator[Finding]]]]
+HOST_CHECKS: HostChecks = {
+    "pci_bus": ("pci", judge_bus),
+    "stuck_processes": ("stuck", judge_stuck),
+    "shared_memory": ("shared_memory", judge_shared_memory),
+    "open_files": ("limits", judge_open_files),
+    "disk": ("disk", judge_disk),
+    "clock": ("clock", judge_clock),
+}
+
+
+def judge_host(
+    host: Host, end: str, rules: Mapping[str, Rule], checks: HostChecks = HOST_CHECKS
+) -> tuple[list[CheckRun], list[Problem]]:
+    """Return the checks of the host and its problems. `end`: why the program that reads has ended early, or ""."""
+    runs, problems = [], []
+    for name, (reading, rule) in checks.items():
+        why = reading_error(host, reading) or ("" if reading in host else end or "the program that reads has no answer")
+        if why:
+            findings = [Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)]
+            runs.append(CheckRun(name=name, state="unknown", text=why))
+        else:
+            findings = list(rule(host))
+            text = list_first([finding.found for finding in findings])
+            runs.append(CheckRun(name=name, state="problem" if findings else "ok", text=text))
+        problems += to_problems(name, findings, rules)
+    return runs, problems
+
+
+def _gpus(inventory: Inventory) -> list[Device]:
+    return [device for device in inventory.devices if device.backend.accelerator]
+
+
+def _listed(host: Host, name: str) -> list[Any]:
+    value = host.get(name)
+    return value if isinstance(value, list) else []
+
+
+def reading_error(host: Host, name: str) -> str:
+    """Return why a reading of the host failed; "" if it did not, or was not made."""
+    value = host.get(name)
+    return single_line(str(value["error"])) if isinstance(value, dict) and "error" in value else ""

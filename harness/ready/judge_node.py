@@ -1,0 +1,149 @@
+"""From everything that was read on a node to checks, problems and readings. Pure functions over plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.devices.device import Device
+from harness.devices.gpu_queries import QUERIES
+from harness.gating.hardware import Hardware
+from harness.ready import judge_host
+from harness.ready.judge_gpu import GpuFacts, judge_gpu
+from harness.ready.model import MOST_TEXT, CheckRun, Problem, Reading
+from harness.ready.passive import NodeFacts
+from harness.ready.rules import Finding, Rule, to_problems
+from harness.ready.xids import by_gpu, open_xids
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The checks that ran, the problems that they found, and the readings that they used."""
+
+    checks: tuple[CheckRun, ...]
+    problems: tuple[Problem, ...]
+    readings: tuple[Reading, ...]
+
+
+class _Report:
+    """Collects checks and problems."""
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self.rules = rules
+        self.checks: list[CheckRun] = []
+        self.problems: list[Problem] = []
+
+    def add(self, name: str, findings: Iterable[Finding], gpu: str | None = None, *, unknown: str = "") -> None:
+        """Add a check with what it found. `unknown`: why it could not run."""
+        made = to_problems(name, findings, self.rules, gpu)
+        text = (unknown or "; ".join(problem.found for problem in made))[:MOST_TEXT]
+        state = "unknown" if unknown else "problem" if made else "ok"
+        self.checks.append(CheckRun(name=name, gpu=gpu, state=state, text=text))  # type: ignore[arg-type]
+        self.problems += made
+
+    def extend(self, found: tuple[list[CheckRun], list[Problem]]) -> None:
+        """Add checks and problems."""
+        self.checks += found[0]
+        self.problems += found[1]
+
+
+def judge_node(
+    facts: NodeFacts, rules: Mapping[str, Rule], hardware: Hardware | None = None, *, real: bool = True
+) -> Judged:
+    """Judge what was read. `real`: False for simulated GPUs, about which the PCI bus and the kernel know nothing."""
+    report = _Report(rules)
+    report.add("driver", _driver(facts))
+    inventory = facts.inventory
+    differences = [] if hardware is None or inventory is None else list(judge_host.judge_hardware(hardware, inventory))
+    if hardware is not None:
+        report.add("hardware", [found for gpu, found in differences if gpu is None])
+    for gpu in _with_peers(facts):
+        report.extend(judge_gpu(gpu, rules))
+        if hardware is not None:
+            report.add("hardware", [found for uuid, found in differences if uuid == gpu.uuid], gpu.uuid)
+    if real:
+        _judge_log(facts, report)
+    checks = {name: check for name, check in judge_host.HOST_CHECKS.items() if real or name != "pci_bus"}
+    report.extend(judge_host.judge_host(facts.host, facts.host_end.text, rules, checks))
+    return Judged(tuple(report.checks), tuple(report.problems), tuple(_readings(facts)))
+
+
+def _driver(facts: NodeFacts) -> Iterator[Finding]:
+    for what, end in (("gpus", facts.gpus_end), ("host", facts.host_end)):
+        if not end.killable:
+            yield Finding("unkillable", "processes that end when they are killed", f"{end.text} (reading the {what})")
+    incomplete = facts.gpus_end.text
+    if facts.hang:
+        yield Finding("driver_hangs", "an answer of the driver", f"none to: {facts.hang}")
+    elif incomplete and facts.gpus_end.killable:
+        kind = "driver_hangs" if "did not end" in incomplete else "driver_crashes"
+        yield Finding(kind, "answers of the driver", incomplete)
+    status, text = facts.nvml or (None, "")
+    yield from judge_host.judge_driver(status, text, facts.inventory, facts.host)
+
+
+def _whole_gpus(facts: NodeFacts) -> Iterator[tuple[str, Device]]:
+    """Yield the UUID of each GPU, with a device of it: itself, or its MIG instances."""
+    for device in facts.inventory.devices if facts.inventory else ():
+        yield device.mig_parent or device.uuid, device
+
+
+def _with_peers(facts: NodeFacts) -> list[GpuFacts]:
+    """Return the GPUs, each with the most active NVLinks that a GPU of its model has on this node."""
+    models = {uuid: device.name for uuid, device in _whole_gpus(facts)}
+    most: dict[str, int] = {}
+    for gpu in facts.gpus:
+        if isinstance(active := gpu.answers.get("nvlinks_active"), int):
+            most[models[gpu.uuid]] = max(active, most.get(models[gpu.uuid], 0))
+    return [replace(gpu, answers={**gpu.answers, "nvlinks_most": most.get(models[gpu.uuid], 0)}) for gpu in facts.gpus]
+
+
+def _judge_log(facts: NodeFacts, report: _Report) -> None:
+    log = facts.host.get("log")
+    if not isinstance(log, dict) or "lines" not in log:
+        why = judge_host.reading_error(facts.host, "log") or facts.host_end.text or "no answer"
+        detail = "run as root, or give the container /dev/kmsg"
+        finding = Finding("log_unreadable", "the kernel's log since the boot", why, detail)
+        report.add("kernel_log", [finding], unknown=why)
+        return
+    addresses = {uuid: device.pci_bus_id for uuid, device in _whole_gpus(facts) if device.pci_bus_id}
+    known, others = by_gpu(open_xids(log["lines"]), addresses)
+    for gpu in facts.gpus:
+        report.add("xids", judge_host.judge_xids(known.get(gpu.uuid, ())), gpu.uuid)
+    report.add(
+        "kernel_log",
+        [
+            replace(found, found=f"{found.found} (pci {xid.pci})")
+            for xid in others
+            for found in judge_host.judge_xids([xid])
+        ],
+    )
+
+
+def _readings(facts: NodeFacts) -> Iterable[Reading]:
+    """Yield every reading of the GPUs, and those of the host that are numbers or short texts."""
+    for gpu in facts.gpus:
+        for query in QUERIES:
+            for name in query.names:
+                value = gpu.answers.get(name)
+                kind, text = gpu.errors.get(query.names[0], ("", ""))
+                why = "" if value is not None else text or ("" if kind else "not read")
+                yield Reading(name=name, gpu=gpu.uuid, value=value, unit=query.unit(name), text=why)
+    host = facts.host
+    for name, value, unit in (
+        ("uptime", host.get("uptime"), "s"),
+        ("shared_memory_size", _part(host, "shared_memory", "size"), "bytes"),
+        ("shared_memory_free", _part(host, "shared_memory", "free"), "bytes"),
+        ("disk_free", _part(host, "disk", "free"), "bytes"),
+        ("clock_synchronised", _part(host, "clock", "synchronised"), ""),
+        ("clock_error", _part(host, "clock", "error_us"), "us"),
+        ("kernel_log_begins", _part(host, "log", "begins"), "s"),
+        ("gpus_on_bus", len(host["pci"]) if isinstance(host.get("pci"), list) else None, "gpus"),
+    ):
+        yield Reading(name=name, value=value, unit=unit, text="" if value is not None else "not read")
+
+
+def _part(host: Mapping[str, Any], name: str, part: str) -> Any:
+    value = host.get(name)
+    return value.get(part) if isinstance(value, dict) else None

@@ -1,0 +1,214 @@
+"""``harness ready`` for one node: readings, quick tests, and with a budget of minutes a run of the suites; one report.
+
+This process imports no torch, and calls no driver: everything that may hang is in a disposable process.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness import __version__
+from harness.backends.table import BACKENDS
+from harness.core.errors import HarnessError
+from harness.devices import software
+from harness.devices.device import Device, Inventory
+from harness.ready.judge_node import Judged, judge_node
+from harness.ready.model import MOST_TEXT, CheckRun, GpuReport, NodeReport, Problem, Verdict, worst
+from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
+from harness.ready.request import Request
+from harness.ready.rules import worst_first
+
+#: The kinds of devices that can be checked.
+KINDS = ("auto", "cuda", "simcuda")
+#: The part of a deep budget that the quick tests get, in seconds.
+QUICK = 60.0
+#: The parts of the stack that come from NVML, by name of the reading; all GPUs of a node should agree.
+_FIRMWARE = ("vbios", "inforom", "gsp_firmware")
+
+
+class ReadyError(HarnessError):
+    """The check cannot begin: an option is wrong, or the simulated devices cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """The devices to check: the inventory of a simulated machine, or None to ask NVML; variables of its processes."""
+
+    simulated: Inventory | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_node(request: Request, tell: Callable[[str], object] = lambda _: None) -> NodeReport:
+    """Check this node. `tell` gets a line about each part that takes seconds. Raise HarnessError."""
+    began, moment = time.monotonic(), time.time()
+    devices = _prepare(request, tell)
+    environ = {**os.environ, **devices.variables}
+    limit = MOST_SECONDS if request.passive else min(MOST_SECONDS, request.budget)
+    facts = read_node(environ=environ, limit=limit, devices=devices.simulated)
+    hardware = None if request.hardware is None else request.hardware[1]
+    judged = judge_node(facts, request.rules, hardware, real=devices.simulated is None)
+    checks, problems = list(judged.checks), list(judged.problems)
+    gpus = _testable(facts, problems)
+    if not request.passive:
+        left = request.budget - (time.monotonic() - began)
+        ran, found = _active(request, gpus, min(left, QUICK) if request.mode == "deep" else left, environ, tell)
+        checks += ran
+        problems += found
+    if request.mode == "deep":
+        from harness.ready.deep import run_suites
+
+        left = request.budget - (time.monotonic() - began)
+        ran, found = run_suites(request, gpus, left, tell)
+        checks += ran
+        problems += found
+    judged = replace(judged, checks=tuple(checks), problems=tuple(problems))
+    return make_report(request, facts, judged, moment, time.monotonic() - began)
+
+
+def _prepare(request: Request, tell: Callable[[str], object]) -> _Devices:
+    """Return the devices of the request. Simulated ones are built at their first use, which takes minutes."""
+    if request.device not in KINDS:
+        raise ReadyError(f"--device={request.device!r}: expected one of {', '.join(KINDS)}")
+    _check_faults(request)
+    if request.passive and request.inject:
+        raise ReadyError("--inject breaks what a device computes, which --passive does not look at: leave one out")
+    if request.device != "simcuda" and not request.inject:
+        return _Devices()
+    from harness.controller import machine
+    from harness.sim.interposer import front
+    from harness.sim.native import provider
+
+    backend = BACKENDS["simcuda" if request.device == "simcuda" else "cuda"]
+    simulated = machine.inventory("simcuda") if request.device == "simcuda" else None
+    tell("preparing the simulated devices" if simulated else "preparing the faults")
+    provided = provider.provider_of(backend).provide() if backend.provider else None
+    provided = front.add_interposer(provided, backend, request.inject, inline=False)
+    return _Devices(simulated, provided.variables if provided else {})
+
+
+def _check_faults(request: Request) -> None:
+    """Raise ReadyError for a fault that the kind of device does not have."""
+    if not request.inject:
+        return
+    from harness.sim.native import faults
+
+    kind = "cuda" if request.device == "auto" else request.device
+    for text in request.inject:
+        try:
+            faults.parse_injection(text, kind)
+        except faults.InjectionError as error:
+            raise ReadyError(f"--inject={text!r}: expected {error}") from None
+
+
+def _testable(facts: NodeFacts, problems: Iterable[Problem]) -> tuple[Device, ...]:
+    """Return the devices on which a test can run: the driver has them, and answered about them."""
+    dead = {problem.gpu for problem in problems if problem.check == "device"}
+    listed = facts.inventory.accelerators if facts.inventory is not None else ()
+    return tuple(device for device in listed if (device.mig_parent or device.uuid) not in dead)
+
+
+def _active(
+    request: Request,
+    gpus: Sequence[Device],
+    budget: float,
+    environ: Mapping[str, str],
+    tell: Callable[[str], object],
+) -> tuple[list[CheckRun], list[Problem]]:
+    """Run the quick tests on all GPUs at once."""
+    if not gpus:
+        return [CheckRun(name="quick_tests", state="skipped", text="no gpu can be tested")], []
+    from harness.ready.active import run_active
+
+    tell(f"testing {len(gpus)} devices, for at most {budget:.0f} s")
+    hardware = None if request.hardware is None else request.hardware[1]
+    return run_active(gpus, budget, environ=environ, hardware=hardware, rules=request.rules)
+
+
+def make_report(request: Request, facts: NodeFacts, judged: Judged, moment: float, seconds: float) -> NodeReport:
+    """Return the report. Pure but for the names and versions of this machine."""
+    problems = worst_first(judged.problems)
+    return NodeReport(
+        host=platform.node() or socket.gethostname(),
+        time=moment,
+        mode=request.mode,  # type: ignore[arg-type]
+        budget=0.0 if request.passive else request.budget,
+        seconds=round(seconds, 3),
+        verdict=worst(problem.verdict for problem in problems),
+        gpus=_gpus(facts, problems),
+        problems=problems,
+        checks=judged.checks,
+        readings=judged.readings,
+        stack=_stack(request, facts),
+    )
+
+
+def _gpus(facts: NodeFacts, problems: Sequence[Problem]) -> tuple[GpuReport, ...]:
+    """Return the GPUs and their MIG instances. An instance has the verdict of its GPU, if that is worse."""
+    if facts.inventory is None:
+        return ()
+    serials = {gpu.uuid: str(gpu.answers.get("serial") or "") for gpu in facts.gpus}
+    reports = []
+    for device in facts.inventory.devices:
+        if not device.backend.accelerator:
+            continue
+        uuids = {device.uuid, device.mig_parent} - {None}
+        verdict = worst(problem.verdict for problem in problems if problem.gpu in uuids)
+        serial = serials.get(device.mig_parent or device.uuid, "")
+        reports.append(
+            GpuReport(uuid=device.uuid, index=device.index, name=device.name, serial=serial, verdict=verdict)
+        )
+    return tuple(reports)
+
+
+def _stack(request: Request, facts: NodeFacts) -> dict[str, str]:
+    """Return versions and limits, by name. A value that is unknown or differs between GPUs is left out or joined."""
+    inventory = facts.inventory
+    stack = {
+        "harness": __version__,
+        "kernel": platform.release(),
+        "system": _system(),
+        "python": platform.python_version(),
+        "torch": software.torch_build() or "",
+        "cuda": _version(software.torch_cuda_version().value),
+        "cudnn": _version(software.cudnn_version().value),
+        "nccl": _version(software.nccl_version().value),
+        "driver": (inventory.driver or "") if inventory else "",
+        "cuda_driver": (inventory.cuda_driver or "") if inventory else "",
+        "driver_module": facts.host["driver_module"] if isinstance(facts.host.get("driver_module"), str) else "",
+        "hardware": request.hardware[0] if request.hardware else "",
+    }
+    for name in _FIRMWARE:
+        found = {str(gpu.answers[name]) for gpu in facts.gpus if gpu.answers.get(name)}
+        stack[name] = ", ".join(sorted(found))
+    models = {device.name for device in inventory.accelerators} if inventory else set()
+    stack["model"] = ", ".join(sorted(models))
+    limits = facts.host.get("limits")
+    for name, (soft, hard) in limits.items() if isinstance(limits, dict) else ():
+        stack[f"limit_{name}"] = f"{_limit(soft)} (hard {_limit(hard)})"
+    return {name: value[:MOST_TEXT] for name, value in stack.items() if value}
+
+
+def _limit(value: int | None) -> str:
+    return "none" if value is None else str(value)
+
+
+def _version(value: object) -> str:
+    return ".".join(map(str, value)) if isinstance(value, tuple) else ""
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def exit_status(report: NodeReport, *, strict: bool) -> int:
+    """Return 0 for a node that may get work, 1 for any other. `strict`: a degraded node may not."""
+    good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
+    return 0 if report.verdict in good else 1

@@ -1,0 +1,180 @@
+"""The passive part: reads GPUs and host in two disposable processes at once, and returns what they say.
+
+No process of it imports torch or creates a CUDA context, so that it may run beside a job. `harness.ready.judge_node`
+judges the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.core.disposable import KILL, DisposableRun, run_disposable
+from harness.core.text import format_exit_code
+from harness.devices.device import Device, Inventory
+from harness.devices.gpu_queries import QUERIES, QUERY_OF, Answer
+from harness.devices.kernel_log import KMSG
+from harness.ready.judge_gpu import GpuFacts
+from harness.ready.reader import CALL_LIMIT, LIST_LIMIT
+
+#: Seconds for all readings, if the caller states no budget: less than the 60 s after which Slurm kills a check.
+MOST_SECONDS = 40.0
+#: Seconds by which the program that reads ends before it is killed, so that it can say what it waits for.
+_SPARE = 1.0
+_MOST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderEnd:
+    """How a program that reads has ended. `text`: why its output is incomplete; "" if it is complete.
+
+    `killable`: False if it could not be killed. `seconds`: how long it ran.
+    """
+
+    text: str = ""
+    killable: bool = True
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What was read on a node: plain values.
+
+    `inventory`: None if NVML did not start, or did not list the devices. `nvml`: its error at the start, status and
+    text. `hang`: the call that did not return before there was a list. `host`: see `harness.ready.host`.
+    """
+
+    gpus: tuple[GpuFacts, ...] = ()
+    inventory: Inventory | None = None
+    nvml: tuple[int, str] | None = None
+    hang: str = ""
+    host: Mapping[str, Any] = field(default_factory=dict)
+    gpus_end: ReaderEnd = ReaderEnd()
+    host_end: ReaderEnd = ReaderEnd()
+
+
+def read_node(
+    *,
+    environ: Mapping[str, str] | None = None,
+    limit: float = MOST_SECONDS,
+    log: Path = KMSG,
+    folder: Path | None = None,
+    devices: Inventory | None = None,
+) -> NodeFacts:
+    """Read the GPUs and the host, within `limit` seconds and the time to kill a process. Raise OSError.
+
+    `environ` of the programs that read defaults to this process's. `folder`: whose disk is read. `devices`: the
+    inventory to use instead of NVML's, for simulated GPUs.
+    """
+    own = max(limit - _SPARE, 0.1)
+    limits = ["--call-limit", str(min(CALL_LIMIT, own)), "--list-limit", str(min(LIST_LIMIT, own))]
+    where = ["--log", str(log), *(["--folder", str(folder)] if folder else [])]
+    with ThreadPoolExecutor(2) as pool:
+        gpus = pool.submit(_run, ["gpus", *limits], limit, environ)
+        host = pool.submit(_run, ["host", *where], limit, environ)
+        return parse_node(*gpus.result(), *host.result(), devices)
+
+
+def _run(words: list[str], limit: float, environ: Mapping[str, str] | None) -> tuple[list[dict[str, Any]], ReaderEnd]:
+    command = [sys.executable, "-m", "harness.ready.reader", *words]
+    with tempfile.TemporaryFile() as file:
+        end = run_disposable(command, limit, environ=environ or os.environ, ladder=KILL, both_into=file)
+        lines = os.pread(file.fileno(), _MOST_BYTES, 0).splitlines()
+    messages = [message for message in map(_message, lines) if message]
+    last = next((line.decode(errors="replace") for line in reversed(lines) if not _message(line)), "")
+    return messages, ReaderEnd(_why(end, messages, last, limit), end.status is not None, end.seconds)
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """Return the message of a line; empty if it is none: a library may print anything, and a line may be cut off."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _why(end: DisposableRun, messages: list[dict[str, Any]], last: str, limit: float) -> str:
+    if messages and "done" in messages[-1]:
+        return ""
+    if end.status is None:
+        return f"the program that reads did not end within {limit:g} s, and cannot be killed"
+    if not end.in_time:
+        return f"the program that reads did not end within {limit:g} s"
+    return f"the program that reads ended with {format_exit_code(end.status)}{f': {last}' if last else ''}"
+
+
+def parse_node(
+    gpu_messages: Iterable[Mapping[str, Any]],
+    gpus_end: ReaderEnd,
+    host_messages: Iterable[Mapping[str, Any]],
+    host_end: ReaderEnd,
+    devices: Inventory | None = None,
+) -> NodeFacts:
+    """Return the facts in the messages of the two programs."""
+    gpu_messages = list(gpu_messages)
+    host: dict[str, Any] = {}
+    for message in host_messages:
+        host |= message.get("host", {})
+    facts = NodeFacts(host=host, gpus_end=gpus_end, host_end=host_end)
+    for message in gpu_messages:
+        match message:
+            case {"nvml": int(status), "text": str(text)}:
+                facts = replace(facts, nvml=(status, text))
+            case {"inventory": dict(listed)}:
+                facts = replace(facts, inventory=devices or _inventory(listed))
+            case {"hang": str(call)} if "gpu" not in message:
+                facts = replace(facts, hang=call)
+    if facts.inventory is None:
+        return facts
+    whole: dict[str, Device] = {}
+    for device in facts.inventory.devices:
+        if device.backend.nvml or device.backend.kind == "simcuda":
+            uuid = device.mig_parent or device.uuid
+            if uuid not in whole or device.fault is not None:
+                whole[uuid] = device
+    return replace(facts, gpus=tuple(_gpu(uuid, device, gpu_messages, facts) for uuid, device in whole.items()))
+
+
+def _inventory(listed: dict[str, Any]) -> Inventory:
+    """Return the inventory of the program that reads, whose JSON has lists for tuples."""
+    several = {name: tuple(_device(device) for device in listed[name]) for name in ("devices", "hidden")}
+    return Inventory(**{**listed, **several, "notes": tuple(listed["notes"])})
+
+
+def _device(listed: dict[str, Any]) -> Device:
+    capability = listed["compute_capability"]
+    return Device(**{**listed, "compute_capability": None if capability is None else tuple(capability)})
+
+
+def _gpu(uuid: str, device: Device, messages: list[Mapping[str, Any]], facts: NodeFacts) -> GpuFacts:
+    answers: dict[str, Answer] = {}
+    errors: dict[str, tuple[str, str]] = {}
+    names: dict[str, str] = {}
+    hang = ""
+    for message in messages:
+        if message.get("gpu") != uuid:
+            continue
+        if "readings" in message:
+            answers |= message["readings"]
+            names |= message["names"]
+        elif "error" in message:
+            errors[message["query"]] = (message["error"], message["text"])
+        elif "hang" in message:
+            hang = f"{message['hang']} within {message['seconds']:g} s"
+    if not hang and facts.gpus_end.text and len(answers) + len(errors) < len(QUERIES):
+        # The program was killed, or crashed, before this GPU had answered everything.
+        known = {QUERY_OF[name].label for name in (*answers, *errors) if name in QUERY_OF}
+        hang = next((query.label for query in QUERIES if query.label not in known), "")
+    host = {
+        "uptime_minutes": int(facts.host.get("uptime", 0)) // 60,
+        "all_processes": bool(facts.host.get("all_processes")),
+    }
+    return GpuFacts(uuid, {**answers, **host}, errors, device.fault or "", hang, names)

@@ -1,0 +1,239 @@
+"""From the kind of a problem to a verdict and one next step: the table, and files that replace rows of it.
+
+The rows about errors of GPUs follow NVIDIA's documents, which each row names. Where these leave the step open, the row
+takes the least step after which the GPU can be trusted. A file (``--steps``) replaces rows by name:
+
+    # slurm-prolog.yaml: before a job the GPUs must be idle
+    processes: {verdict: not_ready}
+    log_unreadable: {verdict: degraded, step: nothing}
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Self
+
+from pydantic import Field, RootModel, model_validator
+
+from harness.core.models import StrictModel
+from harness.gating import configfile
+from harness.ready.model import MOST_TEXT, Problem, Step, Verdict
+
+XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+DEBUG_GUIDELINES = "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html"
+ROW_REMAPPING = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html"
+RECOVERY_FLAGS = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html"
+RMA_POLICY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/rma-policy-thresholds-for-row-remapping.html"
+PAGE_RETIREMENT = "https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html"
+NVML = "https://docs.nvidia.com/deploy/nvml-api/"
+FABRIC_MANAGER = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/index.html"
+RMA_PROCESS = "https://docs.nvidia.com/deploy/rma-process/index.html"
+TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
+KERNEL_LOG = "https://docs.kernel.org/admin-guide/sysctl/kernel.html#dmesg-restrict"
+PROC = "https://man7.org/linux/man-pages/man5/proc_pid_status.5.html"
+ADJTIMEX = "https://man7.org/linux/man-pages/man2/adjtimex.2.html"
+RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/index.html"
+NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+OWN = "docs/ready.md"
+
+
+class Rule(StrictModel):
+    """A row of the table. `text`: the problem in a few words, for the documentation."""
+
+    verdict: Verdict
+    step: Step
+    text: str
+    source: str
+
+
+def _rule(verdict: Verdict, step: Step, text: str, source: str) -> Rule:
+    return Rule(verdict=verdict, step=step, text=text, source=source)
+
+
+_BAD, _WORSE, _OPEN = Verdict.NOT_READY, Verdict.DEGRADED, Verdict.UNKNOWN
+
+#: Kinds of problems by subject. The order within the table is that of the documentation.
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        # the driver and the devices that it shows
+        "no_driver": _rule(_BAD, Step.FIX_CONFIGURATION, "NVIDIA's driver is not loaded", DEBUG_GUIDELINES),
+        "driver_mismatch": _rule(_BAD, Step.REBOOT, "driver and its library have different versions", NVML),
+        "no_gpu": _rule(_BAD, Step.LOOK, "the driver shows no GPU", DEBUG_GUIDELINES),
+        "gpu_missing": _rule(
+            _BAD, Step.REBOOT, "fewer GPUs than the PCI bus or the hardware file has", DEBUG_GUIDELINES
+        ),
+        "gpu_lost": _rule(_BAD, Step.REBOOT, "the driver has lost the GPU", XID_CATALOGUE),
+        "reset_required": _rule(_BAD, Step.RESET_GPU, "the driver says that the GPU needs a reset", NVML),
+        "driver_hangs": _rule(_BAD, Step.REBOOT, "the driver does not answer", DEBUG_GUIDELINES),
+        "driver_crashes": _rule(
+            _BAD, Step.REBOOT, "the driver's library ends the process that asks it", DEBUG_GUIDELINES
+        ),
+        "hardware": _rule(_BAD, Step.FIX_CONFIGURATION, "not what the hardware file says", OWN),
+        "mig": _rule(_BAD, Step.FIX_CONFIGURATION, "MIG instances are missing, or a change of mode is pending", NVML),
+        # what the driver asks for
+        "recovery_reset": _rule(_BAD, Step.RESET_GPU, "the driver asks for a reset of the GPU", RECOVERY_FLAGS),
+        "recovery_reboot": _rule(_BAD, Step.REBOOT, "the driver asks for a reboot", RECOVERY_FLAGS),
+        "recovery_drain": _rule(_BAD, Step.RESET_GPU, "the driver asks to drain the GPU and its peers", RECOVERY_FLAGS),
+        "recovery_imex": _rule(_BAD, Step.LOOK, "the driver asks to recover the IMEX domain", RECOVERY_FLAGS),
+        # memory
+        "ecc_uncorrected": _rule(_BAD, Step.RESET_GPU, "uncorrected memory errors since the last reset", XID_CATALOGUE),
+        "rows_failed": _rule(_BAD, Step.VENDOR_TICKET, "a row remapping failed", RMA_POLICY),
+        "rows_pending": _rule(_BAD, Step.RESET_GPU, "a row remapping waits for a reset", ROW_REMAPPING),
+        "sram_threshold": _rule(_BAD, Step.VENDOR_TICKET, "too many uncorrected SRAM errors", RMA_POLICY),
+        "pages_pending": _rule(_BAD, Step.RESET_GPU, "a page retirement waits for a reset", PAGE_RETIREMENT),
+        "pages_retired": _rule(_WORSE, Step.VENDOR_TICKET, "60 or more retired pages", RMA_PROCESS),
+        "ecc_mode": _rule(_WORSE, Step.RESET_GPU, "a change of the ECC mode waits for a reset", NVML),
+        # Xids of the kernel's log
+        "xid_reset": _rule(_BAD, Step.RESET_GPU, "an Xid after which the GPU needs a reset", XID_CATALOGUE),
+        "xid_reboot": _rule(_BAD, Step.REBOOT, "an Xid after which the node needs a reboot", XID_CATALOGUE),
+        "xid_vendor": _rule(_BAD, Step.VENDOR_TICKET, "an Xid of broken hardware", XID_CATALOGUE),
+        "xid_look": _rule(_WORSE, Step.LOOK, "an Xid that may be harmless or not", XID_CATALOGUE),
+        "log_unreadable": _rule(_OPEN, Step.FIX_CONFIGURATION, "the kernel's log cannot be read", KERNEL_LOG),
+        # links
+        "pcie_width": _rule(_WORSE, Step.LOOK, "the PCIe link has fewer lanes than it can have", DEBUG_GUIDELINES),
+        "pcie_generation": _rule(_WORSE, Step.LOOK, "the PCIe link is slower than it can be", DEBUG_GUIDELINES),
+        "pcie_replays": _rule(_WORSE, Step.LOOK, "many PCIe replays", NVML),
+        "nvlink_down": _rule(_BAD, Step.RESET_GPU, "an NVLink is down, and others of the GPU are up", XID_CATALOGUE),
+        "nvlink_errors": _rule(_WORSE, Step.LOOK, "an NVLink counts replays or recoveries", NVML),
+        "fabric": _rule(_BAD, Step.FIX_CONFIGURATION, "the GPU has not joined its NVLink fabric", FABRIC_MANAGER),
+        "fabric_health": _rule(_BAD, Step.LOOK, "the NVLink fabric reports a fault", FABRIC_MANAGER),
+        # speed
+        "thermal": _rule(_WORSE, Step.LOOK, "the clocks are slowed by heat", NVML),
+        "power_brake": _rule(_WORSE, Step.LOOK, "the clocks are slowed by the power supply or by hardware", NVML),
+        "temperature": _rule(_WORSE, Step.LOOK, "the GPU is near the temperature at which it slows down", NVML),
+        "power_limit": _rule(_WORSE, Step.FIX_CONFIGURATION, "the power limit is below the default", NVML),
+        "clocks": _rule(_WORSE, Step.FIX_CONFIGURATION, "the clocks are limited by a setting", NVML),
+        # settings
+        "persistence": _rule(_WORSE, Step.FIX_CONFIGURATION, "persistence mode is off", PERSISTENCE),
+        "compute_mode": _rule(_BAD, Step.FIX_CONFIGURATION, "the compute mode forbids processes", NVML),
+        "exclusive": _rule(_WORSE, Step.FIX_CONFIGURATION, "the compute mode allows one process only", NVML),
+        # what others have left
+        "processes": _rule(_WORSE, Step.END_PROCESSES, "processes use the GPU", OWN),
+        "memory_left": _rule(_WORSE, Step.RESET_GPU, "memory is in use, and no process has it", OWN),
+        "unkillable": _rule(_BAD, Step.REBOOT, "a process cannot be killed", PROC),
+        "stuck_process": _rule(_WORSE, Step.LOOK, "a process waits in the kernel and does not move", PROC),
+        # the host
+        "shared_memory": _rule(_WORSE, Step.FIX_CONFIGURATION, "/dev/shm is small or nearly full", TORCH_DATA),
+        "open_files": _rule(_WORSE, Step.FIX_CONFIGURATION, "few open files are allowed", TORCH_DATA),
+        "disk_full": _rule(_BAD, Step.LOOK, "the disk for temporary files is full", OWN),
+        "disk_low": _rule(_WORSE, Step.LOOK, "the disk for temporary files is nearly full", OWN),
+        "clock": _rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel says that its clock is not synchronised", ADJTIMEX),
+        # checks
+        "unreadable": _rule(_OPEN, Step.LOOK, "a reading failed", OWN),
+        "cannot_run": _rule(_OPEN, Step.LOOK, "a test could not run", OWN),
+        "wrong_result": _rule(_BAD, Step.RESET_GPU, "a test got a wrong result", DEBUG_GUIDELINES),
+        "device_error": _rule(_BAD, Step.RESET_GPU, "a test got an error of the device", DEBUG_GUIDELINES),
+        "crash": _rule(_BAD, Step.LOOK, "a test's process was ended by a signal", DEBUG_GUIDELINES),
+        "hang": _rule(_BAD, Step.RESET_GPU, "a test did not end in time", DEBUG_GUIDELINES),
+        "driver_contract": _rule(_BAD, Step.REBOOT, "the driver breaks a promise of its interface", RUNTIME),
+        "wrong_peer": _rule(_BAD, Step.LOOK, "a copy between two GPUs is wrong", DEBUG_GUIDELINES),
+        "wrong_collective": _rule(_BAD, Step.LOOK, "a collective of all GPUs is wrong, or takes far too long", NCCL),
+        "group_hang": _rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
+        "far_too_slow": _rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
+        "slow": _rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
+        "suites": _rule(_BAD, Step.LOOK, "cases of the suites are red", OWN),
+    }
+)
+
+
+class Override(StrictModel):
+    """Replaces fields of a row. A field that is left out keeps the value of the table."""
+
+    verdict: Verdict | None = None
+    step: Step | None = None
+    source: Annotated[str, Field(min_length=1, max_length=300)] | None = None
+
+
+class StepsFile(RootModel[dict[str, Override]]):
+    """A file of overrides by kind of problem."""
+
+    @model_validator(mode="after")
+    def _know_every_kind(self) -> Self:
+        for kind in self.root:
+            if kind not in RULES:
+                near = difflib.get_close_matches(kind, RULES, n=1)
+                advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(RULES)}"
+                raise ValueError(f"{kind!r} is no kind of problem: {advice}")
+        return self
+
+
+def load_rules(path: Path | None) -> Mapping[str, Rule]:
+    """Return the table, with the rows of the file `path` replaced. Raise ConfigError."""
+    if path is None:
+        return RULES
+    overrides = configfile.load_config(path, StepsFile).value.root
+    return {
+        kind: rule.model_copy(update=overrides[kind].model_dump(exclude_none=True)) if kind in overrides else rule
+        for kind, rule in RULES.items()
+    }
+
+
+def make_problem(
+    kind: str,
+    *,
+    check: str,
+    wanted: str,
+    found: str,
+    gpu: str | None = None,
+    detail: str = "",
+    rules: Mapping[str, Rule] = RULES,
+) -> Problem:
+    """Return a problem with the verdict, the step and the source of its row. Raise KeyError for an unknown kind."""
+    rule = rules[kind]
+    return Problem(
+        check=check,
+        kind=kind,
+        gpu=gpu,
+        verdict=rule.verdict,
+        wanted=wanted[:MOST_TEXT],
+        found=found[:MOST_TEXT],
+        step=rule.step,
+        detail=detail[:MOST_TEXT],
+        source=rule.source,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found wrong, before the table has rated it. `kind`: a key of `RULES`."""
+
+    kind: str
+    wanted: str
+    found: str
+    detail: str = ""
+
+
+def to_problems(
+    check: str, findings: Iterable[Finding], rules: Mapping[str, Rule], gpu: str | None = None
+) -> list[Problem]:
+    """Return the findings of a check as problems."""
+    return [
+        make_problem(
+            each.kind, check=check, wanted=each.wanted, found=each.found, gpu=gpu, detail=each.detail, rules=rules
+        )
+        for each in findings
+    ]
+
+
+#: Of problems with one verdict, that with the step which costs most comes first: it makes the others superfluous.
+_WEIGHT = (
+    Step.VENDOR_TICKET,
+    Step.REBOOT,
+    Step.RESET_GPU,
+    Step.END_PROCESSES,
+    Step.FIX_CONFIGURATION,
+    Step.LOOK,
+    Step.NOTHING,
+)
+
+
+def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems in the order of their verdict, and then of their step, those of the node before its GPUs."""
+    return tuple(
+        sorted(problems, key=lambda each: (-each.verdict.severity, _WEIGHT.index(each.step), each.gpu is not None))
+    )

@@ -1,0 +1,142 @@
+"""``harness ready --passive`` as an operator types it, on a fake NVML: texts, files, exit statuses, what it imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import typer
+
+from harness.cli.ready import parse_budget
+from harness.ready.model import SCHEMA_FILE
+from tests import fake_nvml
+from tests.fake_nvml import State
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).parents[2]
+#: Problems of the machine that runs the tests are no concern of these tests.
+STEPS = "".join(
+    f"{kind}: {{verdict: ready}}\n"
+    for kind in ("log_unreadable", "clock", "shared_memory", "open_files", "disk_low", "disk_full", "stuck_process")
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    """Return the state of the fake's GPUs."""
+    return State(tmp_path / "gpus")
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """Return a file that makes the problems of this machine harmless."""
+    path = tmp_path / "steps.yaml"
+    path.write_text(STEPS)
+    return path
+
+
+def ready(*words: object, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", "ready", *map(str, words)]
+    return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_ready_node(nvml_folder: Path, state: State, steps: Path) -> None:
+    done = ready("--passive", "--steps", steps, environ=fake_nvml.environment(nvml_folder, gpus=8, state=state))
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("ready: 8 gpus, ")
+    assert len([each for each in done.stderr.splitlines() if each.startswith("ready      gpu ")]) == 8
+
+
+def test_a_node_that_is_not_ready(nvml_folder: Path, state: State, steps: Path, tmp_path: Path) -> None:
+    state.set(3, rows_failed=1)
+    environ = fake_nvml.environment(nvml_folder, gpus=8, state=state)
+    done = ready("--passive", "--steps", steps, "--prometheus", tmp_path / "ready.prom", environ=environ)
+    assert done.returncode == 1
+    assert done.stdout.startswith("not ready: gpu 3: row_remapping: a row remapping failed; 0 rows remapped")
+    assert "; next: open a ticket with the vendor" in done.stdout
+    first = next(line for line in done.stderr.splitlines() if "  gpu " in line)
+    assert first.startswith("not ready  gpu 3 (Fake GPU 80GB, GPU-")
+    assert 'verdict="not_ready"} 1' in (tmp_path / "ready.prom").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [([], 0), (["--strict"], 1), (["--nagios"], 1), (["--nagios", "--strict"], 2)]
+)
+def test_a_degraded_node(nvml_folder: Path, state: State, steps: Path, words: list[str], status: int) -> None:
+    state.set(0, persistence=0)
+    environ = fake_nvml.environment(nvml_folder, gpus=1, state=state)
+    done = ready("--passive", "--steps", steps, *words, environ=environ)
+    assert done.returncode == status, done.stderr
+    assert "degraded: gpu 0: persistence: off; next: fix the configuration" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+    assert bool(done.stderr) is ("--nagios" not in words)
+
+
+def test_json_satisfies_the_shipped_schema(nvml_folder: Path, state: State) -> None:
+    state.set(1, temperature=89, process=1)
+    done = ready("--passive", "--json", environ=fake_nvml.environment(nvml_folder, gpus=2, state=state))
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, json.loads(SCHEMA_FILE.read_text()))
+    assert {"driver": "570.86.15", "vbios": "96.00.74.00.01"}.items() <= report["stack"].items()
+    assert [gpu["serial"] for gpu in report["gpus"]] == ["1650000000000", "1650000000001"]
+    assert {"temperature", "processes"} <= {problem["kind"] for problem in report["problems"]}
+    assert not done.stderr
+
+
+def test_without_a_driver_the_node_is_not_ready(nvml_folder: Path) -> None:
+    done = ready("--passive", environ=fake_nvml.environment(nvml_folder, FAKE_NVML_INIT="9"))
+    assert done.returncode == 1
+    assert done.stdout.startswith("not ready: driver: Driver Not Loaded; ")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (["--steps", "none.yaml"], 2, "none.yaml"),
+        (["--hardware", "h999"], 2, "there is no hardware 'h999'"),
+        (["--device", "cpu"], 2, "--device='cpu': expected one of auto, cuda, simcuda"),
+        (["--inject", "nothing"], 2, "--inject='nothing': expected the name of a fault"),
+        (["--inject", "event_early"], 2, "--inject breaks what a device computes"),
+        (["--budget", "soon"], 4, "'soon': expected 5s to 24h"),
+        (["--json", "--nagios"], 4, "--json and --nagios"),
+    ],
+)
+def test_without_a_verdict_the_exit_status_says_so(nvml_folder: Path, words: list[str], status: int, text: str) -> None:
+    done = ready("--passive", *words, environ={**fake_nvml.environment(nvml_folder), "COLUMNS": "300"})
+    assert (done.returncode, done.stdout) == (status, "")
+    assert text in done.stderr
+
+
+def test_a_plugin_of_nagios_is_unknown_without_a_verdict(nvml_folder: Path) -> None:
+    environ = fake_nvml.environment(nvml_folder)
+    done = ready("--passive", "--nagios", "--steps", "none.yaml", environ=environ)
+    assert done.returncode == 3
+    assert done.stdout.startswith("GPU UNKNOWN - no verdict: ")
+
+
+def test_the_command_imports_neither_torch_nor_pytest(nvml_folder: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "harness", "ready", "--passive"]
+    environ = fake_nvml.environment(nvml_folder, gpus=1)
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "msgspec" in imported
+    assert not {"torch", "pytest"} & imported
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20s", 20), ("60", 60), ("10m", 600), ("1.5m", 90), ("2h", 7200), ("5 min", 300)]
+)
+def test_budgets(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5s", "1s", "25h", "1e3", "10 minutes", "\u0663\u0660s"])
+def test_a_budget_that_is_none(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected 5s to 24h"):
+        parse_budget(text)

@@ -1,0 +1,246 @@
+"""A fleet of which any node may be dead, slow, or lie."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.core.disposable import DisposableRun
+from harness.ready import fleet
+from harness.ready.fleet import FleetReport, NodeAnswer, ask_fleet, compare, read_answer, summary, table
+from harness.ready.model import GpuReport, NodeReport, Problem, Verdict
+from harness.ready.rules import make_problem
+from harness.tools.cluster.engine import Host
+
+UUID = "GPU-1"
+
+
+def report(verdict: Verdict = Verdict.READY, *problems: Problem, **fields: Any) -> NodeReport:
+    gpu = GpuReport(uuid=UUID, index=3, name="H100", verdict=verdict)
+    values = {"gpus": (gpu,), "problems": problems, "stack": {"driver": "580"}, **fields}
+    return NodeReport(host="a", time=1000.0, mode="active", budget=60, seconds=9, verdict=verdict, **values)
+
+
+def bad(kind: str = "hang", gpu: str | None = UUID) -> Problem:
+    return make_problem(kind, check="copies", gpu=gpu, wanted="bytes arrive", found="they do not")
+
+
+def sent(data: bytes | NodeReport, status: int | None = 0, errors: bytes = b"", *, in_time: bool = True) -> NodeAnswer:
+    output = data if isinstance(data, bytes) else msgspec.json.encode(data)
+    return read_answer("n1", DisposableRun(status, in_time, 3.0, output, errors), "ssh", 90.0)
+
+
+GOOD = msgspec.json.encode(report())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(GOOD, id="the report"),
+        pytest.param(msgspec.json.format(GOOD), id="on many lines"),
+        pytest.param(
+            b"Welcome to {this} machine\n{}\n"[:26] + b"\n" + GOOD + b"\nbye\n", id="between lines of a login"
+        ),
+    ],
+)
+def test_a_report_is_read(data: bytes) -> None:
+    assert sent(data).report == report()
+
+
+def changed(**fields: object) -> bytes:
+    return json.dumps(json.loads(GOOD) | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        pytest.param(sent(b""), "no report: no output", id="nothing"),
+        pytest.param(
+            sent(b"", 255, b"ssh: connect to host n1 port 22: No route to host\n"),
+            "ssh ended with exit status 255; it said: ssh: connect to host n1 port 22: No route to host",
+            id="no route",
+        ),
+        pytest.param(sent(b"", -signal.SIGKILL, in_time=False), "no answer within 90 s", id="hangs"),
+        pytest.param(
+            sent(GOOD, None, in_time=False),
+            "no answer within 90 s and its process could not be killed",
+            id="unkillable",
+        ),
+        pytest.param(sent(b"Traceback\nNameError: x\n", 1), "no report: its output has no JSON object", id="text"),
+        pytest.param(sent(b"{}"), "no valid report: Object missing required field `format`", id="another object"),
+        pytest.param(
+            sent(changed(format=99)), "a report of format 99, and this harness reads 1: update the harness here"
+        ),
+        pytest.param(sent(changed(verdict="fine")), "no valid report: Invalid enum value 'fine' - at `$.verdict`"),
+        pytest.param(sent(changed(surprise=1)), "no valid report: Object contains unknown field `surprise`"),
+        pytest.param(sent(changed(seconds=-1)), "no valid report: Expected `float` >= 0.0 - at `$.seconds`"),
+        pytest.param(sent(changed(host="x" * 999)), "no valid report: Expected `str` of length <= 200 - at `$.host`"),
+        pytest.param(sent(b"[" * 100_000 + b"\n{" + b'"a":[' * 100_000 + b"}"), "no valid report", id="deep"),
+        pytest.param(sent(b"x" * (fleet.MOST_ANSWER + 1)), "no report: it sent more than 8 MiB", id="long"),
+        pytest.param(sent(GOOD[:-30] + b"}"), "no valid report: Input data was truncated", id="cut off"),
+    ],
+)
+def test_a_node_without_a_report_is_unknown_with_the_reason(answer: NodeAnswer, why: str) -> None:
+    assert (answer.report, answer.verdict) == (None, Verdict.UNKNOWN)
+    assert answer.why.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        pytest.param(
+            report(Verdict.READY, bad()),
+            "a report with the verdict 'ready', and a part of it says 'not ready'",
+            id="ready with a problem",
+        ),
+        pytest.param(
+            report(Verdict.NOT_READY, bad(), gpus=(GpuReport(uuid=UUID, verdict=Verdict.READY),)),
+            "a report that calls a GPU 'ready', with a problem that says 'not ready'",
+            id="a ready GPU with a problem",
+        ),
+        pytest.param(report(gpus=()), "a report that says 'ready' and lists no GPU", id="no GPU"),
+        pytest.param(
+            report(gpus=(GpuReport(uuid=UUID, verdict=Verdict.READY),) * 2),
+            "a report that lists a GPU twice",
+            id="twice",
+        ),
+        pytest.param(
+            report(Verdict.READY, gpus=(GpuReport(uuid=UUID, verdict=Verdict.NOT_READY),)),
+            "a report with the verdict 'ready', and a part of it says 'not ready'",
+            id="ready with a bad GPU",
+        ),
+    ],
+)
+def test_a_report_that_contradicts_itself_is_none(lie: NodeReport, why: str) -> None:
+    assert (sent(lie).report, sent(lie).why) == (None, why)
+
+
+@given(st.binary(max_size=3000))
+def test_any_output_gives_an_answer(data: bytes) -> None:
+    assert sent(data).verdict is Verdict.UNKNOWN
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
+def test_a_report_with_one_damaged_byte_gives_an_answer(place: int, byte: int) -> None:
+    answer = sent(GOOD[:place] + bytes([byte]) + GOOD[place + 1 :])
+
+    assert answer.report is not None or answer.why
+
+
+def answer(node: str, given: NodeReport | None, why: str = "", clock: float = 0.0) -> NodeAnswer:
+    return NodeAnswer(node, given, why, clock=clock)
+
+
+def test_the_table_has_every_node_the_worst_first() -> None:
+    answers = [
+        *(
+            answer(f"n{number}", report(gpus=(GpuReport(uuid=f"GPU-{number}", verdict=Verdict.READY),)))
+            for number in range(1, 9)
+        ),
+        answer(
+            "n9",
+            report(
+                Verdict.NOT_READY, bad(), bad("slow"), gpus=(GpuReport(uuid=UUID, index=3, verdict=Verdict.NOT_READY),)
+            ),
+        ),
+        answer("x1", None, "no answer within 90 s"),
+    ]
+    made = compare(answers)
+
+    assert [line for line, _ in table(made)] == [
+        "n9  not ready  GPU 3: they do not (and 1 more); next step: reset the gpu",
+        "x1  unknown    no answer within 90 s; next step: look by hand",
+        "ready: 8 nodes: n[1-8]",
+        "without a report: 1 node: x1",
+        "note: n[1,9] report the same GPUs: one machine under several names, or simulated GPUs",
+    ]
+    assert summary(made) == "10 nodes: 1 not ready, 1 unknown, 8 ready"
+    assert made.nodes(ready=True) == tuple(f"n{number}" for number in range(1, 9))
+    assert made.nodes(ready=False) == ("n9", "x1")
+
+
+def test_a_degraded_node_may_get_work_unless_strict() -> None:
+    made = compare([answer("a", report(Verdict.DEGRADED, bad("slow")))])
+
+    assert (made.nodes(ready=True), made.nodes(ready=True, strict=True)) == (("a",), ())
+
+
+def test_drift_and_clocks_are_said() -> None:
+    stacks = {f"n{number}": {"driver": "580"} for number in range(1, 5)} | {"n5": {"driver": "570"}}
+    made = compare(
+        [
+            answer(
+                node,
+                report(stack=stack, gpus=(GpuReport(uuid=node, verdict=Verdict.READY),)),
+                clock=90.0 if node == "n2" else 0.0,
+            )
+            for node, stack in stacks.items()
+        ]
+    )
+
+    assert [line for line, _ in table(made)][1:] == [
+        "drift: driver is '570' on n5, '580' on 4 nodes",
+        "note: the clock of n2 is 90 s ahead",
+    ]
+
+
+def test_a_hostile_text_of_a_node_stays_one_line() -> None:
+    problem = make_problem("hang", check="c", gpu=None, wanted="w", found="a\n\x1b[31mready: n1\r\n")
+    (line, _), *_ = table(compare([answer("a", report(Verdict.NOT_READY, problem))]))
+
+    assert "\n" not in line
+    assert "\x1b" not in line
+
+
+def script(text: str) -> tuple[str, ...]:
+    return sys.executable, "-c", text
+
+
+def test_nodes_are_asked_at_the_same_time_and_a_dead_one_delays_no_other() -> None:
+    speaks = f"import sys; sys.stdout.buffer.write({GOOD!r})"
+    hosts = [
+        Host("good", script(speaks)),
+        Host("dead", script("import sys; print('no route', file=sys.stderr); sys.exit(255)")),
+        Host("hangs", script("import signal; signal.pause()")),
+        Host("floods", script("import sys\nwhile True: sys.stdout.write('x' * 99999)")),
+        Host("missing", ("/no/such/program",)),
+        Host("leaves", script(f"import subprocess, sys; subprocess.Popen(['sleep', '60']); {speaks}")),
+    ]
+    told: list[tuple[str, int]] = []
+    made = ask_fleet(hosts, 3.0, tell=lambda each, left: told.append((each.node, left)))
+
+    assert [each.node for each in made.answers] == [host.name for host in hosts]
+    assert {each.node: each.why for each in made.answers} == {
+        "good": "",
+        "dead": f"{sys.executable} ended with exit status 255; it said: no route",
+        "hangs": "no answer within 3 s",
+        "floods": "no report: it sent more than 8 MiB",
+        "missing": "'/no/such/program' does not start here: No such file or directory",
+        "leaves": "",
+    }
+    assert sorted(left for _, left in told) == list(range(6))
+
+
+def test_a_large_fleet_is_compared_in_no_time() -> None:
+    answers = [
+        answer(
+            f"n{number}",
+            report(gpus=tuple(GpuReport(uuid=f"{number}-{gpu}", verdict=Verdict.READY) for gpu in range(8))),
+        )
+        for number in range(4096)
+    ]
+    made = compare(answers)
+
+    assert [line for line, _ in table(made)] == ["ready: 4096 nodes: n[0-4095]"]
+
+
+def test_a_fleet_of_no_nodes() -> None:
+    assert (compare([]), summary(compare([]))) == (FleetReport(()), "0 nodes: ")
+    assert ask_fleet([], 1.0) == FleetReport(())

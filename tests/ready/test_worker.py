@@ -1,0 +1,262 @@
+"""The process with the quick tests, for real: what its forks do, and how those end that crash, hang or stay."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.devices.device import CPU
+from harness.ready import orders
+from harness.ready.active import run_active
+from harness.ready.orders import Gpu, Line, Order
+
+GPUS = ("a", "b")
+#: Replaces the tests of the worker, and its import of torch.
+_SCRIPT = """
+import os, signal, subprocess, sys, time, types
+from pathlib import Path
+from harness.backends import cpu
+from harness.core import disposable
+from harness.devices.known_answers import HealthError
+from harness.ready import quick_tests, worker
+from harness.ready.bench import CannotTestError, LacksError
+torch = types.SimpleNamespace(get_num_threads=lambda: 2, device=lambda *names: names)
+class Backend:
+    torch_type, accelerator = "cpu", False
+    def import_torch(self): return torch
+worker.BACKENDS = types.SimpleNamespace(add=lambda kind: Backend())
+def mine(): return os.environ["ME"]
+class Entry:
+    def __init__(self, function, after=()): self.function, self.after, self.group = function, after, False
+    def load(self): return self.function
+BODY
+quick_tests.ENTRIES.clear()
+for name, value in list(globals().items()):
+    if name.startswith("test_"): quick_tests.ENTRIES[name[5:]] = Entry(value)
+sys.exit(worker.main(sys.argv[1:]))
+"""
+
+
+def ran(
+    folder: Path,
+    body: str,
+    solo: Sequence[str] = (),
+    group: Sequence[str] = (),
+    *,
+    hang: float = 60.0,
+    end: float = 120.0,
+    start_until: float = 100.0,
+    gpus: Sequence[str] = GPUS,
+) -> list[Line]:
+    """Run the tests of a body; return the lines of the worker."""
+    order = Order(
+        kind="cpu",
+        gpus=tuple(Gpu(gpu, f"GPU {gpu}", {"ME": gpu}) for gpu in gpus),
+        solo=tuple(solo),
+        group=tuple(group),
+        folder=str(folder),
+        start_until=start_until,
+        hang=hang,
+        end=end,
+        seed=0,
+        full=False,
+        whole_exit=False,
+    )
+    (folder / "order").write_bytes(msgspec.json.encode(order))
+    script = _SCRIPT.replace("BODY", textwrap.dedent(body))
+    command = [sys.executable, "-c", script, str(folder / "order"), str(folder / "lines")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(orders.decode((folder / "lines").read_bytes()))
+
+
+def ends(lines: Sequence[Line], phase: str = "solo") -> dict[str, tuple[int | None, str, str]]:
+    return {
+        line.gpu: (line.status, line.state, line.name) for line in lines if line.what == "end" and line.phase == phase
+    }
+
+
+def results(lines: Sequence[Line]) -> dict[tuple[str, str], tuple[str, str]]:
+    return {(line.gpu, line.name): (line.state, line.text) for line in lines if line.what == "done"}
+
+
+def test_each_gpu_has_a_process_of_its_own_and_sees_its_own_device(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench): bench.figures["pid"] = float(os.getpid())
+    def test_two(bench): raise HealthError(f"of {mine()}")
+    def test_three(bench): raise LacksError("no type")
+    def test_four(bench): raise CannotTestError("busy")
+    """
+    lines = ran(tmp_path, body, ["one", "two", "three", "four"])
+
+    assert results(lines) == {
+        (gpu, name): expected
+        for gpu in GPUS
+        for name, expected in {
+            "one": ("ok", ""),
+            "two": ("wrong", f"of {gpu}"),
+            "three": ("lacks", "no type"),
+            "four": ("cannot", "busy"),
+        }.items()
+    }
+    assert ends(lines) == dict.fromkeys(GPUS, (0, "", "process exit"))
+    assert len({line.figures["pid"] for line in lines if line.figures}) == 2
+
+
+def test_an_error_ends_the_tests_of_its_gpu_only(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench):
+        if mine() == "a": raise RuntimeError("CUDA error: an illegal memory access")
+    def test_two(bench): pass
+    """
+    lines = ran(tmp_path, body, ["one", "two"])
+
+    assert results(lines) == {
+        ("a", "one"): ("error", "RuntimeError: CUDA error: an illegal memory access"),
+        ("b", "one"): ("ok", ""),
+        ("b", "two"): ("ok", ""),
+    }
+    assert [(line.names, line.state) for line in lines if line.what == "left"] == [(("two",), "error")]
+
+
+def test_a_crash_names_its_test_and_its_last_words(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench):
+        if mine() == "a":
+            print("no more memory", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+    """
+    lines = ran(tmp_path, body, ["one"])
+
+    assert ends(lines) == {"a": (-11, "", "one"), "b": (0, "", "process exit")}
+    assert next(line.text for line in lines if line.what == "end" and line.gpu == "a") == "no more memory"
+
+
+def test_a_hang_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """The process ignores SIGTERM, and its child is in the way too."""
+    body = f"""
+    def test_one(bench):
+        if mine() == "a":
+            child = subprocess.Popen(["sleep", "600"])
+            Path({str(tmp_path / "child")!r}).write_text(str(child.pid))
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True: signal.pause()
+    """
+    lines = ran(tmp_path, body, ["one"], hang=1.0)
+
+    assert ends(lines) == {"a": (-9, "hang", "one"), "b": (0, "", "process exit")}
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and os.path.exists(f"/proc/{child}"):
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{child}")
+
+
+def test_a_process_that_cannot_be_killed_is_said_and_not_waited_for(tmp_path: Path) -> None:
+    """A process that waits in a driver; here a pretended kill leaves it."""
+    body = f"""
+    def no_kill(leaders):
+        left = [pid for pid in leaders if not worker.linux.has_ended_before(pid, 0, 0.01)]
+        Path({str(tmp_path / "left")!r}).write_text(" ".join(map(str, left)))
+        return left
+    worker.end_groups = no_kill
+    def test_one(bench):
+        while True: signal.pause()
+    """
+    lines = ran(tmp_path, body, ["one"], hang=1.0, gpus=["a"])
+
+    assert ends(lines) == {"a": (None, "hang", "one")}
+    left = int((tmp_path / "left").read_text())
+    with contextlib.suppress(ProcessLookupError):  # it dies with the worker
+        os.kill(left, signal.SIGKILL)
+
+
+def test_the_end_of_the_budget_ends_everything(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench):
+        while True: signal.pause()
+    """
+    lines = ran(tmp_path, body, ["one"], end=1.0)
+
+    assert ends(lines) == dict.fromkeys(GPUS, (-9, "budget", "one"))
+
+
+def test_no_test_begins_after_its_time(tmp_path: Path) -> None:
+    lines = ran(tmp_path, "def test_one(bench): pass", ["one"], ["one"], start_until=0.0)
+
+    assert not results(lines)
+    # Without tests of their own all GPUs are well, so the group's turn comes, and is too late as well.
+    assert {(line.gpu, line.names) for line in lines if line.what == "left"} == {(gpu, ("one",)) for gpu in (*GPUS, "")}
+
+
+def test_the_ranks_of_a_group_see_all_of_its_devices(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench): pass
+    def test_all(bench, crew):
+        bench.tell(f"rank {crew.rank} of {crew.world}")
+        if mine() != "a,b": raise HealthError(mine())
+    """
+    lines = ran(tmp_path, body, ["one"], ["all"])
+
+    assert ends(lines, "group") == dict.fromkeys(GPUS, (0, "", "process exit"))
+    assert sorted(line.text for line in lines if line.what == "place") == ["rank 0 of 2", "rank 1 of 2"]
+
+
+def test_when_a_rank_fails_those_that_wait_for_it_are_ended_soon(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench): pass
+    def test_all(bench, crew):
+        if crew.rank == 1: raise HealthError("wrong")
+        while True: signal.pause()
+    def test_more(bench, crew): pass
+    """
+    lines = ran(tmp_path, body, ["one"], ["all", "more"])
+
+    assert ends(lines, "group") == {"a": (-9, "others", "all"), "b": (0, "", "process exit")}
+    assert [line.names for line in lines if line.what == "left" and line.state == "others"] == [("more",)]
+
+
+def test_a_gpu_that_has_failed_is_in_no_group(tmp_path: Path) -> None:
+    body = """
+    def test_one(bench):
+        if mine() == "a": raise HealthError("wrong")
+    def test_all(bench, crew): bench.figures["world"] = float(crew.world)
+    """
+    lines = ran(tmp_path, body, ["one"], ["all"], gpus=("a", "b", "c"))
+
+    assert {line.gpu: line.figures for line in lines if line.phase == "group" and line.what == "done"} == {
+        gpu: {"world": 2.0} for gpu in ("b", "c")
+    }
+
+
+def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:
+    body = """
+    def broken(self): raise OSError("libtorch.so: no such file")
+    Backend.import_torch = broken
+    """
+    lines = ran(tmp_path, body, ["one"])
+
+    assert [(line.what, line.text) for line in lines] == [
+        ("failed", "the import of torch raises OSError('libtorch.so: no such file')")
+    ]
+
+
+def test_the_tests_of_arithmetic_pass_on_the_cpu() -> None:
+    """With torch's build for the CPU: the code of each is run. What is CUDA's own is skipped."""
+    checks, problems = run_active([CPU], 60.0)
+
+    assert problems == []
+    states = {check.name: check.state for check in checks}
+    assert {states[name] for name in ("context", "copies", "integers", "memory", "product_fp32", "convolution")} == {
+        "ok"
+    }
+    assert {states[name] for name in ("waits", "pools", "errors", "pairs", "collectives")} == {"skipped"}
