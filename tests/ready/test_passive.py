@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.core import linux
 from harness.gating.hardware import Hardware
 from harness.ready.judge_node import Judged, judge_node
 from harness.ready.model import Problem, Step, Verdict
@@ -259,7 +260,7 @@ def test_the_programs_that_read_import_no_torch(nvml_folder: Path, what: str) ->
     assert not {"torch", "pytest", "pydantic"} & imported
 
 
-def test_the_reader_creates_no_process_and_leaves_none(nvml_folder: Path, log: Path) -> None:
-    before = {*os.listdir("/proc/self/task")}
+def test_the_readings_leave_no_process_and_no_thread(nvml_folder: Path, log: Path) -> None:
+    before = {*linux.child_pids()}, {*threading.enumerate()}
     read(fake_nvml.environment(nvml_folder, gpus=2), log)
-    assert {*os.listdir("/proc/self/task")} == before
+    assert ({*linux.child_pids()}, {*threading.enumerate()}) == before
