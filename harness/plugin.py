@@ -190,7 +190,9 @@ def _configure_controller(config: pytest.Config) -> None:
         return
     late = functools.partial(hooks.show_late, config)
     leased = run.leases.take("main")
-    worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail)
+    worker = Worker(
+        run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.record.fail
+    )
     worker_hooks.register_worker_hooks(config, worker, run.signals.handled)
 
 
