@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +104,7 @@ def ready(
         raise typer.BadParameter(
             "--nagios, --prometheus and -v are about one node: leave them out, or --hosts and its like"
         )
-    try:
+    with _without_verdict(as_nagios=as_nagios):
         if many.given:
             options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
             raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
@@ -122,14 +124,29 @@ def ready(
         report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
         if prometheus is not None:
             _write(report, prometheus)
-    except HarnessError as error:
+    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+
+
+@contextlib.contextmanager
+def _without_verdict(*, as_nagios: bool) -> Iterator[None]:
+    """End with the exit status for "no verdict" if the block raises an error, also an unexpected one.
+
+    Python's own exit status for these is 1, which would say that the node is not ready.
+    """
+    try:
+        yield
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault of this program must not drain a sound node
         text = " ".join(str(error).split())
+        if not isinstance(error, HarnessError):
+            traceback.print_exc()
+            text = f"a fault of harness ready: {type(error).__name__}: {text}"
         if as_nagios:
             say(f"GPU UNKNOWN - no verdict: {text.replace('|', '/')}")
             raise typer.Exit(_NAGIOS_UNKNOWN) from None
         say(f"harness: no verdict: {text}", err=True)
         raise typer.Exit(_NO_VERDICT) from None
-    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
 
 
 def _node_options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -140,3 +141,15 @@ def test_budgets(text: str, seconds: float) -> None:
 def test_a_budget_that_is_none(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected 5s to 24h"):
         parse_budget(text)
+
+
+def test_a_fault_of_the_command_is_no_verdict(nvml_folder: Path, tmp_path: Path) -> None:
+    """Python ends with 1 after an error, which would mean that the node is not ready."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import harness.ready.passive\n\n\ndef broken(**_):\n    raise ZeroDivisionError('a bug')\n\n\n"
+        "harness.ready.passive.read_node = broken\n"
+    )
+    environ = {**fake_nvml.environment(nvml_folder), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = ready("--passive", environ=environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("harness: no verdict: a fault of harness ready: ZeroDivisionError: a bug\n")
