@@ -93,6 +93,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "xid_reboot": _rule(_BAD, Step.REBOOT, "an Xid after which the node needs a reboot", XID_CATALOGUE),
         "xid_vendor": _rule(_BAD, Step.VENDOR_TICKET, "an Xid of broken hardware", XID_CATALOGUE),
         "xid_look": _rule(_WORSE, Step.LOOK, "an Xid that may be harmless or not", XID_CATALOGUE),
+        "sxid": _rule(_BAD, Step.REBOOT, "a fatal error of an NVLink switch", FABRIC_MANAGER),
         "log_unreadable": _rule(_OPEN, Step.FIX_CONFIGURATION, "the kernel's log cannot be read", KERNEL_LOG),
         # links
         "pcie_width": _rule(_WORSE, Step.LOOK, "the PCIe link has fewer lanes than it can have", DEBUG_GUIDELINES),
@@ -122,7 +123,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "open_files": _rule(_WORSE, Step.FIX_CONFIGURATION, "few open files are allowed", TORCH_DATA),
         "disk_full": _rule(_BAD, Step.LOOK, "the disk for temporary files is full", OWN),
         "disk_low": _rule(_WORSE, Step.LOOK, "the disk for temporary files is nearly full", OWN),
-        "clock": _rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel says that its clock is not synchronised", ADJTIMEX),
+        "clock": _rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel estimates a large error of its clock", ADJTIMEX),
         # checks
         "unreadable": _rule(_OPEN, Step.LOOK, "a reading failed", OWN),
         "cannot_run": _rule(_OPEN, Step.LOOK, "a test could not run", OWN),
