@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,6 +68,12 @@ def ready(
         Path | None,
         typer.Option(metavar="FILE", help="A file that replaces verdicts and next steps, by kind of problem."),
     ] = None,
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also keep the report as a run directory, for harness history and harness report."
+        ),
+    ] = None,
     hosts: ready_fleet.Hosts = "",
     hostfile: ready_fleet.Hostfile = None,
     slurm: ready_fleet.InSlurm = False,
@@ -100,9 +107,9 @@ def ready(
         launcher=launcher,
         ssh_config=ssh_config,
     )
-    if many.given and (as_nagios or prometheus is not None or verbose):
+    if many.given and (as_nagios or prometheus is not None or results_dir is not None or verbose):
         raise typer.BadParameter(
-            "--nagios, --prometheus and -v are about one node: leave them out, or --hosts and its like"
+            "--nagios, --prometheus, --results-dir and -v are about one node: leave them out, or --hosts and its like"
         )
     with _without_verdict(as_nagios=as_nagios):
         if many.given:
@@ -124,6 +131,10 @@ def ready(
         report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
         if prometheus is not None:
             _write(report, prometheus)
+        if results_dir is not None:
+            from harness.ready.run_record import write_run
+
+            write_run(report, results_dir, ["harness", *sys.argv[1:]])
     _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
 
 
