@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ from harness.core.errors import HarnessError
 if TYPE_CHECKING:
     from harness.gating.hardware import Hardware
     from harness.ready.model import NodeReport
+    from harness.ready.rules import Rule
 
 _NO_VERDICT = 2
 _NAGIOS_UNKNOWN = 3
@@ -117,7 +118,7 @@ def ready(
             raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
         from harness.ready import node
         from harness.ready.request import Request
-        from harness.ready.rules import load_rules
+        from harness.ready.rules import RULES
 
         request = Request(
             budget=seconds,
@@ -125,7 +126,7 @@ def ready(
             device=device,
             hardware=_hardware(hardware),
             inject=tuple(inject or ()),
-            rules=load_rules(steps),
+            rules=RULES if steps is None else _rules(steps),
             suites=_suites,
         )
         report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
@@ -180,6 +181,13 @@ def _hardware(name: str) -> tuple[str, Hardware] | None:
     here = Path("configs")
     configs = here if here.is_dir() or "/" in name else Home.find().folder / "configs"
     return name, load_hardware(name, configs, Path()).value
+
+
+def _rules(steps: Path) -> Mapping[str, Rule]:
+    """Return the table of next steps with the rows of a file. Raise ConfigError."""
+    from harness.ready.steps_file import load_rules
+
+    return load_rules(steps)
 
 
 def _suites(options: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from harness.core import linux
 from harness.gating.hardware import Hardware
 from harness.ready.judge_node import Judged, judge_node
 from harness.ready.model import Problem, Step, Verdict
-from harness.ready.passive import NodeFacts, read_node
+from harness.ready.passive import NodeFacts, ReaderEnd, read_node
 from harness.ready.rules import RULES
 from tests import fake_nvml
 from tests.fake_nvml import State
@@ -259,7 +259,17 @@ def test_the_programs_that_read_import_no_torch(nvml_folder: Path, what: str) ->
     assert not {"torch", "pytest", "pydantic"} & imported
 
 
-def test_the_reader_creates_no_process_and_leaves_none(nvml_folder: Path, log: Path) -> None:
-    before = {*os.listdir("/proc/self/task")}
-    read(fake_nvml.environment(nvml_folder, gpus=2), log)
-    assert {*os.listdir("/proc/self/task")} == before
+def test_no_process_that_reads_is_left(nvml_folder: Path, state: State, log: Path) -> None:
+    """Also if a thread of it does not return from the driver."""
+    state.set(0, nvmlDeviceGetRemappedRows=HANGS)
+    before = {*linux.child_pids()}
+    facts = read(fake_nvml.environment(nvml_folder, gpus=1, state=state), log, limit=2.0)
+    assert facts.gpus[0].hang
+    assert {*linux.child_pids()} == before
+
+
+def test_a_process_that_cannot_be_killed_needs_a_reboot() -> None:
+    """A process that waits in the driver for ever cannot be made here: this is how its end is reported."""
+    end = ReaderEnd("the program that reads did not end within 40 s, and cannot be killed", killable=False)
+    (problem,) = own(judged(NodeFacts(gpus_end=end, host={"log": {"begins": 0.0, "lines": []}})))
+    assert (problem.kind, problem.verdict, problem.step) == ("unkillable", NOT_READY, Step.REBOOT)
