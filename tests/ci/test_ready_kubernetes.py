@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.ready.rules import load_rules
+from harness.ready.steps_file import load_rules
 from tests.ci.checkout import ROOT
 
 K8S = ROOT / "ci" / "k8s"
