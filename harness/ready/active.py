@@ -85,7 +85,7 @@ def run_active(
         environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="harness-ready-", ignore_cleanup_errors=True) as folder:
         order = make_order(devices, budget, chosen, folder, seed=seed, full=full)
-        lines, run = _run(order, Path(folder), environ)
+        lines, run = carry_out(order, Path(folder), environ)
     found = Findings(rules)
     labels = {device.uuid: label_of(device) for device in devices}
     judge_lines(lines, run, chosen, labels, found, budget)
@@ -118,7 +118,8 @@ def make_order(devices: Sequence[Device], budget: float, chosen: Plan, folder: s
     )
 
 
-def _run(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[list[Line], DisposableRun]:
+def carry_out(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[list[Line], DisposableRun]:
+    """Run the process with the tests; return its lines, and how it ended."""
     written, result = folder / "order.json", folder / "lines.ndjson"
     written.write_bytes(msgspec.json.encode(order))
     command = [sys.executable, "-m", "harness.ready.worker", str(written), str(result)]
