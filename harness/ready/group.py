@@ -134,8 +134,10 @@ def collectives(bench: Bench, crew: Crew) -> None:
         bench.tell("memory of another process")
         _shared_memory(bench, crew, store)
     bench.tell("end of the group")
-    store.set(f"done {crew.rank}", "1")
-    store.wait([f"done {rank}" for rank in range(crew.world)], limit)
+    _meet(store, crew, "done")
+    store.set(f"left {crew.rank}", "1")
+    if crew.rank == 0:  # its process serves the store of several nodes, so it leaves last
+        store.wait([f"left {rank}" for rank in range(crew.world)], timedelta(seconds=crew.limit))
     abort = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
     abort()
 

@@ -27,6 +27,7 @@ from harness.ready.halving import Blame
 from harness.ready.orders import Line
 from harness.tools.cluster.engine import Host, Local, Ssh
 from tests.ready.test_fleet import answer, report
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
 
 ORDER = FabricOrder(kind="cuda", first=8, world=16, gpus=8, address="n1", port=29511, limit=60)
 WORD = "kind=cuda,first=8,world=16,gpus=8,address=n1,port=29511,limit=60"
@@ -116,6 +117,23 @@ def test_good_nodes_pass_a_collective_together() -> None:
 
     assert (blame, words) == (Blame(), {})
     assert told == ["round 1: testing groups of 3 nodes"]
+
+
+@needs_cuda_build
+@pytest.mark.acceptance
+def test_simulated_gpus_of_two_nodes_pass_a_collective_of_nccl_together() -> None:
+    """The nodes are this machine, with two of its four devices each."""
+    made = [
+        FabricNode(
+            f"n{number}",
+            ("env", "SIMCUDA_DEVICE_COUNT=4", f"CUDA_VISIBLE_DEVICES={devices}", sys.executable, *PROGRAM),
+            "127.0.0.1",
+            2,
+        )
+        for number, devices in enumerate(("0,1", "2,3"))
+    ]
+
+    assert search_fabric(made, "simcuda", 60) == (Blame(), {})
 
 
 @pytest.mark.acceptance
