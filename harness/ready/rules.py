@@ -29,6 +29,7 @@ PROC = "https://man7.org/linux/man-pages/man5/proc_pid_status.5.html"
 ADJTIMEX = "https://man7.org/linux/man-pages/man2/adjtimex.2.html"
 RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/index.html"
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+DCGM = "https://docs.nvidia.com/datacenter/dcgm/latest/reference/diagnostics/errors.html"
 OWN = "docs/ready.md"
 
 
@@ -128,6 +129,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "group_hang": _rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
         "far_too_slow": _rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
         "slow": _rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
+        "dcgm": _rule(_BAD, Step.LOOK, "a test of NVIDIA's dcgmi diag failed", DCGM),
         "suites": _rule(_BAD, Step.LOOK, "cases of the suites are red", OWN),
     }
 )
