@@ -29,6 +29,7 @@ _BLOCK = 1 << 30
 _RARE = 16
 #: Figures of `harness.core.figures` and their edges in ``suites/performance``.
 _TIMED_EDGE = {"fp64": 4096, "fp32": 4096, "tf32": 8192, "fp16": 8192, "bf16": 8192, "fp8": 8192}
+_COPIED = 1 << 30
 _REPETITIONS, _CALLS = 5, 4
 
 
@@ -283,7 +284,7 @@ def repeated(bench: Bench) -> None:
 
 def _time_copies(bench: Bench) -> None:
     torch = bench.torch
-    source = torch.empty(1 << 30, dtype=torch.uint8, device=bench.device)
+    source = torch.empty(_COPIED, dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
     bench.figures["d2d_bandwidth"] = 2 * source.numel() / _seconds_per_call(bench, lambda: target.copy_(source))
     size = bench.sizes.copy_bytes
