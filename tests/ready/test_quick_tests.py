@@ -94,7 +94,7 @@ def test_memory_that_loses_a_bit_is_found_with_its_address(bench: Callable[..., 
 
     def lossy(count: int, **options: Any) -> torch.Tensor:
         class Cell(torch.Tensor):
-            def fill_(self, value: int) -> torch.Tensor:
+            def fill_(self, value: Any) -> torch.Tensor:
                 filled = super().fill_(value)
                 filled.as_subclass(torch.Tensor)[1000] &= ~(1 << 5)
                 return filled
