@@ -24,6 +24,7 @@ _LARGE = 1 << 20
 #: Seconds. No collective of a few bytes on one node takes as long, once its communicator exists.
 MOST_COLLECTIVE = 0.5
 _ROUNDS = 6
+_NO_HANDLE = b"none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +221,12 @@ def _shared_memory(bench: Bench, crew: Crew, store: Any) -> None:
         handle = IpcHandle()
         code = cuda.code("cudaIpcGetMemHandle", ctypes.byref(handle), own)
         cuda.code("cudaGetLastError")
-        store.set(f"handle {crew.rank}", b"" if code else bytes(handle))
-        other = store.get(f"handle {(crew.rank + 1) % crew.world}")
+        store.set(f"handle {crew.rank}", _NO_HANDLE if code else bytes(handle))
+        handles = [store.get(f"handle {rank}") for rank in range(crew.world)]
+        if _NO_HANDLE in handles:  # as all ranks see: some containers and virtual machines share no memory
+            return
         opened = ctypes.c_void_p()
-        if code or not other:
-            return  # a container without a common namespace of processes cannot share memory
-        theirs = IpcHandle.from_buffer_copy(other)
+        theirs = IpcHandle.from_buffer_copy(handles[(crew.rank + 1) % crew.world])
         code = cuda.code("cudaIpcOpenMemHandle", ctypes.byref(opened), theirs, ctypes.c_uint(IPC_LAZY))
         cuda.code("cudaGetLastError")
         if code == 0:
