@@ -121,7 +121,7 @@ def make_order(devices: Sequence[Device], budget: float, chosen: Plan, folder: s
 def carry_out(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[list[Line], DisposableRun]:
     """Run the process with the tests; return its lines, and how it ended."""
     written, result = folder / "order.json", folder / "lines.ndjson"
-    written.write_bytes(msgspec.json.encode(order))
+    written.write_bytes(msgspec.json.encode(msgspec.structs.replace(order, parent=os.getpid())))
     command = [sys.executable, "-m", "harness.ready.worker", str(written), str(result)]
     began = time.monotonic()
     try:

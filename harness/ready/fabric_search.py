@@ -7,9 +7,11 @@ the first may have been taken by others.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -87,14 +89,21 @@ def search_fabric(
     search = Search([node.name for node in nodes])
     words: dict[str, str] = {}
     source = source or random.Random()
-    with ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="fabric") as pool:
+    stop = threading.Event()
+    with (
+        ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="fabric") as pool,
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(stop.set)  # if the wait is interrupted, no node is waited for
         while groups := search.next_groups():
             sizes = ", ".join(str(len(group)) for group in groups[:8])
             tell(f"round {search.rounds + 1}: testing groups of {sizes} nodes")
             failed = dict.fromkeys(groups, True)
             for _ in range(_TRIES):
                 left = [group for group, is_bad in failed.items() if is_bad]
-                asked = {group: _start(pool, [by_name[name] for name in group], kind, limit, source) for group in left}
+                asked = {
+                    group: _start(pool, [by_name[name] for name in group], kind, limit, source, stop) for group in left
+                }
                 for group, runs in asked.items():
                     ends = {name: run.result() for name, run in runs.items()}
                     failed[group] = any(ends.values())
@@ -104,7 +113,12 @@ def search_fabric(
 
 
 def _start(
-    pool: ThreadPoolExecutor, nodes: Sequence[FabricNode], kind: str, limit: int, source: random.Random
+    pool: ThreadPoolExecutor,
+    nodes: Sequence[FabricNode],
+    kind: str,
+    limit: int,
+    source: random.Random,
+    stop: threading.Event,
 ) -> dict[str, Future[str]]:
     """Start the test of a group. Return its results by node, which come later: what is wrong, or nothing."""
     port = source.randrange(*_PORTS)
@@ -121,7 +135,7 @@ def _start(
     for node in nodes:
         own = replace(order, first=first, gpus=node.gpus)
         first += node.gpus
-        started[node.name] = pool.submit(_run, with_order(node.command, own), 3.0 * limit + _START)
+        started[node.name] = pool.submit(_run, with_order(node.command, own), 3.0 * limit + _START, stop)
     return started
 
 
@@ -130,9 +144,9 @@ def with_order(command: Sequence[str], order: FabricOrder) -> list[str]:
     return [word.replace(PLACEHOLDER, shlex.quote(order.word) if " " in word else order.word) for word in command]
 
 
-def _run(command: Sequence[str], limit: float) -> str:
+def _run(command: Sequence[str], limit: float, stop: threading.Event) -> str:
     try:
-        run = run_disposable(command, limit)
+        run = run_disposable(command, limit, stopped=stop.is_set)
     except OSError as error:
         return f"{command[0]!r} does not start here: {error.strerror}"
     if not run.in_time:

@@ -7,6 +7,8 @@ and checked (`harness.ready.model`), and a report that contradicts itself is ref
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,6 +18,7 @@ from typing import Any
 import msgspec
 
 from harness.core.disposable import DisposableRun, run_disposable
+from harness.core.kill_ladder import LADDER
 from harness.core.text import format_count, format_exit_code, single_line
 from harness.ready import drift, hostlist
 from harness.ready.halving import Blame
@@ -145,8 +148,13 @@ def ask_fleet(
     At most `parallel` nodes are asked at a time. `tell` gets each answer when it is there, and how many are missing.
     """
     answers: dict[str, NodeAnswer] = {}
-    with ThreadPoolExecutor(min(parallel, max(1, len(hosts))), thread_name_prefix="ready") as pool:
-        asked = [pool.submit(_ask, host, limit) for host in hosts]
+    stop = threading.Event()
+    with (
+        ThreadPoolExecutor(min(parallel, max(1, len(hosts))), thread_name_prefix="ready") as pool,
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(stop.set)  # if the wait is interrupted, no node is waited for
+        asked = [pool.submit(_ask, host, limit, stop) for host in hosts]
         for done in as_completed(asked):
             answer = done.result()
             answers[answer.node] = answer
@@ -154,10 +162,14 @@ def ask_fleet(
     return compare([answers[host.name] for host in hosts])
 
 
-def _ask(host: Host, limit: float) -> NodeAnswer:
+def _ask(host: Host, limit: float, stop: threading.Event) -> NodeAnswer:
+    if stop.is_set():
+        return NodeAnswer(host.name, None, "not asked: the check was stopped")
     began = time.time()
     try:
-        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1, most=MOST_ANSWER)
+        run = run_disposable(
+            host.command, limit, ladder=LADDER, kept=MOST_ANSWER + 1, most=MOST_ANSWER, stopped=stop.is_set
+        )
     except OSError as error:
         return NodeAnswer(host.name, None, f"{host.command[0]!r} does not start here: {error.strerror}")
     return read_answer(host.name, run, host.command[0], limit, began)

@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Seconds: `start_until` after the start of the process no test begins. `hang`: a test that has not ended after so
     many seconds, without those in which no processor was free, hangs. `end`: after that everything is killed.
     `fabric`: the tests of groups are with other nodes, and no others run. `whole_exit`: processes end by the whole
-    exit, in which drivers may crash.
+    exit, in which drivers may crash. `parent`: the process with whose end all ends.
     """
 
     kind: str
@@ -60,6 +60,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     full: bool
     whole_exit: bool
     fabric: Fabric | None = None
+    parent: int = 0
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -354,6 +354,8 @@ def _last_line(log: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Carry out the order in a file. Return 0; what went wrong is in the lines."""
     order = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Order)
+    if order.parent:
+        linux.die_with_parent(order.parent)
     run_order(order, Lines(arguments[1]))
     return 0
 

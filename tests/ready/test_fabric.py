@@ -151,7 +151,7 @@ def test_a_group_that_fails_once_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     """The port of rank 0 may be taken by another program."""
     ports: list[str] = []
 
-    def run(command: Sequence[str], limit: float) -> str:
+    def run(command: Sequence[str], limit: float, _: object) -> str:
         assert limit > 0
         ports.append(command[-1].partition("port=")[2].partition(",")[0])
         return "address in use" if len({*ports}) == 1 else ""
@@ -166,7 +166,7 @@ def test_a_group_that_fails_once_is_tried_again(monkeypatch: pytest.MonkeyPatch)
 def test_each_rank_of_each_node_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[FabricOrder] = []
 
-    def run(command: Sequence[str], _: float) -> str:
+    def run(command: Sequence[str], *_: object) -> str:
         seen.append(FabricOrder.parse(command[-1]))
         return ""
 
