@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core import linux
 from harness.devices.device import CPU
 from harness.ready import orders
 from harness.ready.active import run_active
@@ -263,9 +264,7 @@ active.carry_out(order, Path(sys.argv[1]), os.environ)
     asking.kill()
     asking.wait()
     asking.stdout.close()
-    wait_for(
-        lambda: not os.path.exists(f"/proc/{worker}") or "\nState:\tZ" in Path(f"/proc/{worker}/status").read_text()
-    )
+    wait_for(lambda: (linux.describe_process(worker) or "Z")[0] == "Z")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
