@@ -190,7 +190,9 @@ def _configure_controller(config: pytest.Config) -> None:
         return
     late = functools.partial(hooks.show_late, config)
     leased = run.leases.take("main")
-    worker = Worker(run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.fail)
+    worker = Worker(
+        run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.record.fail
+    )
     worker_hooks.register_worker_hooks(config, worker, run.signals.handled)
 
 
@@ -232,7 +234,7 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and CaseScope.of(collector.config).any:
-        from harness.collection.mark_errors import find_mark_errors
+        from harness.collection.ignored_marks import find_mark_errors
         from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
 
         items = [

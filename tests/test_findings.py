@@ -250,6 +250,7 @@ OTHERS = {
     "history sql": "what the query asks for",
     "import": "results of other tools",
     "matrix plan": "no run",
+    "report as": "see the command of each format",
     "run": "it is pytest",
     "sim export": "no run",
     "sim import": "no run",

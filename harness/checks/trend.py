@@ -21,13 +21,12 @@ MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 #: Only trends use this meter. 407 cases that ran 30 times on the CPU left 7 KiB.
 _RESIDENT = Meter(
     "resident_bytes",
-    "bytes",
     "resident memory of the process",
-    "full",
-    None,
-    0,
-    "read for trends only",
-    trend=TrendRule(32 << 10, 13),
+    unit="bytes",
+    tier="full",
+    suspect=None,
+    why="read for trends only",
+    trend=TrendRule(step=32 << 10, rank=13),
 )
 #: The meters that are useful over many repetitions, each with its rule.
 TREND_RULES: Mapping[str, tuple[Meter, TrendRule]] = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import reprlib
 from collections import defaultdict, deque
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.collection import plain
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.text import format_count
 
@@ -167,14 +167,14 @@ def _lines(description: CollectionDescription) -> Iterable[PlainDict]:
 def _mark_to(mark: MarkRecord) -> list[object]:
     if mark.name in _ARGUMENTS_ELSEWHERE:
         return [mark.name, [], {}]
-    kwargs = {name: plain.encode_plain(value) for name, value in mark.kwargs.items()}
-    return [mark.name, [plain.encode_plain(value) for value in mark.args], kwargs]
+    kwargs = {name: encode_plain(value) for name, value in mark.kwargs.items()}
+    return [mark.name, [encode_plain(value) for value in mark.args], kwargs]
 
 
 def _mark_from(line: Sequence[Any]) -> MarkRecord:
     name, args, kwargs = line
-    decoded = {key: plain.decode_plain(value) for key, value in kwargs.items()}
-    return MarkRecord(name, tuple(plain.decode_plain(value) for value in args), decoded)
+    decoded = {key: decode_plain(value) for key, value in kwargs.items()}
+    return MarkRecord(name, tuple(decode_plain(value) for value in args), decoded)
 
 
 _FIELDS = ("marks", "keywords", "extra", "attributes", "types", "location", "report")
@@ -218,3 +218,58 @@ def sort_by_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[st
     last = len(order)
     keys = [places[name].popleft() if places.get(name) else last for name in ids]
     return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]
+
+
+_DEEPEST = 12
+_LARGEST = 1 << 63
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = 200
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueValue:
+    """Stands for a value that is not plain. `text` is its repr, shortened."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"<not plain: {self.text}>"
+
+
+def encode_plain(value: object) -> object:
+    """Return a JSON value for `value`. An instance of a subclass of a plain type keeps its value, not its class."""
+    return _encode(value, 0)
+
+
+def _encode(value: object, depth: int) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int) and -_LARGEST <= value < _LARGEST:
+        return int.__index__(value)
+    if depth < _DEEPEST:
+        if type(value) is list:
+            return [_encode(entry, depth + 1) for entry in value]
+        if type(value) is tuple:
+            return {"tuple": [_encode(entry, depth + 1) for entry in value]}
+        if type(value) is dict and all(isinstance(key, str) for key in value):
+            return {"dict": {str.__str__(key): _encode(entry, depth + 1) for key, entry in value.items()}}
+    return {"repr": _SHORT.repr(value)}
+
+
+def decode_plain(value: object) -> object:
+    """Return the value that was passed to `encode_plain`. Each value that is not plain is an `OpaqueValue`."""
+    match value:
+        case list():
+            return [decode_plain(entry) for entry in value]
+        case {"tuple": list(entries)}:
+            return tuple(decode_plain(entry) for entry in entries)
+        case {"dict": dict(entries)}:
+            return {key: decode_plain(entry) for key, entry in entries.items()}
+        case {"repr": str(text)}:
+            return OpaqueValue(text)
+        case _:
+            return value

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import fixtures, marks
+from harness.collection import scope
 from harness.collection.scope import CaseScope
+from harness.configuration import options
+from harness.core.errors import HarnessError
+from harness.gating import requirements, types, waivers
 from harness.marks import NAMES, declared_by_others
 
 if TYPE_CHECKING:
@@ -63,3 +68,32 @@ def _marks(item: pytest.Item, own: frozenset[str]) -> set[str]:
     """
     marks = (mark for mark in item.iter_markers() if mark.name in own)
     return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}
+
+
+def find_mark_errors(item: pytest.Item) -> list[str]:
+    """Return a sentence, with the id of the case, for each invalid mark of the case."""
+    foreign = scope.is_named_by_user(item.config)
+    # The user cannot change the marks of other suites.
+    errors = [] if foreign else [f"{item.nodeid}: {error}" for error in marks.misspelt_marks(item)]
+    for name, check in _CHECKS:
+        try:
+            check(item)
+        except HarnessError as error:
+            advice = f"; if it is a mark of your own, declare {name!r} in pytest's ini value 'markers'"
+            errors.append(f"{item.nodeid}: {error}{advice if foreign else ''}")
+    return errors
+
+
+def _check_leaks(item: pytest.Item) -> None:
+    for mark in marks.marks_of(item, "leaks"):
+        waivers.waiver_from_mark(mark, item.nodeid, "")
+
+
+#: Functions that read a mark, and raise HarnessError if it is invalid.
+_CHECKS: tuple[tuple[str, Callable[[pytest.Item], object]], ...] = (
+    ("requires", lambda item: requirements.requirements_from_marks(marks.marks_of(item, "requires"))),
+    ("types", lambda item: types.types_needed((), marks.marks_of(item, "types"))),
+    ("timeout", lambda item: options.case_time_limit(marks.marks_of(item, "timeout"), 1.0, 1.0)),
+    ("leaks", _check_leaks),
+    ("keeps", fixtures.kept),
+)

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import _compat, marks
+from harness.backends.table import labels
 from harness.collection import collection_errors, kept_results, real_items
 from harness.configuration import command_line
-from harness.controller.header import header
+from harness.configuration.context import RunContext
+from harness.controller.plan import Plan
 from harness.controller.run import Run
 from harness.core.outcome import EXIT_INTERNAL
+from harness.devices.device import Inventory
+from harness.journal.identity import version_of
 from harness.journal.ledger import Ledger
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
@@ -109,7 +113,7 @@ class ControllerHooks:
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
         if problem := worker_messages.write_failure_of(node):
-            self._run.fail(problem)
+            self._run.record.fail(problem)
         if not self._usage_error and (texts := worker_messages.usage_error_of(node)):
             self._note_usage_error(texts)
             self._usage_error = texts
@@ -159,7 +163,7 @@ class ControllerHooks:
             raise
 
     def _note_usage_error(self, texts: Sequence[object]) -> None:
-        self._run.note_problem("collection_error", "\n".join(map(str, texts)))
+        self._run.record.note_problem("collection_error", "\n".join(map(str, texts)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -172,17 +176,17 @@ class ControllerHooks:
     def _accept(self) -> None:
         """Begin a resumed run, unless the collection has failed. pytest then reports the failure, and no case runs."""
         if not self._has_failed():
-            self._run.accept()
+            self._run.record.accept()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record what could not be collected. xdist gives each failure of its workers once, and no other report."""
         if report.failed:
-            self._run.note_problem("collection_error", collection_errors.collection_error(report))
+            self._run.record.note_problem("collection_error", collection_errors.collection_error(report))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        self._run.note_problem("session", collection_errors.internal_error(str(excrepr)))
+        self._run.record.note_problem("session", collection_errors.internal_error(str(excrepr)))
 
     def _has_failed(self) -> bool:
         failed = self._session is not None and self._session.testsfailed
@@ -242,7 +246,7 @@ class ControllerHooks:
         """Run before xdist ends its workers, so that a worker that still runs a case can record its outcome."""
         self._run.signals.end()
         adding = self._of_plugins("add_global_property") if self._reports_are_missing_properties else []
-        for name, value in self._run.session_properties() if adding else ():
+        for name, value in self._run.record.session_properties() if adding else ():
             for add_property in adding:
                 add_property(name, value)
 
@@ -271,7 +275,7 @@ class ControllerHooks:
             status = status if error.returncode is None else int(error.returncode)
         except Exception as error:  # noqa: BLE001 - without a thread or a descriptor xdist cannot end its workers
             text = f"the session could not be ended in order: {error!r}\n{traceback.format_exc()}"
-            self._run.add_finding("session", text)
+            self._run.record.add_finding("session", text)
             status = EXIT_INTERNAL
         self._signs.stop()
         if status == int(exitstatus):  # a plugin or a conftest may have changed the status
@@ -298,15 +302,15 @@ class ControllerHooks:
             self.pytest_terminal_summary(reporter)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._run.failure:
+        if self._run.record.failure:
             terminalreporter.section("harness", red=True)
-            terminalreporter.line(self._run.failure_text)
-        elif self._run.ledger is not None:
+            terminalreporter.line(self._run.record.failure_text)
+        elif self._run.record.ledger is not None:
             terminalreporter.section("harness")
-            for remark in (*self._run.durations.remarks, *self._run.remarks):
+            for remark in (*self._run.durations.remarks, *self._run.record.remarks):
                 terminalreporter.line(remark)
             blocks = plot.can_encode_blocks(sys.stdout.encoding)
-            ledger, run_dir = self._run.ledger, self._run.run_dir
+            ledger, run_dir = self._run.record.ledger, self._run.run_dir
             for line in terminal.terminal_summary(ledger, run_dir, blocks=blocks, after_pytest=True):
                 terminalreporter.line(line)
             if not self._asked_for_short_summary and _has_all_red(ledger, terminalreporter):
@@ -315,9 +319,49 @@ class ControllerHooks:
     @pytest.hookimpl(trylast=True, specname="pytest_terminal_summary")
     def pytest_count_findings(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Run after other plugins, which take everything that pytest counts for a report."""
-        if self._run.ledger is not None and (findings := self._run.ledger.findings):
+        if self._run.record.ledger is not None and (findings := self._run.record.ledger.findings):
             _compat.add_to_last_line(terminalreporter, terminal.last_line_word(len(findings)), findings)
 
     def pytest_unconfigure(self) -> None:
         self._signs.close()
         self._run.close()
+
+
+def header(context: RunContext, plan: Plan, inventory: Inventory, aside: str | None) -> list[str]:
+    """Return the header lines: devices, driver, isolation, seed, run directory, and the rules of the run."""
+    driver = inventory.driver or f"none ({inventory.nvml_error})"
+    isolation = f"none (for {aside})" if aside else context.isolation
+    lines = [
+        f"harness: devices {_named(inventory)}; driver {driver}; torch {version_of('torch')}",
+        f"harness: isolation {isolation}; seed {context.seed}; results in {context.run_dir}",
+    ]
+    rules = _rules(plan, aside is not None or context.isolation == "none")
+    lines += [f"harness: injected {'; '.join(context.inject)}"] if context.inject else []
+    if context.under:
+        lines.append(f"harness: each test is called under {context.under}")
+    return [*lines, *([f"harness: {'; '.join(rules)}"] if rules else []), *(f"harness: {n}" for n in inventory.notes)]
+
+
+def _named(inventory: Inventory) -> str:
+    """Return a text for the devices of the run. Software devices are marked as such."""
+    devices = inventory.accelerators
+    if label := labels([device.uuid for device in devices]):
+        plain = "" if "no GPU" in label else ", no GPU"
+        return f"{label}{plain}: {', '.join(device.uuid for device in devices)}"
+    return ", ".join(f"{device.name} ({device.uuid})" for device in devices) if devices else "CPU"
+
+
+def _rules(plan: Plan, inline: bool) -> list[str]:
+    """Return lines for the rules of the run, and for its differences from a run that runs each case once."""
+    policy, settings = plan.policy, plan.settings
+    parts = [f"{name} {settings[name]}" for name in ("profile", "hardware") if settings[name]]
+    parts += [f"waivers {', '.join(settings['waivers'])} ({len(policy.waivers)})"] if settings["waivers"] else []
+    parts += [f"must pass {', '.join(must_pass.name for must_pass in plan.lists)}"] if plan.lists else []
+    parts += [f"shard {settings['shard']}"] if settings["shard"] else []
+    parts += ["shuffled by the seed"] if policy.shuffle else []
+    beside = [f"verify {policy.verify}"] if policy.verify else []
+    beside += [f"repeat {policy.repeat}"] if policy.repeat > 1 else []
+    beside += [f"retries {policy.retries}"] if policy.retries else []
+    beside += ["waivers"] if policy.waivers and inline else []
+    beside += ["forbidden skips"] if inline and not policy.skips else []
+    return parts + ([f"ignored without isolation: {', '.join(beside)}"] if inline and beside else beside)

@@ -79,6 +79,24 @@ def is_process_ending(pid: int) -> bool:
         return False
 
 
+def is_stopped_unseen(pid: int) -> bool:
+    """Return whether a process is stopped by a signal and no shell shows that. False if there is none.
+
+    A shell takes its terminal back when it sees that a job has stopped.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
+            return is_stopped_line(file.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def is_stopped_line(stat: str) -> bool:
+    """Return whether the contents of /proc/PID/stat are of such a process."""
+    state, _, group, _, terminal, foreground = stat.rpartition(")")[2].split()[:6]
+    return state == "T" and (terminal == "0" or foreground == group)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that no leftover process escapes."""
     attributes.set_adopts_orphans(True)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 import warnings
 from dataclasses import replace
+from gc import collect  # imported by name: a case may have replaced it
+from itertools import takewhile
 
 # Imported by name: a case may have replaced the attributes of the modules when its reports are written, and after its
 # end.
 from os import _exit, environ
 from pathlib import Path
 from sys import modules
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -37,9 +40,9 @@ from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import format_count
 from harness.devices import health, known_answers
-from harness.executor import allocator_snapshot, bridges, failure, seeding, short_exit
+from harness.executor import failure, seeding
 from harness.executor.guarded_channel import GuardedChannel
-from harness.executor.peak_memory import PeakMemory
+from harness.executor.peak_memory import MOST_SNAPSHOTS, PeakMemory, write_allocator_snapshot
 from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
 from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
@@ -158,13 +161,9 @@ class Executor:
         outcome = reports.outcome_of_phase(report)
         if attributes := config.stash.get(XML_ATTRIBUTES, None):
             reports.attach_xml_attributes(report, attributes)
-        if (
-            outcome == "failed"
-            and self._snapshots is not None
-            and self._snapshots_made < allocator_snapshot.MOST_SNAPSHOTS
-        ):
+        if outcome == "failed" and self._snapshots is not None and self._snapshots_made < MOST_SNAPSHOTS:
             self._snapshots_made += 1
-            allocator_snapshot.write_allocator_snapshot(self._snapshots, self._snapshots_made)
+            write_allocator_snapshot(self._snapshots, self._snapshots_made)
         self._has_subtests = self._has_subtests or type(report) is not _REPORT
         self._has_raised = self._has_raised or outcome == "failed" or hasattr(report, "wasxfail")
         if self._has_subtests and report.when == "call":
@@ -389,7 +388,7 @@ class Executor:
                 changed += self._fixture_problems()
             end.error = "; ".join(problem.text for problem in changed)
         end.session = self._session.news()
-        bridges.save_coverage()
+        save_coverage()
         self._channel.send(as_message(end))
         if message["light"]:
             self._clear()
@@ -410,7 +409,46 @@ class Executor:
     def _clear(self) -> None:
         """Do the finalisation work of the interpreter. Exit callbacks of cases may raise."""
         try:
-            short_exit.clear_new_modules(self._collected)
+            clear_new_modules(self._collected)
         except BaseException:  # noqa: BLE001 - the exit status shows it, as in any other process
             sys.excepthook(*sys.exc_info())
             _exit(1)
+
+
+def save_coverage() -> None:
+    """Write coverage's data of this process next to its data file, for the controller to combine.
+
+    pytest-cov starts coverage in the process that collects, so coverage continues in each fork. An error is printed.
+    """
+    coverage = sys.modules.get("coverage")
+    current = getattr(coverage, "Coverage", None)
+    measured = None if current is None else current.current()
+    if measured is None:
+        return
+    try:
+        measured.stop()
+        measured.save()
+    except Exception as error:  # noqa: BLE001 - it may not matter to the run, and is no fault of a case
+        print(f"harness: the coverage data of this process is lost: {error!r}", file=sys.stderr)
+
+
+def clear_new_modules(collected: CollectedSession) -> None:
+    """End threads, run exit callbacks, clear the globals of new modules: CPython's order, before C's exit handlers."""
+    _compat.join_threads()
+    _compat.run_exit_callbacks(collected.last_finalizer)
+    # New modules are last in the dictionary. A scan of the whole dictionary would copy the memory pages of every
+    # module's name.
+    made = takewhile(lambda name: name not in collected.modules, reversed(modules))
+    for name in [*made, *collected.case_modules]:
+        if issubclass(type(module := modules.get(name)), types.ModuleType):
+            _drop_values(vars(module))
+    collect()
+
+
+def _drop_values(namespace: dict[str, Any]) -> None:
+    """Drop the values of a module. Modules, functions and classes stay, because a ``__del__`` may use them."""
+    kept = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+    # Not isinstance, which reads the class of an object and so would load lazily loaded modules.
+    left = [key for key, value in namespace.items() if not key.startswith("__") and not issubclass(type(value), kept)]
+    for name in left:
+        namespace[name] = None

@@ -17,7 +17,7 @@ What can go wrong, and the order that prevents it:
   the file has a prefix of them, so a case never starts before the end of the one before it is there.
 
 Not handled: a process that closes any other descriptor of the journal loses its locks there, so a reader in a writing
-process keeps its descriptor open (`harness/controller/journal_tail.py`). File systems without record locks. A machine
+process keeps its descriptor open (`harness/controller/run.py`). File systems without record locks. A machine
 that loses power: nothing calls `fsync`, and the kernel writes the lines when it likes.
 """
 

@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from harness.journal import journal
-from harness.journal.events import SCHEMA, Event, RunStarted
+from harness.journal.events import (
+    SCHEMA,
+    Bisected,
+    Event,
+    Finding,
+    MergedShard,
+    MustPass,
+    RunStarted,
+    SessionProperty,
+    Stopped,
+    Waiver,
+)
 from harness.journal.journal import JournalError
 from harness.journal.lines import LineError, decode_line, text_of
 
@@ -34,6 +45,8 @@ _CASE_LINE = re.compile(
 )
 _CASE_KINDS = tuple(b'{"event":"' + kind + b'"' for kind in (b"start", b"finish", b"levels", b"reopened"))
 _COLLECTED_LINE = b'{"event":"collected",'
+#: Lines about the whole run. Reports show each, and a run has few.
+_REMARKS = (Bisected, Finding, MergedShard, MustPass, RunStarted, SessionProperty, Stopped, Waiver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,13 @@ class JournalContents:
     events: tuple[Event, ...]
     damaged: tuple[Damaged, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+
+
+class Most(NamedTuple):
+    """The most damaged and unknown lines (`odd`), and the most lines about the whole run (`remarks`), of a journal."""
+
+    odd: int
+    remarks: int
 
 
 class Line(NamedTuple):
@@ -192,19 +212,19 @@ def read_run_journal(path: Path) -> JournalContents:
     return _of_a_run(read_journal(path))
 
 
-def parse_run_journal(path: Path, data: bytes, most_odd: int | None = None) -> JournalContents:
+def parse_run_journal(path: Path, data: bytes, most: Most | None = None) -> JournalContents:
     """Parse the bytes of the journal of a run, like `read_run_journal`. `path` is only for error messages.
 
-    `most_odd`: the most damaged and unknown lines, for a journal of somebody else. Raise JournalError beyond them.
+    `most`: limits for a journal of somebody else. Raise JournalError beyond them.
     """
     _refuse_foreign(path, data)
-    return _of_a_run(parse_journal(path, data, most_odd))
+    return _of_a_run(parse_journal(path, data, most))
 
 
-def parse_journal(path: Path, data: bytes, most_odd: int | None = None) -> JournalContents:
+def parse_journal(path: Path, data: bytes, most: Most | None = None) -> JournalContents:
     """Parse `data` as a journal. `path` is only for error messages. Raise JournalError for a newer schema."""
     parsed = line_parser(path)
-    return _kept(path, (parsed(number, line) for number, line in numbered_lines(data)), most_odd)
+    return _kept(path, (parsed(number, line) for number, line in numbered_lines(data)), most)
 
 
 def numbered_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -214,10 +234,11 @@ def numbered_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown], most_odd: int | None = None) -> JournalContents:
+def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown], most: Most | None = None) -> JournalContents:
     events: list[Event] = []
     damaged: list[Damaged] = []
     unknown: list[Unknown] = []
+    remarks = 0
     for line in lines:
         if isinstance(line, Damaged):
             damaged.append(line)
@@ -225,8 +246,13 @@ def _kept(path: Path, lines: Iterable[Event | Damaged | Unknown], most_odd: int 
             unknown.append(line)
         else:
             events.append(line)
-        if most_odd is not None and len(damaged) + len(unknown) > most_odd:
-            raise JournalError(f"the journal {str(path)!r} has more than {most_odd} lines that are no events")
+            remarks += isinstance(line, _REMARKS)
+        if most is not None and len(damaged) + len(unknown) > most.odd:
+            raise JournalError(f"the journal {str(path)!r} has more than {most.odd} lines that are no events")
+        if most is not None and remarks > most.remarks:
+            raise JournalError(
+                f"the journal {str(path)!r} has more than {most.remarks} findings and other lines about the whole run"
+            )
     return JournalContents(path, tuple(events), tuple(damaged), tuple(unknown))
 
 

@@ -12,7 +12,7 @@ from harness.core.caseid import suite_of
 from harness.core.outcome import Outcome
 from harness.journal import decision as decisions
 from harness.journal.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
-from harness.protocol.exit_text import format_executor_exit
+from harness.protocol.exit_status import format_executor_exit
 
 CaseEvent = Start | Finish | Levels | Reopened
 

@@ -9,69 +9,34 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 
 from harness.core.outcome import Outcome
+from harness.core.structs import DocumentedStruct, json_schema
 from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal import events
-from harness.journal.events import Finish
+from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
 from harness.reporting.text_limits import MOST_TEXT
 
 #: Incremented with every change that a reader of the previous number would misread.
-SCHEMA = 1
+SCHEMA: Final = 1
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
 
-Seconds = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
 
 
-class _Part(BaseModel):
-    """A part of the report. Not strict: the report is only written, and the journal has checked the values."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ImportedFileRow(_Part):
-    """A file that results were imported from."""
-
-    path: str
-    sha256: str
-    cases: Count
-
-
-class ImportedRow(_Part):
-    """Where imported results come from."""
-
-    tool: str
-    """The tool or suite that ran the cases."""
-    files: tuple[ImportedFileRow, ...]
-
-
-class GateRow(_Part):
-    """The unmet requirement that kept the case from running."""
-
-    capability: str
-    wanted: str
-    found: str
-
-
-class RulingRow(_Part):
+class RulingRow(Ruling, frozen=True, kw_only=True, omit_defaults=False):
     """The outcome that a rule of the run gives to a case. It replaces the outcomes of the case's attempts."""
 
-    outcome: Outcome
-    text: str
-    """The reason, on one line."""
-    source: str
-    """Where the rule is defined: file and line, or an option."""
 
-
-class RunRow(_Part):
+class RunRow(DocumentedStruct, frozen=True, kw_only=True):
     """The run, as its latest ``run`` line has it."""
 
     run_id: str
@@ -89,18 +54,18 @@ class RunRow(_Part):
     profile: str
     hardware: str
     shard: str
-    parts: Annotated[int, Field(ge=1)]
+    parts: Annotated[int, Meta(ge=1)]
     """2 after one resumption, and so on."""
     fail_on_flaky: bool
     resumed_by_force: tuple[str, ...]
     """What had changed before the run was resumed by force."""
     identity: dict[str, str]
     settings: dict[str, str | int | float | bool | None]
-    imported: ImportedRow | None
+    imported: Imported | None
     """Where the results come from if another tool ran the cases; otherwise null."""
 
 
-class FindingRow(_Part):
+class FindingRow(DocumentedStruct, frozen=True, kw_only=True):
     """A problem that makes the run red and belongs to no single case."""
 
     kind: str
@@ -109,7 +74,7 @@ class FindingRow(_Part):
     reproduce: str | None
 
 
-class ListRow(_Part):
+class ListRow(DocumentedStruct, frozen=True, kw_only=True):
     """The result of a must-pass list."""
 
     name: str
@@ -120,15 +85,15 @@ class ListRow(_Part):
     """The cases on it that did not pass."""
 
 
-class OddLine(_Part):
+class OddLine(DocumentedStruct, frozen=True, kw_only=True):
     """A line of the journal that does not count."""
 
-    number: Annotated[int, Field(ge=0)]
+    number: Annotated[int, Meta(ge=0)]
     reason: str
     """The reason why it cannot be read, or its unknown kind."""
 
 
-class JournalLines(_Part):
+class JournalLines(DocumentedStruct, frozen=True, kw_only=True):
     """The irregular lines of the journal: their numbers, and the first of them."""
 
     damaged: Count
@@ -141,7 +106,7 @@ class JournalLines(_Part):
     first_unknown: tuple[OddLine, ...]
 
 
-class Cost(_Part):
+class Cost(DocumentedStruct, frozen=True, kw_only=True):
     """What isolation cost."""
 
     executors: Count
@@ -150,10 +115,10 @@ class Cost(_Part):
     retries: Count
 
 
-class Attempt(_Part):
+class Attempt(DocumentedStruct, frozen=True, kw_only=True):
     """One attempt at a case. Texts are cut to 32,768 characters; an empty one is left out."""
 
-    number: Annotated[int, Field(ge=1)]
+    number: Annotated[int, Meta(ge=1)]
     outcome: Outcome
     ended: float
     """Seconds since 1970-01-01 UTC at which the attempt ended."""
@@ -164,7 +129,7 @@ class Attempt(_Part):
     executor: str | None
     devices: tuple[str, ...]
     seed: int
-    phases: dict[str, Seconds] = {}
+    phases: dict[str, Seconds] = msgspec.field(default_factory=dict)
     message: str = ""
     detail: str = ""
     stdout: str = ""
@@ -174,11 +139,11 @@ class Attempt(_Part):
     properties: tuple[tuple[str, str], ...] = ()
     """What the case recorded with pytest's ``record_property``: names and values, in order."""
     exit_status: int | None = None
-    gate: GateRow | None = None
+    gate: Gate | None = None
     ruling: RulingRow | None = None
 
 
-class SecondDevice(_Part):
+class SecondDevice(DocumentedStruct, frozen=True, kw_only=True):
     """The result of a red case on another device of the same kind. It does not change the verdict."""
 
     first: str
@@ -193,7 +158,7 @@ class SecondDevice(_Part):
     message: str = ""
 
 
-class CaseRow(_Part):
+class CaseRow(DocumentedStruct, frozen=True, kw_only=True):
     """A case with its verdict."""
 
     id: str
@@ -215,17 +180,17 @@ class CaseRow(_Part):
     """Only for a red case of a cluster run that ran on another device."""
 
 
-class Report(_Part):
-    """The results of a run."""
+class Head(DocumentedStruct, frozen=True, kw_only=True):
+    """The results of a run beyond its cases."""
 
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Literal[1] = msgspec.field(name="schema")
     run: RunRow | None
     finished: bool
     """False if the run was cut off. It counts as red."""
     exit_status: int
     duration: Seconds | None
     """Seconds that the last part of the run took."""
-    totals: dict[Outcome, Annotated[int, Field(ge=1)]]
+    totals: dict[Outcome, Annotated[int, Meta(ge=1)]]
     """The number of cases with each outcome."""
     red_cases: Count
     findings: tuple[FindingRow, ...]
@@ -234,6 +199,11 @@ class Report(_Part):
     journal: JournalLines
     environment: dict[str, Any] | None
     """What environment.json has; null without the file."""
+
+
+class Report(Head, frozen=True, kw_only=True):
+    """The results of a run, with its cases."""
+
     cases: tuple[CaseRow, ...]
     """In collection order."""
 
@@ -244,21 +214,19 @@ def report_json_chunks(results: Results, facts: Mapping[str, Any] | None) -> Ite
     Equal results give equal bytes.
     """
     summary = results.summary
-    head = _head(summary, facts).model_dump(mode="json", by_alias=True, exclude={"cases"})
-    yield json.dumps(head, ensure_ascii=True, allow_nan=False)[:-1].encode("ascii") + b', "cases": ['
+    yield msgspec.json.encode(_head(summary, facts))[:-1] + b',"cases":['
     places = Places(results.runs, results.shards, facts)
     separator = b"\n"
     for verdict, _ in results.cases():
-        case = _case(verdict, places, summary)
-        yield separator + json.dumps(case, ensure_ascii=True, allow_nan=False).encode("ascii")
+        yield separator + msgspec.json.encode(_case(verdict, places, summary))
         separator = b",\n"
     yield b"\n]}\n"
 
 
-def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Report:
+def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Head:
     run, end, odd, cost = summary.run, summary.end, summary.read_problems, summary.cost
-    return Report(
-        schema=SCHEMA,
+    return Head(
+        schema_version=SCHEMA,
         run=None if run is None else _run(summary),
         finished=end is not None,
         exit_status=summary.run_exit_status(),
@@ -299,7 +267,6 @@ def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Report:
         environment=None
         if facts is None
         else {escape_invalid_xml(name): _jsonable(value) for name, value in facts.items()},
-        cases=(),
     )
 
 
@@ -337,72 +304,69 @@ def _run(summary: Summary) -> RunRow:
         resumed_by_force=summary.forced,
         identity=run.identity,
         settings=run.settings,
-        imported=None if run.imported is None else ImportedRow.model_validate(msgspec.to_builtins(run.imported)),
+        imported=run.imported,
     )
 
 
-def _case(verdict: Verdict, places: Places, summary: Summary) -> dict[str, Any]:
-    """Return a case as JSON values. Plain dicts: a model for each of a million cases takes twice the time."""
+def _case(verdict: Verdict, places: Places, summary: Summary) -> CaseRow:
     place = places.of(verdict)
-    return {
-        "id": verdict.case,
-        "suite": verdict.suite,
-        "host": place.host,
-        "devices": place.devices,
-        "outcome": verdict.outcome.value,
-        "red": summary.is_red(verdict.outcome),
-        "message": verdict.message,
-        "seconds": round(verdict.duration, 6),
-        "reproduce": verdict.reproduce,
-        "collected": verdict.collected,
-        "attempts": [_attempt(finish) for finish in verdict.finishes],
-        **({"second_devices": [*map(_second, verdict.second_devices)]} if verdict.second_devices else {}),
-    }
+    return CaseRow(
+        id=verdict.case,
+        suite=verdict.suite,
+        host=place.host,
+        devices=place.devices,
+        outcome=verdict.outcome,
+        red=summary.is_red(verdict.outcome),
+        message=verdict.message,
+        seconds=round(verdict.duration, 6),
+        reproduce=verdict.reproduce,
+        collected=verdict.collected,
+        attempts=tuple(map(_attempt, verdict.finishes)),
+        second_devices=tuple(map(_second, verdict.second_devices)),
+    )
 
 
-def _second(line: events.SecondDevice) -> dict[str, Any]:
-    return {
-        "first": line.first,
-        "second": line.second,
-        "host": line.host,
-        "outcome": line.outcome.value,
-        "finding": line.finding,
-        **({"message": line.message} if line.message else {}),
-    }
+def _second(line: events.SecondDevice) -> SecondDevice:
+    return SecondDevice(
+        first=line.first,
+        second=line.second,
+        host=line.host,
+        outcome=line.outcome,
+        finding=line.finding,
+        message=line.message,
+    )
 
 
-def _attempt(finish: Finish) -> dict[str, Any]:
-    optional = {
-        "phases": finish.phases,
-        "message": finish.message,
-        "detail": truncate_middle(finish.detail, MOST_TEXT),
-        "stdout": truncate_middle(finish.stdout, MOST_TEXT),
-        "stderr": truncate_middle(finish.stderr, MOST_TEXT),
-        "log": truncate_middle(finish.log, MOST_TEXT),
-        "notes": finish.notes,
-        "properties": finish.properties,
-        "gate": None if finish.gate is None else msgspec.to_builtins(finish.gate),
-        "ruling": None if finish.ruling is None else {"source": "", **msgspec.to_builtins(finish.ruling)},
-    }
-    return {
-        "number": finish.attempt,
-        "outcome": finish.outcome.value,
-        "ended": finish.t,
-        "seconds": finish.duration,
-        "final": finish.final,
-        "alone": finish.alone,
-        "worker": finish.worker,
-        "executor": finish.executor,
-        "devices": finish.devices,
-        "seed": finish.seed,
-        **{name: value for name, value in optional.items() if value},
-        **({} if finish.exit_status is None else {"exit_status": finish.exit_status}),
-    }
+def _attempt(finish: Finish) -> Attempt:
+    ruling = finish.ruling
+    return Attempt(
+        number=finish.attempt,
+        outcome=finish.outcome,
+        ended=finish.t,
+        seconds=finish.duration,
+        final=finish.final,
+        alone=finish.alone,
+        worker=finish.worker,
+        executor=finish.executor,
+        devices=finish.devices,
+        seed=finish.seed,
+        phases=finish.phases,
+        message=finish.message,
+        detail=truncate_middle(finish.detail, MOST_TEXT),
+        stdout=truncate_middle(finish.stdout, MOST_TEXT),
+        stderr=truncate_middle(finish.stderr, MOST_TEXT),
+        log=truncate_middle(finish.log, MOST_TEXT),
+        notes=finish.notes,
+        properties=finish.properties,
+        exit_status=finish.exit_status,
+        gate=finish.gate,
+        ruling=None if ruling is None else RulingRow(outcome=ruling.outcome, text=ruling.text, source=ruling.source),
+    )
 
 
 def report_schema_text() -> str:
     """Return the contents of the shipped schema file."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema(by_alias=True)}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema(Report)}
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +18,6 @@ from harness.gating.waivers import Waiver
 from harness.journal import events
 from harness.journal.events import Finish, Gate, Start
 from harness.scheduling.leases import ALONE
-from harness.supervisor import doctest_reason
 
 #: Characters kept of the tracebacks of a case.
 _TRACEBACK_LIMIT = 64 << 10
@@ -80,7 +80,7 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
     for report in reports:
         if report.failed:
             crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-            return single_line(str(crash or doctest_reason.doctest_reason(report.longreprtext) or report.longreprtext))
+            return single_line(str(crash or doctest_reason(report.longreprtext) or report.longreprtext))
         if report.skipped and hasattr(report, "wasxfail"):
             return f"expected failure: {report.wasxfail}" if report.wasxfail else "expected failure"
         if report.skipped and isinstance(report.longrepr, tuple):
@@ -115,3 +115,35 @@ def takes_short_exit(case: Case) -> bool:
 def _is_expected_to_break(case: Case) -> bool:
     expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
     return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected
+
+
+_END = re.compile(r":(?P<line>[0-9]+): (?:DocTestFailure|UnexpectedException)\s*\Z")
+_UNEXPECTED = re.compile(r"^UNEXPECTED EXCEPTION: (?P<error>.*)$", re.MULTILINE)
+_EXPECTED = re.compile(r"^Expected(?: (?P<nothing>nothing)|:\n(?P<text>(?: {4}.*\n?|\n)*))", re.MULTILINE)
+_GOT = re.compile(r"^Got(?: (?P<nothing>nothing)|:\n(?P<text>(?: {4}.*\n?|\n)*))", re.MULTILINE)
+_SHOWN = 200
+
+
+def doctest_reason(report: str) -> str:
+    """Return the reason, such as ``line 8: expected 5, got 3``.
+
+    The text is empty if this is not the report of a doctest.
+    """
+    end = _END.search(report)
+    if end is None:
+        return ""
+    where = f"line {end['line']}"
+    unexpected = _UNEXPECTED.search(report)
+    if unexpected is not None:
+        return f"{where}: {single_line(unexpected['error'], _SHOWN)}"
+    expected, got = _EXPECTED.search(report), _GOT.search(report)
+    if expected is None or got is None:
+        return f"{where}: the output differs"
+    return f"{where}: expected {_shown(expected)}, got {_shown(got)}"
+
+
+def _shown(match: re.Match[str]) -> str:
+    if match["nothing"]:
+        return "nothing"
+    lines = match["text"].strip().splitlines()
+    return single_line(match["text"], _SHOWN) + (" …" if len(lines) > 1 else "")

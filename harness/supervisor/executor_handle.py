@@ -26,11 +26,13 @@ import os
 import select
 import socket
 import struct
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from harness.backends.backend import DeviceKind
 from harness.backends.table import device_variables
@@ -45,7 +47,6 @@ from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
-from harness.supervisor.echo import ECHO_INTERVAL, OutputEcho
 from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
@@ -454,3 +455,46 @@ def executor_device_variables(environment: Mapping[str, str | None]) -> dict[str
     """Return the variables of an executor's environment that select its devices."""
     names = device_variables()
     return {name: value for name, value in environment.items() if name in names and value}
+
+
+#: Seconds between two looks at the files of a running case.
+ECHO_INTERVAL = 0.1
+_MOST = 1 << 20
+
+
+class GrowingFile(Protocol):
+    """A file to which an executor appends."""
+
+    descriptor: int
+
+    def size(self) -> int:
+        """Bytes written so far."""
+
+
+class OutputEcho:
+    """Copies the output files of an executor to standard output and standard error of this process."""
+
+    def __init__(self, files: Sequence[GrowingFile], targets: Sequence[int]) -> None:
+        """`targets`: the descriptors to copy to, in the order of the files."""
+        self._pairs = [*zip(files, targets, strict=True)]
+        self._positions = [0 for _ in files]
+
+    def copy(self) -> None:
+        """Copy what is new. A file that has been emptied is read from its start."""
+        for index, (file, target) in enumerate(self._pairs):
+            size = file.size()
+            position = self._positions[index] if self._positions[index] <= size else 0
+            self._positions[index] = size
+            if size > position:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+            while position < size and (data := os.pread(file.descriptor, min(_MOST, size - position), position)):
+                position += len(data)
+                _write(target, data)
+
+
+def _write(target: int, data: bytes) -> None:
+    """Write all of the data; nothing if nobody reads it any more."""
+    with contextlib.suppress(BrokenPipeError):
+        while data:
+            data = data[os.write(target, data) :]

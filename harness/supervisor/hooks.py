@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import uuid
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
 from harness.collection import collection_errors, kept_results
 from harness.collection.cases import CASE_ID, is_case, select_cases
 from harness.collection.narrowing import NarrowCollection
-from harness.core.outcome import EXIT_NOTHING_RAN
+from harness.core.clock import now
+from harness.core.outcome import EXIT_NOTHING_RAN, Outcome
 from harness.protocol import worker_messages
+from harness.protocol.reports import outcome_of_case
 from harness.scheduling.order import Reach
 from harness.scheduling.resumption import ResumeError
-from harness.supervisor import allure_results
 from harness.supervisor.worker import Worker
 
 
@@ -79,7 +84,7 @@ class WorkerHooks:
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
         manager, root = session.config.pluginmanager, session.config.rootpath
         if self._worker.isolated:
-            allure_results.take_over(manager)
+            take_over(manager)
         begun = kept_results.may_keep_results(manager, root)
         try:
             result = yield
@@ -153,3 +158,38 @@ class WorkerHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         self._worker.close()
+
+
+_LISTENER = "allure_listener"
+
+
+def take_over(manager: pytest.PytestPluginManager) -> None:
+    """If allure-pytest is active in this process, write its results in its place."""
+    if manager.has_plugin(_LISTENER):
+        manager.unregister(name=_LISTENER)
+        manager.register(AllureResults(), "harness-allure")
+
+
+class AllureResults:
+    """Writes a result for each case whose outcome its executor does not know."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome = outcome_of_case(report)
+        if outcome is None or outcome is Outcome.FLAKY or report.passed:
+            return
+        commons: Any = importlib.import_module("allure_commons")
+        model: Any = importlib.import_module("allure_commons.model2")
+        first, _, _ = str(report.longreprtext).partition("\n")
+        stop = report.stop or now()
+        result = model.TestResult(
+            uuid=str(uuid.uuid4()),
+            name=f"{report.nodeid.rpartition('::')[2]}: {outcome}",
+            fullName=report.nodeid,
+            historyId=hashlib.md5(report.nodeid.encode(), usedforsecurity=False).hexdigest(),
+            status="skipped" if report.skipped else "broken",
+            statusDetails=model.StatusDetails(message=first or str(outcome), trace=report.longreprtext),
+            start=int(1000 * (stop - report.duration)),
+            stop=int(1000 * stop),
+        )
+        commons.plugin_manager.hook.report_result(result=result)

@@ -5,8 +5,10 @@ Pure functions: the caller supplies the trial. Growth in one trial is a leak onl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from harness.checks.batch import (
     CountedRounds,
@@ -18,7 +20,6 @@ from harness.checks.batch import (
 )
 from harness.checks.growth import Leak
 from harness.core.errors import HarnessError
-from harness.supervisor.minimise import minimise
 
 #: Returns whether further rounds after these could still show a leak.
 Open = Callable[[CountedRounds], bool]
@@ -191,3 +192,51 @@ def _narrowed(cases: Sequence[str], leaks: tuple[Leak, ...], trial: Trial) -> Cu
     except SpentError:
         return Culprits(tuple(kept), "", seen, certain=False)
     return Culprits(tuple(kept), "", seen, certain=True)
+
+
+T = TypeVar("T")
+
+
+def minimise(items: Sequence[T], does: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Return a part of `items`, in order, for which `does` holds, but no longer if any one item is left out.
+
+    `does` must hold for all `items`; this is not checked. `does` is never called twice with the same items. Delta
+    debugging (A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): a single culprit
+    among n items takes about 2 log n calls, the worst case about n squared.
+    """
+    asked: dict[tuple[int, ...], bool] = {}
+
+    def holds(positions: Sequence[int]) -> bool:
+        key = tuple(positions)
+        if key not in asked:
+            asked[key] = does([items[position] for position in key])
+        return asked[key]
+
+    kept = list(range(len(items)))
+    if holds([]):
+        return []
+    parts = 2
+    while len(kept) > 1:
+        chunks = _chunks(kept, parts)
+        smaller = next((chunk for chunk in chunks if holds(chunk)), None)
+        if smaller is not None:
+            kept, parts = smaller, 2
+            continue
+        rests = ([position for position in kept if position not in chunk] for chunk in chunks)
+        smaller = next((rest for rest in rests if holds(rest)), None)
+        if smaller is not None:
+            kept, parts = smaller, max(parts - 1, 2)
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    return [items[position] for position in kept]
+
+
+def _chunks(positions: Sequence[int], parts: int) -> list[list[int]]:
+    """Return `positions` in `parts` chunks of nearly equal length.
+
+    The last chunk is first: the latest cases are the likeliest causes.
+    """
+    edges = [len(positions) * part // parts for part in range(parts + 1)]
+    return [list(positions[begin:end]) for begin, end in itertools.pairwise(edges)][::-1]

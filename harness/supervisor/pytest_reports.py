@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 import pytest
 
@@ -11,7 +12,7 @@ from harness.core.outcome import Outcome, Ruling
 from harness.protocol import reports
 from harness.protocol.compact_reports import REPORT_BUNDLER
 from harness.protocol.reports import RecordedWarning
-from harness.protocol.stacks import fold_stacks
+from harness.scheduling.resumption import Finished
 from harness.supervisor import compiler_caches, kept_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
@@ -225,3 +226,81 @@ def log(item: pytest.Item, shown: Sequence[pytest.TestReport]) -> None:
 def log_text(shown: Sequence[pytest.TestReport]) -> str:
     """Return the log output of the phases."""
     return "\n".join(text for report in shown for name, text in report.sections if name.startswith("Captured log"))
+
+
+_FRAME = "  File "
+_MACHINERY = ("/_pytest/", "/pluggy/", "/harness/executor/", "/harness/zygote/", '"<frozen runpy>"')
+
+
+def fold_stacks(text: str) -> str:
+    """Return the stacks without the frames below each test: about thirty frames of pytest and of this harness.
+
+    A stack that has only such frames is kept whole, because the fault may then be in the harness. The list of extension
+    modules at the end of a fatal error is dropped.
+    """
+    return "\n".join(_folded(text.splitlines()))
+
+
+def _folded(lines: list[str]) -> Iterator[str]:
+    stack: list[str] = []
+    for line in [*lines, ""]:
+        if line.startswith(_FRAME):
+            stack.append(line)
+            continue
+        yield from _without_machinery(stack)
+        stack = []
+        if not line.startswith("Extension modules: "):
+            yield line
+
+
+def _without_machinery(stack: list[str]) -> list[str]:
+    below = sum(1 for _ in takewhile(lambda line: any(part in line for part in _MACHINERY), reversed(stack)))
+    if below in (0, 1, len(stack)):
+        return stack
+    return [*stack[:-below], f"  [… {below} frames of pytest and the harness …]"]
+
+
+_NOTE = "replayed: the case had this verdict before the run was resumed"
+
+
+def replayed_reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
+    """Return the reports of the verdict, marked as replayed."""
+    made = _reports(item, finished)
+    for report in made:
+        report.duration = finished.phases.get(report.when or "", report.duration)
+        report.user_properties.append(("replayed", "true"))
+        reports.attach_replayed(report)
+    return made
+
+
+def _reports(item: pytest.Item, finished: Finished) -> list[pytest.TestReport]:
+    outcome = finished.outcome
+    if outcome is Outcome.GATED:
+        return [skipped(item, outcome=outcome, text=f"gated: {finished.message}")]
+    if outcome is Outcome.SKIPPED:
+        report = skipped(item, outcome=outcome, text=finished.message)
+        reports.detach_outcome(report)
+        return [report, passed_report(item, "teardown")]
+    if outcome is Outcome.WAIVED:
+        return [expected_failure_report(item, finished.message, finished.duration), passed_report(item, "teardown")]
+    if outcome.is_red:
+        return [_failed(item, finished), passed_report(item, "teardown")]
+    call = passed_report(item, "call")
+    if outcome is Outcome.FLAKY:
+        reports.attach_outcome(call, outcome)
+    return [passed_report(item, "setup"), call, passed_report(item, "teardown")]
+
+
+def _failed(item: pytest.Item, finished: Finished) -> pytest.TestReport:
+    lines = [_NOTE, *([f"reproduce: {finished.reproduce}"] if finished.reproduce else [])]
+    report = synthetic(
+        item,
+        outcome=finished.outcome,
+        text="\n\n".join(part for part in (finished.message, finished.detail) if part) or str(finished.outcome),
+        when="setup" if finished.outcome is Outcome.ERROR else "call",
+        duration=finished.duration,
+        sections=[("harness", "\n".join(lines))],
+    )
+    if finished.outcome in (Outcome.FAILED, Outcome.ERROR):
+        reports.detach_outcome(report)  # pytest itself has these outcomes
+    return report

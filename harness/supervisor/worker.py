@@ -45,7 +45,7 @@ from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.scheduling.workers import HandedOutList
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
-from harness.supervisor import compiler_caches, kept_files, pytest_reports, replay
+from harness.supervisor import compiler_caches, kept_files, pytest_reports
 from harness.supervisor.ahead import RunOrder
 from harness.supervisor.case_preparation import CasePreparation, slots_per_device
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
@@ -332,7 +332,7 @@ class Worker:
                     if self._may_be_waited_for():
                         self._supervisor.finish()
                 else:
-                    pytest_reports.log(item, replay.replayed_reports(item, finished))
+                    pytest_reports.log(item, pytest_reports.replayed_reports(item, finished))
                     if nextitem is None:
                         self._supervisor.finish()
                         self._supervisor.search_leaks()

@@ -25,7 +25,7 @@ from harness.journal import journal, reader
 from harness.journal.events import Bisected, Finish, RunStarted, Start
 from harness.journal.journal import Journal
 from harness.journal.reader import JournalContents
-from harness.supervisor.minimise import minimise
+from harness.supervisor.leak_bisect import minimise
 
 #: pytest options with a value that change how cases are collected, or which warnings are errors. Each of them can load
 #: code (`-W` imports the class of the warning), so none is taken from a journal.

@@ -6,6 +6,7 @@ the specification, and the reason for the restart.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -29,7 +30,7 @@ from harness.devices import guard
 from harness.executor.become import become_executor
 from harness.executor.session import CollectedSession
 from harness.protocol.wire import Message
-from harness.zygote import cold, log
+from harness.zygote import cold
 from harness.zygote.collecting import PreloadError, collect_cases, freeze_baseline, import_preload
 from harness.zygote.server import ForkServer
 from harness.zygote.spec import LOG_FOLLOWS, ZygoteSpec
@@ -42,7 +43,7 @@ def main() -> None:
     listener.set_inheritable(False)  # imported modules may start programs, which must not inherit it
     spec = ZygoteSpec.from_json(_first_line(int(more[0]) if more else 0))
     linux.die_with_parent(spec.parent)
-    files = log.redirect_output()
+    files = redirect_output()
     linux.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if spec.start == "cold":
@@ -136,6 +137,30 @@ def _first_line(descriptor: int) -> str:
             raise SystemExit("harness zygote: standard input ended before the specification")
         data += byte
     return data.decode()
+
+
+class LogFile(io.FileIO):
+    """A file that stores the first error of a write, and discards all later output."""
+
+    error = ""
+
+    def write(self, data: object) -> int:
+        if not self.error:
+            try:
+                return super().write(data)  # type: ignore[arg-type]
+            except OSError as error:
+                self.error = error.strerror or str(error)
+        return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
+def redirect_output() -> tuple[LogFile, LogFile]:
+    """Make `sys.stdout` and `sys.stderr` write into descriptors 1 and 2 as LogFiles, line by line."""
+    files = LogFile(1, "wb", closefd=False), LogFile(2, "wb", closefd=False)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        for file in files
+    )
+    return files
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.loop import EventLoop
 from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, OrphanKiller
+from harness.zygote.parent_watch import ParentWatch
 from harness.zygote.processes import LinuxProcesses, ProcessOperations
 
 #: The descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts, and the
@@ -127,6 +128,7 @@ class ForkServer:
     def serve(self) -> NoReturn:
         """Serve until the controller closes the life line. SIGTERM ends this process only during the collection."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ParentWatch(self._loop, os.getppid())
         while not self.over:
             self.turn()
         EXIT_HANDLERS.run()

@@ -96,6 +96,26 @@ def test_a_stopped_worker_is_named_and_ends_with_the_run(
 
 @pytest.mark.nightly
 @each_seed
+def test_a_stopped_controller_is_named_by_the_zygote(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with chaos_run(tmp_path, seed, *SHORT_LIMITS) as run:
+        run.until(lambda: len(run.completed()) > 20)
+        (controller,) = run.living(Victim.CONTROLLER)
+        run.hits.append((Blow(0, Victim.CONTROLLER, Act.STOP), controller.pid))
+        controller.suspend()
+        run.until(lambda: f"continue it with kill -CONT {controller.pid}" in run.output)
+        controller.resume()
+        run.endure([])
+        ledger = sound(run, monkeypatch)
+    blame_is_right(run)
+    assert set(ledger.counts) == {Outcome.PASSED}
+    ended_by_itself(run, ledger)
+    assert run.process.returncode == 0
+
+
+@pytest.mark.nightly
+@each_seed
 def test_the_controller_is_killed_while_all_are_stopped(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,9 @@ from harness.collection.description import (
     DescriptionError,
     MarkRecord,
     NodeRecord,
+    OpaqueValue,
     sort_by_order,
 )
-from harness.collection.plain import OpaqueValue
 
 ITEM = NodeRecord(
     name="test_it[1]",

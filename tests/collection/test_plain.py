@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.collection.plain import OpaqueValue, decode_plain, encode_plain
+from harness.collection.description import OpaqueValue, decode_plain, encode_plain
 
 
 class Word(str, enum.Enum):  # noqa: UP042 - for a StrEnum, `str` returns the value

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller import suite_files
+from harness.controller import rules
 
 SKIPPED = (".*", "build", "venv")
 
@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def whole(tree: Path, *others: str) -> str:
-    return suite_files.digest(tree, [tree / "suites"], [tree / name for name in others], SKIPPED)
+    return rules.suite_digest(tree, [tree / "suites"], [tree / name for name in others], SKIPPED)
 
 
 def append(path: Path) -> None:
@@ -86,7 +86,7 @@ def test_it_is_the_same_on_another_host(tree: Path, tmp_path_factory: pytest.Tem
 def test_the_folders_that_arguments_reach(
     tree: Path, arguments: list[str], reached: list[str], others: list[str]
 ) -> None:
-    found = suite_files.roots([tree / argument for argument in arguments], [tree / "suites"])
+    found = rules.suite_roots([tree / argument for argument in arguments], [tree / "suites"])
     assert found == ([tree / name for name in reached], [tree / name for name in others])
 
 

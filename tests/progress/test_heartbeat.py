@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from harness.progress.heartbeat import Heartbeat
+from harness.progress.signs_of_life import Heartbeat
 
 
 class Clock:

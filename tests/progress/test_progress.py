@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller.journal_tail import JournalTail
+from harness.controller.run import JournalTail
 from harness.core.outcome import Outcome
 from harness.journal.journal import FILE_NAME, Journal
 from harness.progress.progress import Progress

@@ -10,7 +10,7 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.protocol import exit_status
-from harness.protocol.exit_text import HARNESS_EXITS, format_executor_exit
+from harness.protocol.exit_status import HARNESS_EXITS, format_executor_exit
 
 STATUSES = [value for name, value in vars(exit_status).items() if name.startswith("EXIT_")]
 

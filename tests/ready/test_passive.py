@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -273,3 +274,9 @@ def test_a_process_that_cannot_be_killed_needs_a_reboot() -> None:
     end = ReaderEnd("the program that reads did not end within 40 s, and cannot be killed", killable=False)
     (problem,) = own(judged(NodeFacts(gpus_end=end, host={"log": {"begins": 0.0, "lines": []}})))
     assert (problem.kind, problem.verdict, problem.step) == ("unkillable", NOT_READY, Step.REBOOT)
+
+
+def test_the_readings_leave_no_process_and_no_thread(nvml_folder: Path, log: Path) -> None:
+    before = {*linux.child_pids()}, {*threading.enumerate()}
+    read(fake_nvml.environment(nvml_folder, gpus=2), log)
+    assert ({*linux.child_pids()}, {*threading.enumerate()}) == before

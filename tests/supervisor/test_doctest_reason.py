@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.supervisor.case import first_line
-from harness.supervisor.doctest_reason import doctest_reason
+from harness.supervisor.case import doctest_reason, first_line
 
 pytest_plugins = ["pytester"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.supervisor.minimise import minimise
+from harness.supervisor.leak_bisect import minimise
 
 
 @pytest.mark.parametrize(

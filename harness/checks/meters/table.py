@@ -15,7 +15,7 @@ import gc
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -38,7 +38,7 @@ _MAX_COLLECTIONS = 5
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRule:
     """How much a meter may grow: over a batch without a suspicion, and in a repetition without being a leak.
 
@@ -52,7 +52,7 @@ class BatchRule:
     beyond: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrendRule:
     """How a meter counts over many repetitions: it must grow by more than `step` bytes or objects in each repetition.
 
@@ -65,7 +65,7 @@ class TrendRule:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One measured quantity of a process.
+    """One measured quantity of a process. By default it is read after every case, and a growth of one is a leak.
 
     - `noun`: what it measures, for messages; ``{s}`` and ``{es}`` stand for the plural (see `inflect_noun`).
     - `tier`: the `full` tier has all meters, the `fast` tier those marked `fast`.
@@ -85,12 +85,13 @@ class Meter:
     """
 
     name: str
-    unit: Unit
     noun: str
-    tier: Tier
-    suspect: int | None
-    confirm: int
-    why: str
+    _: KW_ONLY
+    unit: Unit = "count"
+    tier: Tier = "fast"
+    suspect: int | None = 0
+    confirm: int = 0
+    why: str = "exact: a growth of one is a leak"
     covered_by: tuple[str, ...] = ()
     from_zero: bool = True
     keeps: str = ""
@@ -104,7 +105,6 @@ class Meter:
         return self.suspect == 0
 
 
-_EXACT = "exact: a growth of one is a leak"
 _CACHED = "the allocator keeps freed memory for the next case, so a first growth proves nothing"
 
 # Reports list leaks in this order, the clearest cause first. The trend steps above zero are well above what 407 cases
@@ -113,202 +113,146 @@ _CACHED = "the allocator keeps freed memory for the next case, so a first growth
 # there, so `keeps` has no group for it. Cases may never keep threads, descriptors, files and shared memory.
 METERS: tuple[Meter, ...] = (
     # Tensors that Python can reach, on any device.
-    Meter("tensors", "count", "torch tensor{s}", "fast", 0, 0, _EXACT, keeps="tensors"),
+    Meter("tensors", "torch tensor{s}", keeps="tensors"),
     # Each storage is counted once, however many tensors share it.
+    Meter("tensor_bytes", "CPU memory in torch storages", unit="bytes", keeps="host", trend=TrendRule(step=0, rank=1)),
+    Meter("uncollectable", "object{s} in gc.garbage"),
     Meter(
-        "tensor_bytes",
-        "bytes",
-        "CPU memory in torch storages",
-        "fast",
-        0,
-        0,
-        _EXACT,
-        keeps="host",
-        trend=TrendRule(0, 1),
+        "cuda_allocated", "CUDA memory in use by tensors", unit="bytes", keeps="device", trend=TrendRule(step=0, rank=2)
     ),
-    Meter("uncollectable", "count", "object{s} in gc.garbage", "fast", 0, 0, _EXACT),
-    Meter(
-        "cuda_allocated",
-        "bytes",
-        "CUDA memory in use by tensors",
-        "fast",
-        0,
-        0,
-        _EXACT,
-        keeps="device",
-        trend=TrendRule(0, 2),
-    ),
-    Meter(
-        "cuda_active_blocks",
-        "count",
-        "active block{s} of the CUDA allocator",
-        "fast",
-        0,
-        0,
-        _EXACT,
-        keeps="device",
-        block_bytes=512,
-    ),
-    Meter("cuda_graphs", "count", "CUDA graph{s} still referenced", "fast", 0, 0, _EXACT),
-    Meter("cuda_streams", "count", "CUDA stream{s} still referenced", "fast", 0, 0, _EXACT, keeps="streams"),
-    Meter("cuda_events", "count", "CUDA event{s} still referenced", "fast", 0, 0, _EXACT),
-    Meter("cuda_mempools", "count", "torch.cuda.MemPool object{s} still referenced", "fast", 0, 0, _EXACT),
-    Meter(
-        "cuda_pools",
-        "count",
-        "private memory pool{s} of CUDA graphs or of the user",
-        "full",
-        0,
-        0,
-        _EXACT,
-    ),
+    Meter("cuda_active_blocks", "active block{s} of the CUDA allocator", keeps="device", block_bytes=512),
+    Meter("cuda_graphs", "CUDA graph{s} still referenced"),
+    Meter("cuda_streams", "CUDA stream{s} still referenced", keeps="streams"),
+    Meter("cuda_events", "CUDA event{s} still referenced"),
+    Meter("cuda_mempools", "torch.cuda.MemPool object{s} still referenced"),
+    Meter("cuda_pools", "private memory pool{s} of CUDA graphs or of the user", tier="full"),
     Meter(
         "cuda_reserved",
-        "bytes",
         "CUDA memory reserved by torch's allocator",
-        "fast",
-        None,
-        0,
-        _CACHED,
+        unit="bytes",
+        suspect=None,
+        why=_CACHED,
         covered_by=("cuda_allocated",),
-        trend=TrendRule(16 * _KIB, 9),
+        trend=TrendRule(step=16 * _KIB, rank=9),
     ),
-    Meter("cuda_segments", "count", "segment{s} of the CUDA allocator", "fast", None, 0, _CACHED),
+    Meter("cuda_segments", "segment{s} of the CUDA allocator", suspect=None, why=_CACHED),
     Meter(
         "cuda_driver",
-        "bytes",
         "CUDA memory of this process outside torch's allocator, from NVML",
-        "fast",
-        32 * _MIB,
-        2 * _MIB,
-        "kernels are loaded at their first use, some MiB at a time; the driver allocates in steps of 2 MiB",
+        unit="bytes",
+        suspect=32 * _MIB,
+        confirm=2 * _MIB,
+        why="kernels are loaded at their first use, some MiB at a time; the driver allocates in steps of 2 MiB",
         from_zero=False,
         batch=BatchRule(
-            (64 * _MIB, _MIB),
-            (_MIB, 0),
-            "kernels are loaded once, at their first use, some MiB at a time; the driver allocates in steps of 2 MiB "
-            "(from what is known of drivers, not measured)",
+            batch=(64 * _MIB, _MIB),
+            repetition=(_MIB, 0),
+            why=(
+                "kernels are loaded once, at their first use, some MiB at a time; the driver allocates in steps of "
+                "2 MiB (from what is known of drivers, not measured)"
+            ),
         ),
-        trend=TrendRule(16 * _KIB, 10),
+        trend=TrendRule(step=16 * _KIB, rank=10),
     ),
     Meter(
         "device_allocated",
-        "bytes",
         "device memory in use by tensors",
-        "fast",
-        0,
-        0,
-        _EXACT,
+        unit="bytes",
         keeps="device",
-        trend=TrendRule(0, 3),
+        trend=TrendRule(step=0, rank=3),
     ),
-    Meter(
-        "device_active_blocks",
-        "count",
-        "active block{s} of the device's allocator",
-        "fast",
-        0,
-        0,
-        _EXACT,
-        keeps="device",
-        block_bytes=512,
-    ),
+    Meter("device_active_blocks", "active block{s} of the device's allocator", keeps="device", block_bytes=512),
     Meter(
         "device_reserved",
-        "bytes",
         "device memory reserved by its allocator",
-        "fast",
-        None,
-        128 * _MIB,
-        "each stream has its own blocks: a case that takes other streams each time has 2 or 20 MiB more cached for "
-        "each",
+        unit="bytes",
+        suspect=None,
+        confirm=128 * _MIB,
+        why=(
+            "each stream has its own blocks: a case that takes other streams each time has 2 or 20 MiB more cached for "
+            "each"
+        ),
         covered_by=("device_allocated",),
-        trend=TrendRule(16 * _KIB, 11),
+        trend=TrendRule(step=16 * _KIB, rank=11),
     ),
-    Meter(
-        "pinned_bytes",
-        "bytes",
-        "pinned host memory in use",
-        "fast",
-        0,
-        0,
-        _EXACT,
-        keeps="pinned",
-        trend=TrendRule(0, 4),
-    ),
+    Meter("pinned_bytes", "pinned host memory in use", unit="bytes", keeps="pinned", trend=TrendRule(step=0, rank=4)),
     Meter(
         "pinned_reserved",
-        "bytes",
         "pinned host memory reserved by its allocator",
-        "fast",
-        None,
-        0,
-        _CACHED,
+        unit="bytes",
+        suspect=None,
+        why=_CACHED,
         covered_by=("pinned_bytes",),
         keeps="pinned",
     ),
-    Meter("children", "count", "running child process{es}", "fast", 0, 0, _EXACT),
-    Meter("threads", "count", "thread{s} (Python or native)", "fast", 0, 0, _EXACT, trend=TrendRule(0, 5)),
-    Meter("shm_files", "count", "file{s} of this process under /dev/shm", "fast", 0, 0, _EXACT),
-    Meter("shm_bytes", "bytes", "shared memory of this process under /dev/shm", "fast", 0, 0, _EXACT),
-    Meter("temp_files", "count", "file{s} or folder{s} in the temporary folder", "fast", 0, 0, _EXACT),
-    Meter("temp_bytes", "bytes", "data in the temporary folder", "fast", 0, 0, _EXACT),
-    Meter("descriptors", "count", "open file descriptor{s}", "fast", 0, 0, _EXACT, trend=TrendRule(0, 6)),
+    Meter("children", "running child process{es}"),
+    Meter("threads", "thread{s} (Python or native)", trend=TrendRule(step=0, rank=5)),
+    Meter("shm_files", "file{s} of this process under /dev/shm"),
+    Meter("shm_bytes", "shared memory of this process under /dev/shm", unit="bytes"),
+    Meter("temp_files", "file{s} or folder{s} in the temporary folder"),
+    Meter("temp_bytes", "data in the temporary folder", unit="bytes"),
+    Meter("descriptors", "open file descriptor{s}", trend=TrendRule(step=0, rank=6)),
     Meter(
         "heap_bytes",
-        "bytes",
         "malloc memory of C code, NumPy or torch on the CPU",
-        "fast",
-        256 * _KIB,
-        128 * _KIB,
-        "in KiB: a first call leaves some 100; a repeated case leaves up to 15, since malloc's thread caches fill up "
-        "slowly; a case that runs torch.compile again each time leaves 55, and torch.jit.trace keeps 105 each time",
+        unit="bytes",
+        suspect=256 * _KIB,
+        confirm=128 * _KIB,
+        why=(
+            "in KiB: a first call leaves some 100; a repeated case leaves up to 15, since malloc's thread caches fill "
+            "up slowly; a case that runs torch.compile again each time leaves 55, and torch.jit.trace keeps 105 each "
+            "time"
+        ),
         covered_by=("tensor_bytes",),
         from_zero=False,
         keeps="host",
         batch=BatchRule(
-            (64 * _KIB, 3 * _KIB // 2),
-            (64 * _KIB, _KIB // 4),
-            "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 to 2 in its first run, 24 cases "
-            "together at most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in "
-            "further runs each leaves 0.03 to 0.1, and a new torch.compile 55",
+            batch=(64 * _KIB, 3 * _KIB // 2),
+            repetition=(64 * _KIB, _KIB // 4),
+            why=(
+                "measured in KiB with torch on the CPU: each of 400 cases leaves 0.6 to 2 in its first run, 24 cases "
+                "together at most 82, 9 cases at most 66; each of 1,400 cases, many with optimisers, leaves 2.2; in "
+                "further runs each leaves 0.03 to 0.1, and a new torch.compile 55"
+            ),
             beyond=3 * _KIB // 2,
         ),
-        trend=TrendRule(_KIB // 2, 7),
+        trend=TrendRule(step=_KIB // 2, rank=7),
     ),
     Meter(
         "mapped_bytes",
-        "bytes",
         "address space outside malloc (mmap, thread stacks, Python arenas, libraries)",
-        "fast",
-        16 * _MIB,
-        0,
-        "Python takes arenas of 1 MiB as it needs them, but not one in every repetition",
+        unit="bytes",
+        suspect=16 * _MIB,
+        why="Python takes arenas of 1 MiB as it needs them, but not one in every repetition",
         covered_by=("shm_bytes", "pinned_reserved"),
         from_zero=False,
         keeps="host",
         batch=BatchRule(
-            (2 * _MIB, 16 * _KIB),
-            (0, 4 * _KIB),
-            "Python takes arenas of 1 MiB as it needs them; the same cases need one in some rounds, but not in each; "
-            "790 to 830 cases in any order, a third of them with torch.compile or optimisers, leave 21 to 26 KiB each",
+            batch=(2 * _MIB, 16 * _KIB),
+            repetition=(0, 4 * _KIB),
+            why=(
+                "Python takes arenas of 1 MiB as it needs them; the same cases need one in some rounds, but not in "
+                "each; 790 to 830 cases in any order, a third of them with torch.compile or optimisers, leave 21 to 26 "
+                "KiB each"
+            ),
             beyond=14 * _KIB,
         ),
-        trend=TrendRule(16 * _KIB, 12),
+        trend=TrendRule(step=16 * _KIB, rank=12),
     ),
     Meter(
         "python_blocks",
-        "count",
         "memory block{s} of Python's own allocator",
-        "full",
-        20_000,
-        2_000,
-        "an import makes tens of thousands; a repeated case some tens (of pytest), or hundreds (of torch.compile)",
+        tier="full",
+        suspect=20_000,
+        confirm=2_000,
+        why="an import makes tens of thousands; a repeated case some tens (of pytest), or hundreds (of torch.compile)",
         from_zero=False,
         keeps="host",
         block_bytes=64,
-        batch=BatchRule(None, (2_000, 16), "pytest keeps less than one block for each repeated case"),
-        trend=TrendRule(100, 8),
+        batch=BatchRule(
+            batch=None, repetition=(2_000, 16), why="pytest keeps less than one block for each repeated case"
+        ),
+        trend=TrendRule(step=100, rank=8),
     ),
 )
 

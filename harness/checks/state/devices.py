@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
-from harness.backends import cudart
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.checks.state.section import ABSENT, StateRow
@@ -73,9 +74,9 @@ def cuda_settings() -> Sequence[StateRow] | None:
                 "default",
             )
         )
-    if (runtime := cudart.loaded_cudart(torch)) is not None:
-        read, take = cudart.last_error_reader(runtime), runtime.cudaGetLastError
-        rows.append(StateRow("the last error of the CUDA runtime", read, lambda _: take(), cudart.NO_ERROR))
+    if (runtime := loaded_cudart(torch)) is not None:
+        read, take = last_error_reader(runtime), runtime.cudaGetLastError
+        rows.append(StateRow("the last error of the CUDA runtime", read, lambda _: take(), NO_ERROR))
     return rows
 
 
@@ -163,3 +164,42 @@ def _choose(torch: Any, index: int, number: int) -> None:
     kind = torch.accelerator.current_stream(index).device_type
     torch.accelerator.set_stream(torch.Stream(stream_id=number, device_index=index, device_type=kind))
     torch.accelerator.set_device_index(device)
+
+
+NO_ERROR = "cudaSuccess"
+
+
+def loaded_cudart(torch: ModuleType) -> ctypes.CDLL | None:
+    """Return the runtime that torch calls. None if torch is linked with it statically, or has none.
+
+    The symbols of the process's global scope come first, as for torch itself, so that calls go through a library in
+    front of the runtime. Nothing is loaded.
+    """
+    process = ctypes.CDLL(None)
+    if hasattr(process, "cudaPeekAtLastError"):
+        return process
+    version = getattr(getattr(torch, "version", None), "cuda", None)
+    if version is None:
+        return None
+    try:
+        return ctypes.CDLL(f"libcudart.so.{version.partition('.')[0]}", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return None
+
+
+def last_error_reader(runtime: ctypes.CDLL) -> Callable[[], str]:
+    """Return a function that returns the name of the calling thread's pending error, ``cudaSuccess`` if there is none.
+
+    A failed call sets the error. torch raises the error after its next kernel launch, whichever code launches.
+    """
+    peek, name = runtime.cudaPeekAtLastError, runtime.cudaGetErrorName
+    name.restype = ctypes.c_char_p
+
+    def read() -> str:
+        code = peek()
+        if code == 0:
+            return NO_ERROR
+        text = name(code)
+        return text.decode() if isinstance(text, bytes) else str(code)
+
+    return read

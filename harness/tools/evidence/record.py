@@ -18,8 +18,9 @@ from harness.journal.reader import JournalContents
 from harness.reporting import junit
 from harness.tools import conformance
 
-#: The most lines of a journal that are no events. One makes the run no evidence; more are only named.
-_MOST_ODD = 1_000
+#: One odd line makes the run no evidence, and more are only named. Each remark takes a hundred times its bytes if it is
+#: a finding, since the reports that are checked show it.
+_MOST = reader.Most(odd=1_000, remarks=10_000)
 #: The most bytes of an environment file. That of a cluster run of 128 nodes has less than one MiB.
 _MOST_ENVIRONMENT = 4 << 20
 _ENVIRONMENT = re.compile(r"environment(-[1-9][0-9]*)?\.json")
@@ -92,7 +93,7 @@ def read_evidence_record(files: Mapping[str, bytes], where: Path) -> EvidenceRec
     Raise JournalError if the journal is not the journal of a run.
     """
     data = files[journal.FILE_NAME]
-    contents = reader.parse_run_journal(where, data, _MOST_ODD)
+    contents = reader.parse_run_journal(where, data, _MOST)
     environments: dict[str, Mapping[str, Any]] = {}
     unreadable = []
     for name in sorted(filter(_ENVIRONMENT.fullmatch, files)):

@@ -7,6 +7,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,8 @@ from harness.tools.evidence.archive import ArchiveError, Content
 from harness.tools.evidence.manifest import Manifest, ManifestSummary
 from harness.tools.evidence.record import EvidenceRecord, is_gpu
 
+#: Maximum number of problems; a forged journal of a few MiB can have millions.
+_MOST_PROBLEMS = 1_000
 #: Maximum number of waived cases that are named.
 _SHOWN = 20
 #: The subject of each part of the manifest, for the sentence about a difference.
@@ -73,14 +76,25 @@ def verify_archive(file: IO[bytes], path: Path, demands: Demands, most_bytes: in
     evidence, fault = _record(read.members, path)
     if evidence is None:
         return Verification((*problems, fault), manifest)
-    run_problems = [*checks.run_problems(evidence)]
-    problems += [problem.text for problem in run_problems]
+    run_problems = [*islice(checks.run_problems(evidence), _MOST_PROBLEMS + 1)]
     summary = manifests.summary_of(evidence, complete=not any(problem.unfinished for problem in run_problems))
-    problems += _claims(manifest, evidence)
-    problems += _differences(manifest, summary)
-    problems += _derived(evidence, read.members)
-    problems += _demands(evidence, demands)
-    return Verification(tuple(dict.fromkeys(map(inert_line, problems))), manifest, evidence)
+    found = chain(
+        problems,
+        (problem.text for problem in run_problems),
+        _claims(manifest, evidence),
+        _differences(manifest, summary),
+        _derived(evidence, read.members),
+        _demands(evidence, demands),
+    )
+    return Verification(_named_problems(found), manifest, evidence)
+
+
+def _named_problems(found: Iterator[str]) -> tuple[str, ...]:
+    """Return the first problems, each once and on one line, and whether there are more."""
+    named = dict.fromkeys(map(inert_line, islice(found, _MOST_PROBLEMS)))
+    if next(found, None) is not None:
+        named[f"there are more problems; {_MOST_PROBLEMS} are named"] = None
+    return tuple(named)
 
 
 def _is_wanted(name: str) -> bool:

@@ -64,6 +64,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: 
         (JUNIT, b"<a/>", "bytes, and the report of the journal has"),
         (JOURNAL, b"{}\n", "has more than 1000 lines that are no events"),
         (JOURNAL, b'{"event":"x","t":1}\n', "has more than 1000 lines that are no events"),
+        (JOURNAL, journal_bytes([build.finding("worker")]), "has more than 10000 findings and other lines"),
         (ENVIRONMENT, b"[],", "environment.json"),
     ],
 )
@@ -90,6 +91,19 @@ def test_many_small_elements_are_refused_before_they_fill_the_memory(
         tracemalloc.stop()
     assert any(said in problem for problem in problems), problems
     assert most < 40 << 20
+
+
+def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
+    events = lines()
+    again = next(line for line in events if line["event"] == "start")
+    forger = Forger(dict(HONEST))
+    forger.file(JOURNAL, journal_bytes([*events, *[again] * 3000]), seal=True)
+    path = tmp_path / "evidence.zip"
+    path.write_bytes(zipped(forger.members))
+    with path.open("rb") as file:
+        problems = verify.verify_archive(file, path, verify.Demands()).problems
+    assert 900 < len(problems) <= 1001  # the same sentence counts once
+    assert problems[-1] == "there are more problems; 1000 are named"
 
 
 def test_a_shard_of_a_million(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -11,12 +11,32 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
+
+SETTINGS = {
+    # With this name, Inductor chooses as for the CPU wherever it chooses between Triton and other generators.
+    "cuda_backend": "cpp",
+    # Both are for generators that identify a group of nodes by its numbers of elements. The generator for the CPU uses
+    # sizes.
+    "loop_ordering_after_fusion": False,
+    "loop_reindexing_after_fusion": False,
+    # Inductor starts processes that compile Triton's kernels before there is any. Kernels here are compiled by the
+    # process that loads them.
+    "compile_threads": 1,
+}
 
 
-def _configure() -> None:
-    from harness.sim.simcuda.compiler import settings
+def apply_settings() -> None:
+    """Make the settings the defaults, as far as this release of torch has them.
 
-    settings.apply_settings()
+    A value that is set, instead of a default, holds for one thread, and a backward pass compiles in its own thread.
+    """
+    import torch._inductor.config as config
+
+    entries: dict[str, Any] = config._config  # type: ignore[attr-defined]
+    for name, value in SETTINGS.items():
+        if name in entries:
+            entries[name].default = value
 
 
 def _register() -> None:
@@ -28,7 +48,7 @@ def _register() -> None:
 #: The action after a module has run. In the second module, Inductor looks up the code generators of a device. When that
 #: module has run, all base classes of the simulated generator exist.
 _AFTERWARDS: dict[str, Callable[[], None]] = {
-    "torch._inductor.config": _configure,
+    "torch._inductor.config": apply_settings,
     "torch._inductor.graph": _register,
 }
 

@@ -6,16 +6,17 @@ for CUDA is unchanged: partitions, streams, guards, CUDA graphs, and the operato
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch._inductor.config as config
 import torch.utils._triton
+from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.codegen import common, cpp, cpp_wrapper_gpu, wrapper, wrapper_fxir
 from torch._inductor.utils import IndentedBuffer, Placeholder, get_fused_kernel_name
 from torch._inductor.virtualized import V
-
-from harness.sim.simcuda.compiler import vectors
 
 #: The name of `kernels.load_kernel` in generated modules.
 _LOAD = "load_simcuda_kernel"
@@ -35,7 +36,7 @@ class SimcudaScheduling(cpp.CppScheduling):
     kernel_proxy_cls = _Proxy
 
     def codegen_node(self, node: Any) -> None:
-        with vectors.no_vectors():
+        with no_vectors():
             super().codegen_node(node)
         # One kernel per node, as with Triton. The generator for the CPU would collect more, and call the last kernel of
         # a graph after the guard of its device, where the default stream may be that of another device.
@@ -68,7 +69,7 @@ def _no_triton() -> NoReturn:
 
 def register_scheduling() -> None:
     """Register the generator with Inductor for CUDA."""
-    vectors.install_choice()
+    install_choice()
     torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
@@ -77,3 +78,36 @@ def register_scheduling() -> None:
         cpp_wrapper_gpu.CppWrapperGpu,
         wrapper_fxir.WrapperFxCodegen,
     )
+
+
+class _State(threading.local):
+    """Whether this thread generates or compiles code for simulated devices."""
+
+    plain = False
+
+
+_state = _State()
+
+
+@contextmanager
+def no_vectors() -> Iterator[None]:
+    """Make Inductor choose no vector instructions in this thread."""
+    before, _state.plain = _state.plain, True
+    try:
+        yield
+    finally:
+        _state.plain = before
+
+
+def _choice(pick: Callable[[], cpu_vec_isa.VecISA]) -> Callable[[], cpu_vec_isa.VecISA]:
+    def chosen() -> cpu_vec_isa.VecISA:
+        return cpu_vec_isa.invalid_vec_isa if _state.plain else pick()
+
+    return chosen
+
+
+def install_choice() -> None:
+    """Make Inductor's choice respect `no_vectors`, under both of its names."""
+    chosen = _choice(cpu_vec_isa.pick_vec_isa)
+    cpu_vec_isa.pick_vec_isa = chosen
+    codecache.pick_vec_isa = chosen  # type: ignore[attr-defined]
