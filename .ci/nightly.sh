@@ -10,7 +10,7 @@
 #   outside   levels of conformance on the device of tests/outside/plain_device, which has as little as a package can
 #             register. Its waivers are what it is known to fail
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
-#             own process, with the same verdicts
+#             own process, with the same verdicts; `harness ready` with each fault
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
 #   options   every case once per option and per surrounding that must not change a verdict: leak checks, isolation,
 #             workers, locale, user, home, no network and others, and with python3.14 if there is one. No case may be
@@ -103,6 +103,9 @@ simcuda() {
     # A case that needs something that an earlier one has started, such as the allocator, may skip itself in its own
     # process. That is not red in the run.
     "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
+    # `harness ready`: each fault, and checks without one, half of them on a busy machine.
+    "$made/bin/pytest" tests/ready --run-nightly -n "$workers" || status=1
+    "$made/bin/python" benchmarks/ready.py alarms --runs 40 || status=1
     return "$status"
 }
 

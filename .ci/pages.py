@@ -15,7 +15,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 
-PATTERNS = ("*.md", "docs/**/*.md", "ci/*.md", ".ci/*.md", "benchmarks/*.md", "changes/README.md")
+PATTERNS = ("*.md", "docs/**/*.md", "ci/**/*.md", ".ci/*.md", "benchmarks/*.md", "changes/README.md")
 _LINK = re.compile(r"\]\(([^)#\s:]+)")
 
 

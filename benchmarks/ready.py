@@ -26,11 +26,12 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from harness.ready import quick_tests
 from harness.ready.model import NodeReport, Problem, Verdict
 from tests.ready.expected import EXPECTED
 
-#: Checks of the host that has the simulated devices: they say nothing about the devices.
-_HOST = ("clock", "shm", "limits", "disk", "kernel_log", "stuck_processes")
+#: Checks of the processes with the quick tests, beside the tests themselves. What is read of the host is left out.
+_PROCESSES = ("active", "import_torch", "process_exit")
 _LEAST_FOUND = 0.95
 
 
@@ -44,8 +45,8 @@ class Run:
     @property
     def problems(self) -> list[Problem]:
         """The problems that the quick tests found."""
-        names = {check.name for check in self.report.checks} - {*_HOST}
-        return [each for each in self.report.problems if each.check in names and not each.check.startswith(_HOST)]
+        names = {*quick_tests.ENTRIES, *_PROCESSES}
+        return [problem for problem in self.report.problems if problem.check in names]
 
 
 def run_ready(devices: int, *options: str) -> Run:

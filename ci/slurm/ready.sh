@@ -44,10 +44,12 @@ drain() {
 check() {
     local line status=0
     line=$("$READY_HARNESS" ready "$@" "${READY_OPTIONS[@]}" 2>/dev/null </dev/null) || status=$?
+    # Other programs end with 1, too: without a line there is no verdict.
+    if ((status == 1)) && [[ -z $line ]]; then status=2; fi
     case $status in
     0) ;;
     1)
-        drain "${line:-no line}"
+        drain "$line"
         return 1
         ;;
     *)

@@ -188,7 +188,7 @@ def devices(
         typer.Option(
             "--health",
             help="Test every usable device: compute, copy, compare. Exit status 1 if one is sick, or if there is no "
-            "GPU and --device names no other kind.",
+            "GPU and --device names no other kind. For NVIDIA GPUs, harness ready replaces it.",
         ),
     ] = False,
     device: Annotated[

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +19,7 @@ from harness.core.errors import HarnessError
 if TYPE_CHECKING:
     from harness.gating.hardware import Hardware
     from harness.ready.model import NodeReport
+    from harness.ready.rules import Rule
 
 _NO_VERDICT = 2
 _NAGIOS_UNKNOWN = 3
@@ -65,10 +69,17 @@ def ready(
         Path | None,
         typer.Option(metavar="FILE", help="A file that replaces verdicts and next steps, by kind of problem."),
     ] = None,
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also keep the report as a run directory, for harness history and harness report."
+        ),
+    ] = None,
     hosts: ready_fleet.Hosts = "",
     hostfile: ready_fleet.Hostfile = None,
     slurm: ready_fleet.InSlurm = False,
     local: ready_fleet.Local = 0,
+    fabric: ready_fleet.WithFabric = False,
     lists: ready_fleet.Lists = Path(),
     parallel: ready_fleet.Parallel = 128,
     answer_limit: ready_fleet.AnswerLimit = "",
@@ -91,6 +102,7 @@ def ready(
         hostfile=hostfile,
         slurm=slurm,
         local=local,
+        fabric=("cuda" if device == "auto" else device) if fabric else "",
         lists=lists,
         parallel=parallel,
         limit=parse_budget(answer_limit) if answer_limit else None,
@@ -98,17 +110,17 @@ def ready(
         launcher=launcher,
         ssh_config=ssh_config,
     )
-    if many.given and (as_nagios or prometheus is not None or verbose):
+    if many.given and (as_nagios or prometheus is not None or results_dir is not None or verbose):
         raise typer.BadParameter(
-            "--nagios, --prometheus and -v are about one node: leave them out, or --hosts and its like"
+            "--nagios, --prometheus, --results-dir and -v are about one node: leave them out, or --hosts and its like"
         )
-    try:
+    with _without_verdict(as_nagios=as_nagios):
         if many.given:
             options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
             raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
         from harness.ready import node
         from harness.ready.request import Request
-        from harness.ready.rules import load_rules
+        from harness.ready.rules import RULES
 
         request = Request(
             budget=seconds,
@@ -116,20 +128,39 @@ def ready(
             device=device,
             hardware=_hardware(hardware),
             inject=tuple(inject or ()),
-            rules=load_rules(steps),
+            rules=RULES if steps is None else _rules(steps),
             suites=_suites,
         )
         report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
         if prometheus is not None:
             _write(report, prometheus)
-    except HarnessError as error:
+        if results_dir is not None:
+            from harness.ready.run_record import write_run
+
+            write_run(report, results_dir, ["harness", *sys.argv[1:]])
+    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+
+
+@contextlib.contextmanager
+def _without_verdict(*, as_nagios: bool) -> Iterator[None]:
+    """End with the exit status for "no verdict" if the block raises an error, also an unexpected one.
+
+    Python's own exit status for these is 1, which would say that the node is not ready.
+    """
+    try:
+        yield
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault of this program must not drain a sound node
         text = " ".join(str(error).split())
+        if not isinstance(error, HarnessError):
+            traceback.print_exc()
+            text = f"a fault of harness ready: {type(error).__name__}: {text}"
         if as_nagios:
             say(f"GPU UNKNOWN - no verdict: {text.replace('|', '/')}")
             raise typer.Exit(_NAGIOS_UNKNOWN) from None
         say(f"harness: no verdict: {text}", err=True)
         raise typer.Exit(_NO_VERDICT) from None
-    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
 
 
 def _node_options(
@@ -152,6 +183,13 @@ def _hardware(name: str) -> tuple[str, Hardware] | None:
     here = Path("configs")
     configs = here if here.is_dir() or "/" in name else Home.find().folder / "configs"
     return name, load_hardware(name, configs, Path()).value
+
+
+def _rules(steps: Path) -> Mapping[str, Rule]:
+    """Return the table of next steps with the rows of a file. Raise ConfigError."""
+    from harness.ready.steps_file import load_rules
+
+    return load_rules(steps)
 
 
 def _suites(options: Sequence[str]) -> list[str]:

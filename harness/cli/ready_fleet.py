@@ -34,6 +34,14 @@ InSlurm = Annotated[
 Local = Annotated[
     int, typer.Option(min=0, metavar="N", help="Check this machine N times, for a trial.", rich_help_panel=PANEL)
 ]
+WithFabric = Annotated[
+    bool,
+    typer.Option(
+        "--fabric",
+        help="Then test all good nodes together, and fewer and fewer if they fail, until a node or link is named.",
+        rich_help_panel=PANEL,
+    ),
+]
 Lists = Annotated[
     Path,
     typer.Option(
@@ -67,12 +75,13 @@ SshConfig = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """The values of the options above."""
+    """The values of the options above. `fabric`: the kind of devices to test together; empty for none."""
 
     hosts: str = ""
     hostfile: Path | None = None
     slurm: bool = False
     local: int = 0
+    fabric: str = ""
     lists: Path = Path()
     parallel: int = 128
     limit: float | None = None
@@ -104,9 +113,12 @@ def check(chosen: FleetOptions, node_options: Sequence[str], budget: float, *, s
         ssh_config=chosen.ssh_config,
     )
     report = fleet_run.check_fleet(request, _progress())
+    if chosen.fabric:
+        report = fleet_run.check_fabric(request, report, chosen.fabric, lambda line: say(f"harness: {line}", err=True))
     lists = fleet_run.write_lists(report, chosen.lists, strict=strict)
     _print(report, lists, as_json=as_json)
-    return 1 if report.nodes(ready=False, strict=strict) or not report.answers else 0
+    broken = report.fabric is not None and report.fabric.broken
+    return 1 if broken or report.nodes(ready=False, strict=strict) or not report.answers else 0
 
 
 def _words(text: str) -> tuple[str, ...]:

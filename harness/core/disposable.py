@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -25,7 +25,7 @@ Ladder = Sequence[tuple[int, float]]
 KILL: Ladder = ((signal.SIGKILL, 5.0),)
 _KEPT = 1 << 16  # bytes of each output
 _PAUSE = 0.01  # seconds between two looks at the process
-_LOOK = 0.1  # seconds between two looks at the size of its output
+_LOOK = 0.1  # seconds between two looks at its output, and at whether it should stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,14 @@ def run_disposable(
     both_into: IO[bytes] | None = None,
     kept: int = _KEPT,
     most: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> DisposableRun:
     """Run a program for at most `limit` seconds, then end it by the `ladder`. Raise OSError if it does not start.
 
     `environ` defaults to that of this process. `both_into`: a file for stdout and stderr, instead of the result.
     `kept`: bytes of the end of each output that the result has. `most`: bytes of stdout
-    after which the program is ended, as after the limit.
+    after which the program is ended, as after the limit. `stopped`: whether to end it now, for calls in threads, which
+    no signal reaches.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         began = time.monotonic()
@@ -77,19 +79,24 @@ def run_disposable(
             start_new_session=True,
         )
         try:
-            in_time = _ends_by_itself(child, began + limit, output, most)
+            in_time = _ends_by_itself(child, began + limit, output, most, stopped)
         finally:  # also if the wait is interrupted
             status = _end(child, ladder)
         return DisposableRun(status, in_time, time.monotonic() - began, _tail(output, kept), _tail(errors, kept))
 
 
-def _ends_by_itself(child: subprocess.Popen[bytes], deadline: float, output: IO[bytes], most: int | None) -> bool:
+def _ends_by_itself(
+    child: subprocess.Popen[bytes],
+    deadline: float,
+    output: IO[bytes],
+    most: int | None,
+    stopped: Callable[[], bool],
+) -> bool:
     """Wait for a child. Return whether it has ended before the deadline, and before it has written too much."""
-    if most is None:
-        return linux.has_ended_before(child.pid, deadline, _PAUSE)
-    # No limit of the kernel: children inherit it, and so would all files of all that the program starts.
+    # A limit of the kernel on files would be inherited by all that the program starts.
     while not linux.has_ended_before(child.pid, min(deadline, time.monotonic() + _LOOK), _PAUSE):
-        if time.monotonic() >= deadline or os.fstat(output.fileno()).st_size > most:
+        size = 0 if most is None else os.fstat(output.fileno()).st_size
+        if time.monotonic() >= deadline or stopped() or (most is not None and size > most):
             return False
     return True
 

@@ -99,3 +99,18 @@ def signal_name(number: int) -> str:
 def markdown_row(cells: Iterable[str]) -> str:
     """Return a row of a table in Markdown."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def format_bytes(count: int) -> str:
+    """Return a number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
+
+    The number is rounded down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
+    """
+    unit, name = next(((u, n) for u, n in _UNITS if count >= u), (1, "B"))
+    if unit == 1:
+        return f"{count}B"
+    tenths = count * 10 // unit
+    return f"{tenths // 10}.{tenths % 10}{name}"
+
+
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

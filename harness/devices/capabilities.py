@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from harness.backends import table
+from harness.core.text import format_bytes
 from harness.devices import detectors
 from harness.devices.detectors import DetectionSubject
 from harness.devices.device import Detected, Device, Inventory, Value
@@ -456,18 +457,3 @@ def format_capability(name: str, value: Value) -> str:
     if VOCABULARY[name].kind is ValueKind.BYTES and isinstance(value, int):
         return format_bytes(value)
     return str(value)
-
-
-def format_bytes(count: int) -> str:
-    """Return a number of bytes in the largest binary unit that it reaches, with one decimal, rounded down.
-
-    The number is rounded down, so that a device with 11.96 GiB, which fails ``>=12GiB``, is not shown as 12.0GiB.
-    """
-    unit, name = next(((u, n) for u, n in _UNITS if count >= u), (1, "B"))
-    if unit == 1:
-        return f"{count}B"
-    tenths = count * 10 // unit
-    return f"{tenths // 10}.{tenths % 10}{name}"
-
-
-_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

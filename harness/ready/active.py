@@ -83,10 +83,15 @@ def run_active(
     environ = dict(os.environ if environ is None else environ)
     if not full:  # simulated devices compute with the processors, of which all of them need some
         environ.setdefault("OMP_NUM_THREADS", "1")
+    found = Findings(rules)
+    if not chosen.run:
+        for name, why in chosen.skipped.items():
+            found.check(name, None, "skipped", text=why)
+        _nothing_ran(None, found, budget)
+        return found.checks, found.problems
     with tempfile.TemporaryDirectory(prefix="harness-ready-", ignore_cleanup_errors=True) as folder:
         order = make_order(devices, budget, chosen, folder, seed=seed, full=full)
-        lines, run = _run(order, Path(folder), environ)
-    found = Findings(rules)
+        lines, run = carry_out(order, Path(folder), environ)
     labels = {device.uuid: label_of(device) for device in devices}
     judge_lines(lines, run, chosen, labels, found, budget)
     if full:
@@ -118,9 +123,10 @@ def make_order(devices: Sequence[Device], budget: float, chosen: Plan, folder: s
     )
 
 
-def _run(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[list[Line], DisposableRun]:
+def carry_out(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[list[Line], DisposableRun]:
+    """Run the process with the tests; return its lines, and how it ended."""
     written, result = folder / "order.json", folder / "lines.ndjson"
-    written.write_bytes(msgspec.json.encode(order))
+    written.write_bytes(msgspec.json.encode(msgspec.structs.replace(order, parent=os.getpid())))
     command = [sys.executable, "-m", "harness.ready.worker", str(written), str(result)]
     began = time.monotonic()
     try:
@@ -231,6 +237,8 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
             found.check(name, gpu, "skipped", text="not reached, since the process of this GPU ended before")
         else:
             found.check(name, gpu, "skipped", text=f"not reached within the budget of {budget:.0f} s")
+    if not story.done and not story.open and story.left and len(found.problems) == before:
+        _nothing_ran(gpu, found, budget)
     end = story.end
     if len(found.problems) > before and not (end is not None and end.status is None):
         return  # whatever the end of the process was, it follows from the failure
@@ -245,6 +253,14 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
         if end.state == "hang":
             kind, how = "hang", f"did not end within {end.seconds:.0f} s"
         found.problem(kind, "process_exit", gpu, wanted, f"{end.name}: {how}")
+
+
+def _nothing_ran(gpu: str | None, found: Findings, budget: float) -> None:
+    """Add the problem of a GPU of which nothing is known: a budget that is too small must not make it ready."""
+    wanted = "at least one test of each GPU within the budget"
+    found.problem(
+        "cannot_run", "active", gpu, wanted, f"none was reached within {budget:.0f} s; give more with --budget"
+    )
 
 
 def _judge_done(line: Line, gpu: str, found: Findings) -> None:

@@ -55,7 +55,7 @@ class Sizes:
 
 
 #: For GPUs. 0.5 of the free memory of a card with 80 GiB is written and read five times in a tenth of a second each.
-FULL = Sizes(memory_share=0.5, copy_bytes=256 * MIB, edge=2048, allocations=2000, timed=True)
+FULL = Sizes(memory_share=0.5, copy_bytes=64 * MIB, edge=2048, allocations=2000, timed=True)
 #: For devices that processors simulate.
 SMALL = Sizes(memory_share=1 / 256, copy_bytes=4 * MIB, edge=256, allocations=200, timed=False)
 

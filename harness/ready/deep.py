@@ -25,7 +25,7 @@ from harness.ready.request import Request
 from harness.ready.rules import Finding, Rule, to_problems
 
 PROFILE = "ready"
-#: Seconds of the budget in which a run that was told to end does so: cases in hand end, reports are written.
+#: Seconds of the budget in which a run that was asked to end does so: cases in hand end, reports are written.
 ENDING = 15.0
 _LADDER = ((signal.SIGTERM, ENDING), (signal.SIGKILL, 10.0))
 _NAME = "suites"

@@ -7,6 +7,8 @@ and checked (`harness.ready.model`), and a report that contradicts itself is ref
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,8 +18,10 @@ from typing import Any
 import msgspec
 
 from harness.core.disposable import DisposableRun, run_disposable
+from harness.core.kill_ladder import LADDER
 from harness.core.text import format_count, format_exit_code, single_line
 from harness.ready import drift, hostlist
+from harness.ready.halving import Blame
 from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.link import last_words
@@ -75,18 +79,56 @@ class NodeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Fabric:
+    """What breaks collectives of these nodes. `words`: what the nodes that saw a failure said last."""
+
+    nodes: tuple[str, ...]
+    blame: Blame
+    words: Mapping[str, str]
+
+    @property
+    def broken(self) -> bool:
+        """Whether anything is to blame."""
+        return bool(self.blame.nodes or self.blame.links or self.blame.unclear)
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines for people."""
+        for node in self.blame.nodes:
+            yield f"fabric: {node} breaks collectives: {self._said(node)}; next step: look at its network"
+        for first, second in self.blame.links:
+            yield f"fabric: the link between {first} and {second} breaks collectives: {self._said(first, second)}"
+        for group in self.blame.unclear:
+            yield f"fabric: {hostlist.fold(group)} failed together, and parts of them did not; try again"
+        if not self.broken:
+            yield f"fabric: {format_count(len(self.nodes), 'node')} pass a collective together"
+
+    def _said(self, *nodes: str) -> str:
+        return single_line(next((self.words[node] for node in nodes if node in self.words), "no words"), _REASON)
+
+
+@dataclass(frozen=True, slots=True)
 class FleetReport:
-    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.drift`."""
+    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.drift`.
+
+    `fabric`: the test of the nodes together, if it was asked for.
+    """
 
     answers: tuple[NodeAnswer, ...]
     drifts: tuple[drift.Drift, ...] = ()
     slow: tuple[drift.SlowGpu, ...] = ()
     notes: tuple[str, ...] = ()
+    fabric: Fabric | None = None
 
     def nodes(self, *, ready: bool, strict: bool = False) -> tuple[str, ...]:
-        """Return the nodes that may get work, or all others. `strict`: a degraded node may not."""
+        """Return the nodes that may get work, or all others. `strict`: a degraded node may not.
+
+        A node that breaks the fabric may not either. Both ends of a bad link may: each works with all others.
+        """
         good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
-        return tuple(answer.node for answer in self.answers if (answer.verdict in good) is ready)
+        broken = {*self.fabric.blame.nodes} if self.fabric is not None else set()
+        return tuple(
+            answer.node for answer in self.answers if (answer.verdict in good and answer.node not in broken) is ready
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -106,8 +148,13 @@ def ask_fleet(
     At most `parallel` nodes are asked at a time. `tell` gets each answer when it is there, and how many are missing.
     """
     answers: dict[str, NodeAnswer] = {}
-    with ThreadPoolExecutor(min(parallel, max(1, len(hosts))), thread_name_prefix="ready") as pool:
-        asked = [pool.submit(_ask, host, limit) for host in hosts]
+    stop = threading.Event()
+    with (
+        ThreadPoolExecutor(min(parallel, max(1, len(hosts))), thread_name_prefix="ready") as pool,
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(stop.set)  # if the wait is interrupted, no node is waited for
+        asked = [pool.submit(_ask, host, limit, stop) for host in hosts]
         for done in as_completed(asked):
             answer = done.result()
             answers[answer.node] = answer
@@ -115,10 +162,14 @@ def ask_fleet(
     return compare([answers[host.name] for host in hosts])
 
 
-def _ask(host: Host, limit: float) -> NodeAnswer:
+def _ask(host: Host, limit: float, stop: threading.Event) -> NodeAnswer:
+    if stop.is_set():
+        return NodeAnswer(host.name, None, "not asked: the check was stopped")
     began = time.time()
     try:
-        run = run_disposable(host.command, limit, kept=MOST_ANSWER + 1, most=MOST_ANSWER)
+        run = run_disposable(
+            host.command, limit, ladder=LADDER, kept=MOST_ANSWER + 1, most=MOST_ANSWER, stopped=stop.is_set
+        )
     except OSError as error:
         return NodeAnswer(host.name, None, f"{host.command[0]!r} does not start here: {error.strerror}")
     return read_answer(host.name, run, host.command[0], limit, began)
@@ -261,6 +312,8 @@ def _differences(report: FleetReport) -> Iterator[str]:
             yield f"drift: {each.name} is {single_line(value, 80)!r} on {hostlist.fold(nodes)}, {usual}{without}"
     for slow in report.slow:
         yield f"slow: {slow.node}, {slow.gpu}: {slow.text}"
+    if report.fabric is not None:
+        yield from report.fabric.lines()
     for note in report.notes:
         yield f"note: {note}"
 
@@ -292,4 +345,5 @@ def as_plain(report: FleetReport) -> dict[str, Any]:
         "drift": [msgspec.to_builtins(each) for each in report.drifts],
         "slow": [msgspec.to_builtins(each) for each in report.slow],
         "notes": list(report.notes),
+        "fabric": None if report.fabric is None else msgspec.to_builtins(report.fabric),
     }

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
-from harness.ready import hostlist
-from harness.ready.fleet import MARGIN, PARALLEL, FleetReport, NodeAnswer, ask_fleet
+from harness.ready import fabric_search, hostlist
+from harness.ready.fleet import MARGIN, PARALLEL, Fabric, FleetReport, NodeAnswer, ask_fleet
 from harness.tools.cluster import engine as engines
 from harness.tools.cluster.engine import Engine
 
+#: Seconds for each place of a collective of many nodes, the first of which makes all connections.
+FABRIC_LIMIT = 60
 READY_FILE, NOT_READY_FILE = "ready.txt", "not_ready.txt"
 
 
@@ -50,8 +52,11 @@ class FleetRequest:
         return self.budget + MARGIN if self.limit is None else self.limit
 
 
-def engine_of(request: FleetRequest) -> Engine:
-    """Return the engine that knows the nodes. Raise FleetError, HostlistError, EngineError."""
+def engine_of(request: FleetRequest, program: tuple[str, ...] = ()) -> Engine:
+    """Return the engine that knows the nodes. `program`: what it runs there, instead of the check of a node.
+
+    Raise FleetError, HostlistError, EngineError.
+    """
     given = {
         "--hosts": bool(request.hosts),
         "--hostfile": request.hostfile is not None,
@@ -61,7 +66,7 @@ def engine_of(request: FleetRequest) -> Engine:
     chosen = [name for name, is_given in given.items() if is_given]
     if len(chosen) != 1:
         raise FleetError(f"{' and '.join(chosen) or 'no nodes'}: expected exactly one of {', '.join(given)}")
-    program = ("-m", "harness", "ready", "--json", *request.options)
+    program = program or ("-m", "harness", "ready", "--json", *request.options)
     python, launcher = request.python, request.launcher
     if request.slurm:
         return engines.Slurm(None, python, launcher, program=program)
@@ -80,6 +85,23 @@ def check_fleet(
     """Ask all nodes. `tell` gets each answer, and how many are missing. Raise HarnessError if none can be asked."""
     hosts = engine_of(request).hosts()
     return ask_fleet(hosts, request.answer_limit, parallel=request.parallel, tell=tell)
+
+
+def check_fabric(request: FleetRequest, report: FleetReport, kind: str, tell: Callable[[str], object]) -> FleetReport:
+    """Test the good nodes of a fleet together; return the report with what breaks them. Raise HarnessError."""
+    good = {*report.nodes(ready=True)}
+    gpus = {
+        answer.node: len(answer.report.gpus)
+        for answer in report.answers
+        if answer.node in good and answer.report is not None
+    }
+    hosts = engine_of(request, fabric_search.PROGRAM).hosts()
+    nodes = fabric_search.nodes_of(hosts, gpus, local=bool(request.local))
+    if len(nodes) < 2:
+        note = "the fabric was not tested: it needs two nodes that may get work"
+        return replace(report, notes=(*report.notes, note))
+    blame, words = fabric_search.search_fabric(nodes, kind, FABRIC_LIMIT, tell=tell)
+    return replace(report, fabric=Fabric(tuple(node.name for node in nodes), blame, words))
 
 
 def write_lists(report: FleetReport, folder: Path, *, strict: bool = False) -> tuple[Path, Path]:

@@ -24,24 +24,38 @@ _LARGE = 1 << 20
 #: Seconds. No collective of a few bytes on one node takes as long, once its communicator exists.
 MOST_COLLECTIVE = 0.5
 _ROUNDS = 6
+_NO_HANDLE = b"none"
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
     """The ranks of a group, as one of them knows them.
 
-    `labels`: the GPU of each rank. `folder`: for files that all share. `limit`: seconds to wait for others.
+    `labels`: the GPU of each rank. `folder`: for files that all ranks of a node share. `limit`: seconds to wait for
+    others. `address`, `port`: where rank 0 listens, if the ranks are on several nodes.
     """
 
     rank: int
     labels: tuple[str, ...]
     folder: Path
     limit: float
+    address: str = ""
+    port: int = 0
 
     @property
     def world(self) -> int:
         """The number of ranks."""
         return len(self.labels)
+
+    def store(self, dist: Any) -> Any:
+        """Return the store through which the ranks meet."""
+        limit = timedelta(seconds=self.limit)
+        if self.address:
+            first = self.rank == 0
+            return dist.TCPStore(self.address, self.port, self.world, first, timeout=limit, wait_for_workers=False)
+        store = dist.FileStore(str(self.folder / "store"), self.world)
+        store.set_timeout(limit)
+        return store
 
     def way(self, peer: int) -> str:
         """Return the way from the GPU of this rank to that of another, for texts."""
@@ -100,12 +114,11 @@ def collectives(bench: Bench, crew: Crew) -> None:
     if not dist.is_available() or (bench.device.type == "cuda" and not dist.is_nccl_available()):
         raise LacksError("this torch has no NCCL")
     bench.tell("creation of the group")
-    torch.cuda.set_device(bench.device)
     limit = timedelta(seconds=crew.limit)
-    store = dist.FileStore(str(crew.folder / "store"), crew.world)
-    store.set_timeout(limit)
+    store = crew.store(dist)
+    own = {"device_id": bench.device} if bench.device.type == "cuda" else {}
     dist.init_process_group(
-        "nccl", store=store, rank=crew.rank, world_size=crew.world, timeout=limit, device_id=bench.device
+        "nccl" if own else "gloo", store=store, rank=crew.rank, world_size=crew.world, timeout=limit, **own
     )
     steps: tuple[tuple[str, Callable[[Bench, Crew, Any], None]], ...] = (
         ("all_reduce", _all_reduce),
@@ -118,11 +131,14 @@ def collectives(bench: Bench, crew: Crew) -> None:
         bench.tell(name)
         step(bench, crew, dist)
         bench.synchronize()
-    bench.tell("memory of another process")
-    _shared_memory(bench, crew, store)
+    if not crew.address:
+        bench.tell("memory of another process")
+        _shared_memory(bench, crew, store)
     bench.tell("end of the group")
-    store.set(f"done {crew.rank}", "1")
-    store.wait([f"done {rank}" for rank in range(crew.world)], limit)
+    _meet(store, crew, "done")
+    store.set(f"left {crew.rank}", "1")
+    if crew.rank == 0:  # its process serves the store of several nodes, so it leaves last
+        store.wait([f"left {rank}" for rank in range(crew.world)], timedelta(seconds=crew.limit))
     abort = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
     abort()
 
@@ -168,6 +184,8 @@ def _all_gather(bench: Bench, crew: Crew, dist: Any) -> None:
 
 def _late(bench: Bench, crew: Crew, dist: Any) -> None:
     torch = bench.torch
+    if bench.device.type != "cuda":
+        return
     x = torch.zeros(_COUNT, dtype=torch.int64, device=bench.device)
     bench.synchronize()
     bench.sleep(torch.cuda.current_stream(), 10.0)
@@ -203,12 +221,12 @@ def _shared_memory(bench: Bench, crew: Crew, store: Any) -> None:
         handle = IpcHandle()
         code = cuda.code("cudaIpcGetMemHandle", ctypes.byref(handle), own)
         cuda.code("cudaGetLastError")
-        store.set(f"handle {crew.rank}", b"" if code else bytes(handle))
-        other = store.get(f"handle {(crew.rank + 1) % crew.world}")
+        store.set(f"handle {crew.rank}", _NO_HANDLE if code else bytes(handle))
+        handles = [store.get(f"handle {rank}") for rank in range(crew.world)]
+        if _NO_HANDLE in handles:  # as all ranks see: some containers and virtual machines share no memory
+            return
         opened = ctypes.c_void_p()
-        if code or not other:
-            return  # a container without a common namespace of processes cannot share memory
-        theirs = IpcHandle.from_buffer_copy(other)
+        theirs = IpcHandle.from_buffer_copy(handles[(crew.rank + 1) % crew.world])
         code = cuda.code("cudaIpcOpenMemHandle", ctypes.byref(opened), theirs, ctypes.c_uint(IPC_LAZY))
         cuda.code("cudaGetLastError")
         if code == 0:

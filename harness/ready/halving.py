@@ -1,8 +1,8 @@
 """Names the nodes and links that break a test of many nodes, by tests of fewer and fewer. Pure decisions.
 
 A test of a group of nodes, such as an all-reduce, fails if a node of the group is bad, or a link between two of them.
-`Search` says which groups to test next; they have no node in common, so they can be tested at the same time. Whoever
-runs them gives back which failed, and so on until the search is over:
+`Search` says which groups to test next; they have no node in common, so they can be tested at the same time. The caller
+runs them and gives back which failed, and so on until the search is over:
 
 1. All nodes together. If they pass, nothing is wrong.
 2. A group that fails is halved, and both halves are tested. A half that fails is halved again.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from harness.core.text import format_count, list_first, single_line
-from harness.devices.capabilities import Capabilities, format_bytes
-from harness.devices.device import Detected, Device, Inventory
-from harness.gating.hardware import Hardware, broken_hardware, hardware_mismatches
+from harness.core.text import format_bytes, format_count, list_first, single_line
+from harness.devices.device import Device, Inventory
 from harness.ready.model import CheckRun, Problem
 from harness.ready.rules import Finding, Rule, to_problems
 from harness.ready.xids import Xid
@@ -21,12 +18,16 @@ LEAST_SHARED_FREE = _GIB // 4
 #: With fewer, a job that passes tensors between processes by file descriptors runs out of them.
 LEAST_OPEN_FILES = 1024
 FULL_DISK, LOW_DISK = _GIB // 4, 2 * _GIB
+#: Microseconds. Journals and logs of several nodes are merged by time.
+MOST_CLOCK_ERROR = 1_000_000
 #: NVML's statuses, from nvml.h.
 _DRIVER_NOT_LOADED, _NO_PERMISSION, _LIBRARY_NOT_FOUND, _VERSION_MISMATCH = 9, 4, 12, 18
-#: The conditions of a hardware file that readings can check. A run with the file checks the others.
-_READABLE = ("device", "silicon", "model", "compute_capability", "memory", "mig", "ecc", "device_count", "nvml")
 
 Host = Mapping[str, Any]
+
+
+class NotKnownError(Exception):
+    """There is no such reading on this machine. The text has the reason."""
 
 
 def judge_driver(status: int | None, text: str, inventory: Inventory | None, host: Host) -> Iterator[Finding]:
@@ -39,9 +40,9 @@ def judge_driver(status: int | None, text: str, inventory: Inventory | None, hos
         on_bus = f"; {format_count(len(bus), 'NVIDIA gpu')} on the pci bus" if bus else "; no NVIDIA gpu on the pci bus"
         detail = "install NVIDIA's driver, or load its module" if bus else "check that the node has a gpu at all"
         yield Finding("no_driver", "NVIDIA's driver", f"{text}{on_bus}", detail)
-    elif inventory is not None and not _gpus(inventory) and not inventory.hidden:
+    elif inventory is not None and not gpus(inventory) and not inventory.hidden:
         yield Finding("no_gpu", "at least one gpu", inventory.nvml_error or "the driver shows none")
-    elif inventory is not None and not _gpus(inventory):
+    elif inventory is not None and not gpus(inventory):
         yield Finding("no_gpu", "at least one gpu", f"CUDA_VISIBLE_DEVICES hides all {len(inventory.hidden)}")
 
 
@@ -54,54 +55,6 @@ def judge_bus(host: Host) -> Iterator[Finding]:
             yield Finding("gpu_missing", f"an answer of the gpu at {gpu['address']}", "none on the pci bus")
         elif taken and not gpu["driver"]:
             yield Finding("gpu_missing", f"a driver for the gpu at {gpu['address']}", "none has taken it")
-
-
-def judge_hardware(hardware: Hardware, inventory: Inventory) -> Iterator[tuple[str | None, Finding]]:
-    """Yield what differs from the hardware file, with the UUID of the GPU, or None for the node."""
-    known = {name: inventory_probe(name, inventory) for name in ("device_count", "nvml")}
-    own = hardware.model_copy(update={"device": {}, "offers": _readable(hardware.offers, known)})
-    for unmet in broken_hardware(own, Capabilities(known)):
-        kind = "gpu_missing" if unmet.capability == "device_count" else "hardware"
-        yield None, Finding(kind, f"{unmet.capability} {unmet.wanted}", unmet.found, "by the hardware file")
-    for device in _gpus(inventory):
-        if device.fault is not None:
-            continue
-        probes = device_probes(device)
-        wanted = hardware.model_copy(
-            update={"device": _readable(hardware.device, probes), "offers": _readable(hardware.offers, probes)}
-        )
-        capabilities = Capabilities(probes)
-        for unmet in (*hardware_mismatches(wanted, capabilities), *broken_hardware(wanted, capabilities)):
-            finding = Finding("hardware", f"{unmet.capability} {unmet.wanted}", unmet.found, "by the hardware file")
-            yield device.mig_parent or device.uuid, finding
-
-
-def _readable(conditions: Mapping[str, Any], probes: Mapping[str, object]) -> dict[str, Any]:
-    return {name: wanted for name, wanted in conditions.items() if name in _READABLE and name in probes}
-
-
-def inventory_probe(name: str, inventory: Inventory) -> Callable[[], Detected]:
-    """Return the probe of a capability of the whole node."""
-    count = len({device.uuid for device in (*_gpus(inventory), *inventory.hidden) if device.fault is None})
-    value: int | bool = count if name == "device_count" else inventory.nvml_error is None
-    return functools.partial(Detected, value)
-
-
-def device_probes(device: Device) -> dict[str, Callable[[], Detected]]:
-    """Return the probes of the capabilities that the inventory has for a device."""
-    values: dict[str, Any] = {
-        "device": device.kind,
-        "silicon": device.backend.hardware,
-        "model": device.name,
-        "compute_capability": device.compute_capability,
-        "memory": device.memory,
-        "mig": device.mig_parent is not None,
-        "ecc": device.ecc,
-    }
-    return {
-        name: functools.partial(Detected, value, "" if value is not None else "nvml does not report it")
-        for name, value in values.items()
-    }
 
 
 def judge_xids(xids: Iterable[Xid]) -> Iterator[Finding]:
@@ -156,9 +109,15 @@ def judge_disk(host: Host) -> Iterator[Finding]:
 
 
 def judge_clock(host: Host) -> Iterator[Finding]:
-    """Yield whether the kernel knows that its clock is not synchronised. The offset itself shows in a fleet."""
+    """Yield whether the kernel estimates a large error of its clock. Raise NotKnownError if it has no estimate.
+
+    That is the case with time from PTP or the host of a virtual machine. A fleet compares the clocks themselves.
+    """
     if not host["clock"]["synchronised"]:
-        yield Finding("clock", "a synchronised clock", "the kernel's clock is not synchronised", "start chrony or ntpd")
+        raise NotKnownError("the kernel has no estimate: nothing tells it that its clock is synchronised")
+    if (error := host["clock"]["error_us"]) > MOST_CLOCK_ERROR:
+        wanted = f"a clock that is right within {MOST_CLOCK_ERROR / 1e6:g} s"
+        yield Finding("clock", wanted, f"an error of {error / 1e6:g} s", "repair chrony or ntpd")
 
 
 #: The checks of the host: the reading that each needs, and its rule.
@@ -184,14 +143,19 @@ def judge_host(
             findings = [Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)]
             runs.append(CheckRun(name=name, state="unknown", text=why))
         else:
-            findings = list(rule(host))
+            try:
+                findings = list(rule(host))
+            except NotKnownError as error:
+                runs.append(CheckRun(name=name, state="skipped", text=str(error)))
+                continue
             text = list_first([finding.found for finding in findings])
             runs.append(CheckRun(name=name, state="problem" if findings else "ok", text=text))
         problems += to_problems(name, findings, rules)
     return runs, problems
 
 
-def _gpus(inventory: Inventory) -> list[Device]:
+def gpus(inventory: Inventory) -> list[Device]:
+    """Return the GPUs, usable or not."""
     return [device for device in inventory.devices if device.backend.accelerator]
 
 

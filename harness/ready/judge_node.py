@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.devices.device import Device
 from harness.devices.gpu_queries import QUERIES
-from harness.gating.hardware import Hardware
 from harness.ready import judge_host
 from harness.ready.judge_gpu import GpuFacts, judge_gpu
 from harness.ready.model import MOST_TEXT, CheckRun, Problem, Reading
 from harness.ready.passive import NodeFacts
 from harness.ready.rules import Finding, Rule, to_problems
 from harness.ready.xids import by_gpu, open_xids
+
+if TYPE_CHECKING:
+    from harness.gating.hardware import Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,11 @@ def judge_node(
     report = _Report(rules)
     report.add("driver", _driver(facts))
     inventory = facts.inventory
-    differences = [] if hardware is None or inventory is None else list(judge_host.judge_hardware(hardware, inventory))
+    differences: list[tuple[str | None, Finding]] = []
+    if hardware is not None and inventory is not None:
+        from harness.ready.judge_hardware import judge_hardware  # takes as long to import as everything else here
+
+        differences = list(judge_hardware(hardware, inventory))
     if hardware is not None:
         report.add("hardware", [found for gpu, found in differences if gpu is None])
     for gpu in _with_peers(facts):

@@ -60,8 +60,13 @@ def check_node(request: Request, tell: Callable[[str], object] = lambda _: None)
         checks += ran
         problems += found
     if request.mode == "deep":
+        from harness.ready.dcgm import run_dcgm
         from harness.ready.deep import run_suites
 
+        if devices.simulated is None and gpus:
+            ran, found = run_dcgm(request, request.budget - (time.monotonic() - began), tell)
+            checks += ran
+            problems += found
         left = request.budget - (time.monotonic() - began)
         ran, found = run_suites(request, gpus, left, tell)
         checks += ran

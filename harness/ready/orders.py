@@ -30,12 +30,22 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     masks: dict[str, str]
 
 
+class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of this node in a test of several nodes: its first rank of all ranks, and where rank 0 listens."""
+
+    first: int
+    world: int
+    address: str
+    port: int
+
+
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tests to run. `full`: sizes for GPUs, not for simulated ones.
 
     Seconds: `start_until` after the start of the process no test begins. `hang`: a test that has not ended after so
     many seconds, without those in which no processor was free, hangs. `end`: after that everything is killed.
-    `whole_exit`: processes end by the whole exit, in which drivers may crash.
+    `fabric`: the tests of groups are with other nodes, and no others run. `whole_exit`: processes end by the whole
+    exit, in which drivers may crash. `parent`: the process with whose end all ends.
     """
 
     kind: str
@@ -49,6 +59,8 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     full: bool
     whole_exit: bool
+    fabric: Fabric | None = None
+    parent: int = 0
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -70,7 +70,7 @@ PROMISES = {
     "context": "a context is created, and a sum is right",
     "kernels_in_order": "a chain of operations runs once each, in order",
     "copies": "copied bytes arrive unchanged, both ways and on the GPU",
-    "waits": "whoever waits for a stream, event or device sees the work before it",
+    "waits": "a wait for a stream, event or device ends after the work before it",
     "graphs": "a graph has each piece of work once, and each replay runs all of it",
     "memory": "memory holds what is written to it",
     "adjacent_order": "fills and copies of a stream run in order",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.gating.hardware import Hardware
 from harness.ready.rules import RULES, Rule
+
+if TYPE_CHECKING:
+    from harness.gating.hardware import Hardware
 
 #: A budget of so many seconds or more is enough for a run of the suites.
 DEEP = 180.0

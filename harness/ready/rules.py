@@ -1,26 +1,16 @@
-"""From the kind of a problem to a verdict and one next step: the table, and files that replace rows of it.
+"""From the kind of a problem to a verdict and one next step: the table.
 
 The rows about errors of GPUs follow NVIDIA's documents, which each row names. Where these leave the step open, the row
-takes the least step after which the GPU can be trusted. A file (``--steps``) replaces rows by name:
-
-    # slurm-prolog.yaml: before a job the GPUs must be idle
-    processes: {verdict: not_ready}
-    log_unreadable: {verdict: degraded, step: nothing}
+takes the least step after which the GPU can be trusted. A file replaces rows, see
+`harness.ready.steps_file`.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Self
 
-from pydantic import Field, RootModel, model_validator
-
-from harness.core.models import StrictModel
-from harness.gating import configfile
 from harness.ready.model import MOST_TEXT, Problem, Step, Verdict
 
 XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
@@ -39,10 +29,12 @@ PROC = "https://man7.org/linux/man-pages/man5/proc_pid_status.5.html"
 ADJTIMEX = "https://man7.org/linux/man-pages/man2/adjtimex.2.html"
 RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/index.html"
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+DCGM = "https://docs.nvidia.com/datacenter/dcgm/latest/reference/diagnostics/errors.html"
 OWN = "docs/ready.md"
 
 
-class Rule(StrictModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
     """A row of the table. `text`: the problem in a few words, for the documentation."""
 
     verdict: Verdict
@@ -93,6 +85,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "xid_reboot": _rule(_BAD, Step.REBOOT, "an Xid after which the node needs a reboot", XID_CATALOGUE),
         "xid_vendor": _rule(_BAD, Step.VENDOR_TICKET, "an Xid of broken hardware", XID_CATALOGUE),
         "xid_look": _rule(_WORSE, Step.LOOK, "an Xid that may be harmless or not", XID_CATALOGUE),
+        "sxid": _rule(_BAD, Step.REBOOT, "a fatal error of an NVLink switch", FABRIC_MANAGER),
         "log_unreadable": _rule(_OPEN, Step.FIX_CONFIGURATION, "the kernel's log cannot be read", KERNEL_LOG),
         # links
         "pcie_width": _rule(_WORSE, Step.LOOK, "the PCIe link has fewer lanes than it can have", DEBUG_GUIDELINES),
@@ -122,7 +115,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "open_files": _rule(_WORSE, Step.FIX_CONFIGURATION, "few open files are allowed", TORCH_DATA),
         "disk_full": _rule(_BAD, Step.LOOK, "the disk for temporary files is full", OWN),
         "disk_low": _rule(_WORSE, Step.LOOK, "the disk for temporary files is nearly full", OWN),
-        "clock": _rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel says that its clock is not synchronised", ADJTIMEX),
+        "clock": _rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel estimates a large error of its clock", ADJTIMEX),
         # checks
         "unreadable": _rule(_OPEN, Step.LOOK, "a reading failed", OWN),
         "cannot_run": _rule(_OPEN, Step.LOOK, "a test could not run", OWN),
@@ -136,41 +129,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "group_hang": _rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
         "far_too_slow": _rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
         "slow": _rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
+        "dcgm": _rule(_BAD, Step.LOOK, "a test of NVIDIA's dcgmi diag failed", DCGM),
         "suites": _rule(_BAD, Step.LOOK, "cases of the suites are red", OWN),
     }
 )
-
-
-class Override(StrictModel):
-    """Replaces fields of a row. A field that is left out keeps the value of the table."""
-
-    verdict: Verdict | None = None
-    step: Step | None = None
-    source: Annotated[str, Field(min_length=1, max_length=300)] | None = None
-
-
-class StepsFile(RootModel[dict[str, Override]]):
-    """A file of overrides by kind of problem."""
-
-    @model_validator(mode="after")
-    def _know_every_kind(self) -> Self:
-        for kind in self.root:
-            if kind not in RULES:
-                near = difflib.get_close_matches(kind, RULES, n=1)
-                advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(RULES)}"
-                raise ValueError(f"{kind!r} is no kind of problem: {advice}")
-        return self
-
-
-def load_rules(path: Path | None) -> Mapping[str, Rule]:
-    """Return the table, with the rows of the file `path` replaced. Raise ConfigError."""
-    if path is None:
-        return RULES
-    overrides = configfile.load_config(path, StepsFile).value.root
-    return {
-        kind: rule.model_copy(update=overrides[kind].model_dump(exclude_none=True)) if kind in overrides else rule
-        for kind, rule in RULES.items()
-    }
 
 
 def make_problem(

@@ -85,6 +85,9 @@ def run_order(order: Order, lines: Lines) -> None:
         return
     lines.write(Line(what="imported", seconds=time.monotonic() - began))
     linux.adopt_orphans()
+    if order.fabric is not None:
+        _run_fabric(torch, backend, order, order.fabric, began, lines)
+        return
     solo = Crowd(order, lines, began, "solo")
     for gpu in order.gpus:
         solo.fork(gpu.uuid, functools.partial(_solo, torch, backend, order, gpu, began, lines))
@@ -101,11 +104,24 @@ def run_order(order: Order, lines: Lines) -> None:
         folder.mkdir()
         for rank, gpu in enumerate(group):
             crew = Crew(rank, tuple(each.label for each in group), folder, order.hang)
-            member = functools.partial(_member, torch, backend, order, group, gpu, crew, name, lines)
+            member = functools.partial(_member, torch, backend, order, group, rank, crew, name, lines)
             crowd.fork(gpu.uuid, member)
         if len(crowd.watch()) < len(group):
             lines.write(Line(what="left", phase="group", names=order.group[number + 1 :], state="others"))
             return
+
+
+def _run_fabric(torch: Any, backend: Backend, order: Order, fabric: orders.Fabric, began: float, lines: Lines) -> None:
+    """Run the tests of groups with all GPUs of this node, as ranks beside those of other nodes."""
+    labels = tuple(f"rank {number}" for number in range(fabric.world))
+    for name in order.group:
+        crowd = Crowd(order, lines, began, "group")
+        for index, gpu in enumerate(order.gpus):
+            rank = fabric.first + index
+            crew = Crew(rank, labels, Path(order.folder), order.hang, fabric.address, fabric.port)
+            member = functools.partial(_member, torch, backend, order, order.gpus, index, crew, name, lines)
+            crowd.fork(gpu.uuid, member)
+        crowd.watch()
 
 
 class Crowd:
@@ -253,11 +269,12 @@ def _solo(torch: Any, backend: Backend, order: Order, gpu: Gpu, began: float, li
 
 
 def _member(
-    torch: Any, backend: Backend, order: Order, group: Sequence[Gpu], gpu: Gpu, crew: Crew, name: str, lines: Lines
+    torch: Any, backend: Backend, order: Order, group: Sequence[Gpu], index: int, crew: Crew, name: str, lines: Lines
 ) -> None:
-    """Run a test of a group as one of its ranks."""
+    """Run a test of a group as one of its ranks. `group`: the GPUs of this node in it, of which `index` is its own."""
+    gpu = group[index]
     _show(joined_masks([each.masks for each in group]))
-    bench = _bench(torch, backend, order, crew.rank)
+    bench = _bench(torch, backend, order, index)
     if backend.torch_type == "cuda":
         torch.cuda.set_device(bench.device)
     bench.tell = lambda place: lines.write(
@@ -337,6 +354,8 @@ def _last_line(log: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Carry out the order in a file. Return 0; what went wrong is in the lines."""
     order = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Order)
+    if order.parent:
+        linux.die_with_parent(order.parent)
     run_order(order, Lines(arguments[1]))
     return 0
 

@@ -1,9 +1,10 @@
-"""Xids in the kernel's log: which GPU, which number, and whether something later has settled it. Pure functions.
+"""Xids and SXids in the kernel's log: whose, which number, and whether something later has settled it. Pure functions.
 
 The form of the lines is that of NVIDIA's catalogue
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): ``NVRM: Xid (PCI:0000:3b:00): 79, …``. An Xid
 is settled by a later load of the driver, and by a later line (Xid 154) that says that the driver asks for no action on
-this GPU any more: both follow a reset.
+this GPU any more: both follow a reset. SXids are those of NVLink switches; each line says whether it is fatal
+(https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html).
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from dataclasses import dataclass
 from harness.devices.health_events import xid_meaning
 
 _XID = re.compile(r"^\[ *(?P<time>\d+\.\d+)\] .*\bXid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\): (?P<xid>\d+)(?P<rest>.*)$")
+_SXID = re.compile(
+    r"^\[ *(?P<time>\d+\.\d+)\] .*\bSXid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<xid>\d+), "
+    r"(?P<rest>(?P<fatal>Fatal|Non-fatal).*)$"
+)
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 _RECOVERY_CHANGED = 154
 _NO_ACTION = re.compile(r"\bto 0x0\b|\(None\)\s*$")
@@ -37,6 +42,7 @@ class Xid:
     """One number that the log reports for one GPU.
 
     `pci`: the address without the function, lower case, ``0000:3b:00``. `first`, `last`: seconds since the boot.
+    `switch`: it is a fatal SXid of an NVLink switch.
     """
 
     pci: str
@@ -45,16 +51,21 @@ class Xid:
     first: float
     last: float
     text: str
+    switch: bool = False
 
     @property
     def meaning(self) -> str:
         """The number with its meaning: ``xid 79 (the gpu has fallen off the bus), 2 times``."""
-        words, _ = xid_meaning(self.number)
-        return f"xid {self.number} ({words})" + (f", {self.count} times" if self.count > 1 else "")
+        times = f", {self.count} times" if self.count > 1 else ""
+        if self.switch:
+            return f"fatal sxid {self.number} of an nvlink switch{times}"
+        return f"xid {self.number} ({xid_meaning(self.number)[0]}){times}"
 
     @property
     def kind(self) -> str | None:
         """The kind of problem; None for an Xid that says nothing about the GPU, such as an application's error."""
+        if self.switch:
+            return "sxid"
         if self.number == _RECOVERY_CHANGED:
             if _NO_ACTION.search(self.text):
                 return None
@@ -73,23 +84,23 @@ def pci_slot(address: str) -> str:
 
 def open_xids(lines: Iterable[str]) -> tuple[Xid, ...]:
     """Return the Xids that nothing later has settled, by GPU and number, in the order of their first line."""
-    found: dict[tuple[str, int], Xid] = {}
+    found: dict[tuple[str, int, bool], Xid] = {}
     for line in lines:
         if _LOADED.search(line):
             found.clear()
             continue
-        match = _XID.match(line)
-        if match is None:
+        match = _XID.match(line) or _SXID.match(line)
+        if match is None or match.groupdict().get("fatal") == "Non-fatal":
             continue
         pci, number, rest = pci_slot(match["pci"]), int(match["xid"]), match["rest"].lstrip(", ").strip()
-        moment = float(match["time"])
-        if number == _RECOVERY_CHANGED and _NO_ACTION.search(rest):
+        moment, switch = float(match["time"]), "fatal" in match.groupdict()
+        if number == _RECOVERY_CHANGED and not switch and _NO_ACTION.search(rest):
             found = {key: xid for key, xid in found.items() if key[0] != pci}
             continue
-        before = found.get((pci, number))
-        found[pci, number] = Xid(
-            pci, number, 1 if before is None else before.count + 1, before.first if before else moment, moment, rest
-        )
+        key = (pci, number, switch)
+        before = found.get(key)
+        count, first = (1, moment) if before is None else (before.count + 1, before.first)
+        found[key] = Xid(pci, number, count, first, moment, rest, switch)
     return tuple(found.values())
 
 

@@ -22,6 +22,9 @@ SCRIPTS = sorted([CI / "matrix.sh", CI / "slurm" / "nightly.sbatch", ROOT / ".ci
 WORKFLOWS = [CI / "nightly.yml", ROOT / ".ci" / "nightly.yml"]
 GITLAB = [CI / "gitlab.yml", CI / "gitlab-jobs.yml"]
 MANIFESTS = sorted((CI / "k8s").glob("*.yaml"))
+RESOURCES: list[tuple[Path, dict[str, Any]]] = [
+    (path, resource) for path in MANIFESTS for resource in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+]
 #: Functions called by name, which shellcheck takes for unreachable.
 _BY_NAME = "SC2317,SC2329"
 
@@ -68,8 +71,7 @@ def steps() -> Iterator[tuple[str, str]]:
         for job in document(path).values():
             if isinstance(job, dict) and "script" in job:
                 yield path.name, "\n".join(job["script"])
-    for path in MANIFESTS:
-        resource = document(path)
+    for path, resource in RESOURCES:
         if resource["kind"] == "Job":
             (container,) = resource["spec"]["template"]["spec"]["containers"]
             yield path.name, container["command"][-1] if container["command"][0] == "bash" else "true"
@@ -170,16 +172,19 @@ def test_the_schema_of_gitlab_takes_the_pipeline_of_a_plan_and_refuses_a_mistake
     assert check_schema("github-workflows", changed(CI / "nightly.yml", "runs-on:", "runs_on:", tmp_path))[0] == 1
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_the_schemas_of_kubernetes_take_a_manifest_and_refuse_a_mistake(path: Path) -> None:
+@pytest.mark.parametrize(
+    "resource", [pytest.param(resource, id=f"{path.name}-{resource['kind']}") for path, resource in RESOURCES]
+)
+def test_the_schemas_of_kubernetes_take_a_manifest_and_refuse_a_mistake(resource: dict[str, Any]) -> None:
     kubernetes = pytest.importorskip("kubernetes_validate")
-    resource = yaml.safe_load(path.read_text(encoding="utf-8"))
     # maxFailedIndexes and backoffLimitPerIndex exist since 1.29.
     for release in ("1.30", kubernetes.latest_version()):
         kubernetes.validate(resource, release, strict=True)
-    resource["spec"]["template_"] = resource["spec"].pop("template", {})
+    wrong = {**resource, "metadata_": resource["metadata"]}
+    if "spec" in resource:
+        wrong = {**resource, "spec": {**resource["spec"], "template_": resource["spec"].get("template", {})}}
     with pytest.raises(kubernetes.ValidationError):
-        kubernetes.validate(resource, kubernetes.latest_version(), strict=True)
+        kubernetes.validate(wrong, kubernetes.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.parent.name)

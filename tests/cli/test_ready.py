@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,20 @@ def test_json_satisfies_the_shipped_schema(nvml_folder: Path, state: State) -> N
     assert not done.stderr
 
 
+def test_the_report_as_a_run_directory(nvml_folder: Path, state: State, steps: Path, tmp_path: Path) -> None:
+    state.set(1, rows_failed=1)
+    environ = fake_nvml.environment(nvml_folder, gpus=2, state=state)
+    options = ("--passive", "--steps", steps, "--results-dir", tmp_path / "run")
+    assert ready(*options, environ=environ).returncode == 1
+    command = [sys.executable, "-m", "harness", "report", str(tmp_path / "run")]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "FAILED ready/gpu 1::row_remapping - not ready: wanted no failed row remapping" in done.stdout
+    again = ready(*options, environ=environ)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "already contains a run" in again.stderr
+
+
 def test_without_a_driver_the_node_is_not_ready(nvml_folder: Path) -> None:
     done = ready("--passive", environ=fake_nvml.environment(nvml_folder, FAKE_NVML_INIT="9"))
     assert done.returncode == 1
@@ -140,3 +155,15 @@ def test_budgets(text: str, seconds: float) -> None:
 def test_a_budget_that_is_none(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected 5s to 24h"):
         parse_budget(text)
+
+
+def test_a_fault_of_the_command_is_no_verdict(nvml_folder: Path, tmp_path: Path) -> None:
+    """Python ends with 1 after an error, which would mean that the node is not ready."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import harness.ready.passive\n\n\ndef broken(**_):\n    raise ZeroDivisionError('a bug')\n\n\n"
+        "harness.ready.passive.read_node = broken\n"
+    )
+    environ = {**fake_nvml.environment(nvml_folder), "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = ready("--passive", environ=environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("harness: no verdict: a fault of harness ready: ZeroDivisionError: a bug\n")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from harness.core.disposable import DisposableRun
 from harness.core.figures import parse_floor
+from harness.devices.device import CPU
 from harness.ready import orders, quick_tests
-from harness.ready.active import Findings, judge_lines, judge_speeds, measured_figures
+from harness.ready.active import Findings, judge_lines, judge_speeds, measured_figures, run_active
 from harness.ready.model import CheckRun, Problem, Verdict
 from harness.ready.orders import Line
 from harness.ready.plan import Plan
@@ -206,6 +207,22 @@ def test_tests_after_a_failure_say_why_they_did_not_run() -> None:
 
     assert checks[-1].text == "not tried after the failure of an error of the device"
     assert [problem.kind for problem in problems] == ["device_error"]
+
+
+def test_a_budget_in_which_nothing_ran_is_not_green() -> None:
+    checks, problems = judged([Line(what="left", gpu=A, names=("context", "copies")), *end(A)])
+
+    assert {check.state for check in checks if check.gpu == A} == {"skipped"}
+    assert [(each.kind, each.gpu, each.verdict, each.found) for each in problems] == [
+        ("cannot_run", A, Verdict.UNKNOWN, "none was reached within 60 s; give more with --budget")
+    ]
+
+
+def test_a_budget_for_no_test_starts_none_and_is_not_green() -> None:
+    checks, problems = run_active([CPU], 5.0)
+
+    assert {check.state for check in checks} == {"skipped"}
+    assert [(each.kind, each.verdict) for each in problems] == [("cannot_run", Verdict.UNKNOWN)]
 
 
 def test_what_the_plan_leaves_out_is_said() -> None:

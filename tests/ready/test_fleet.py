@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -244,3 +245,20 @@ def test_a_large_fleet_is_compared_in_no_time() -> None:
 def test_a_fleet_of_no_nodes() -> None:
     assert (compare([]), summary(compare([]))) == (FleetReport(()), "0 nodes: ")
     assert ask_fleet([], 1.0) == FleetReport(())
+
+
+def test_an_interruption_waits_for_no_node() -> None:
+    """As Ctrl-C, which reaches the thread that waits for the answers."""
+
+    def interrupted(_: NodeAnswer, __: int) -> None:
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    hosts = [
+        Host("quick", script("")),
+        *(Host(f"n{number}", script("import signal; signal.pause()")) for number in range(3)),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        ask_fleet(hosts, 600.0, parallel=2, tell=interrupted)
+
+    assert time.monotonic() - began < 300

@@ -147,7 +147,8 @@ def space(**more: Any) -> dict[str, Any]:
         ({"disk": space(free=255 << 20)}, ["disk_full"]),
         ({"disk": space(free=1 << 30)}, ["disk_low"]),
         ({"disk": space(writable=False)}, ["disk_full"]),
-        ({"clock": {"synchronised": False, "error_us": 16000000, "time": 1.8e9}}, ["clock"]),
+        ({"clock": {"synchronised": False, "error_us": 16000000, "time": 1.8e9}}, []),
+        ({"clock": {"synchronised": True, "error_us": 1000001, "time": 1.8e9}}, ["clock"]),
     ],
 )
 def test_the_host(change: dict[str, Any], found: list[str]) -> None:

@@ -15,7 +15,7 @@ from harness.core import linux
 from harness.gating.hardware import Hardware
 from harness.ready.judge_node import Judged, judge_node
 from harness.ready.model import Problem, Step, Verdict
-from harness.ready.passive import NodeFacts, read_node
+from harness.ready.passive import NodeFacts, ReaderEnd, read_node
 from harness.ready.rules import RULES
 from tests import fake_nvml
 from tests.fake_nvml import State
@@ -258,6 +258,22 @@ def test_the_programs_that_read_import_no_torch(nvml_folder: Path, what: str) ->
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "json" in imported
     assert not {"torch", "pytest", "pydantic"} & imported
+
+
+def test_no_process_that_reads_is_left(nvml_folder: Path, state: State, log: Path) -> None:
+    """Also if a thread of it does not return from the driver."""
+    state.set(0, nvmlDeviceGetRemappedRows=HANGS)
+    before = {*linux.child_pids()}
+    facts = read(fake_nvml.environment(nvml_folder, gpus=1, state=state), log, limit=2.0)
+    assert facts.gpus[0].hang
+    assert {*linux.child_pids()} == before
+
+
+def test_a_process_that_cannot_be_killed_needs_a_reboot() -> None:
+    """A process that waits in the driver for ever cannot be made here: this is how its end is reported."""
+    end = ReaderEnd("the program that reads did not end within 40 s, and cannot be killed", killable=False)
+    (problem,) = own(judged(NodeFacts(gpus_end=end, host={"log": {"begins": 0.0, "lines": []}})))
+    assert (problem.kind, problem.verdict, problem.step) == ("unkillable", NOT_READY, Step.REBOOT)
 
 
 def test_the_readings_leave_no_process_and_no_thread(nvml_folder: Path, log: Path) -> None:

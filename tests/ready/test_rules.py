@@ -9,7 +9,8 @@ import pytest
 from harness.gating.configfile import ConfigError
 from harness.ready import rules
 from harness.ready.model import Step, Verdict
-from harness.ready.rules import RULES, load_rules, make_problem, worst_first
+from harness.ready.rules import RULES, make_problem, worst_first
+from harness.ready.steps_file import load_rules
 from harness.ready.steps_page import steps_page
 
 

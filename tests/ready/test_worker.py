@@ -9,11 +9,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from harness.core import linux
 from harness.devices.device import CPU
 from harness.ready import orders
 from harness.ready.active import run_active
@@ -155,10 +156,7 @@ def test_a_hang_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
 
     assert ends(lines) == {"a": (-9, "hang", "one"), "b": (0, "", "process exit")}
     child = int((tmp_path / "child").read_text())
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and os.path.exists(f"/proc/{child}"):
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{child}")
+    wait_for(lambda: not os.path.exists(f"/proc/{child}"))
 
 
 def test_a_process_that_cannot_be_killed_is_said_and_not_waited_for(tmp_path: Path) -> None:
@@ -236,6 +234,44 @@ def test_a_gpu_that_has_failed_is_in_no_group(tmp_path: Path) -> None:
     assert {line.gpu: line.figures for line in lines if line.phase == "group" and line.what == "done"} == {
         gpu: {"world": 2.0} for gpu in ("b", "c")
     }
+
+
+def test_all_ends_with_the_process_that_has_asked(tmp_path: Path) -> None:
+    """Slurm kills a HealthCheckProgram after a minute, and nothing may stay on the GPUs."""
+    script = """
+import os, subprocess, sys, time
+from pathlib import Path
+from harness.devices.device import CPU
+from harness.ready import active
+from harness.ready.plan import Plan
+order = active.make_order([CPU], 600, Plan((), {}), sys.argv[1], seed=0, full=False)
+def start(command, *_, **__):
+    print(subprocess.Popen([sys.executable, "-c", WAITS, *command[3:]]).pid, flush=True)
+    time.sleep(600)
+active.run_disposable = start
+WAITS = '''
+import signal, sys
+from harness.ready import worker
+worker.run_order = lambda order, lines: signal.pause()
+worker.main(sys.argv[1:])
+'''
+active.carry_out(order, Path(sys.argv[1]), os.environ)
+"""
+    asking = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert asking.stdout is not None
+    worker = int(asking.stdout.readline())
+    wait_for(lambda: (tmp_path / "lines.ndjson").exists())
+    asking.kill()
+    asking.wait()
+    asking.stdout.close()
+    wait_for(lambda: (linux.describe_process(worker) or "Z")[0] == "Z")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:

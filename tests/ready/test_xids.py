@@ -17,6 +17,7 @@ def line(xid: int, seconds: float = 5.0, pci: str = "0000:3b:00", rest: str = "p
 LOADED = "[    9.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.86.15"
 ASKS = line(154, 6.0, rest="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
 ASKS_REBOOT = line(154, 6.0, rest="GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
+SWITCH = "[    5.000000] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, {}, Link 34 sourcetrack timeout error"
 ASKS_NOTHING = line(154, 8.0, rest="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
 
 
@@ -45,6 +46,9 @@ ASKS_NOTHING = line(154, 8.0, rest="GPU recovery action changed from 0x1 (GPU Re
         ([line(48), LOADED], []),
         ([LOADED, line(48, 10.0)], ["xid_reset"]),
         ([line(48), line(79, pci="0000:5e:00"), ASKS, ASKS_NOTHING], ["xid_reboot"]),
+        ([SWITCH.format("Non-fatal")], []),
+        ([SWITCH.format("Fatal")], ["sxid"]),
+        ([SWITCH.format("Fatal"), LOADED], []),
         (["[ 1.000000] NVRM: Xid 79 without an address", "no line of the log at all"], []),
     ],
 )

@@ -2,66 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import ssh_daemon
 from tests.tools.cluster.project import SLOW, Project
 
-_SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-
-
-def _missing() -> str:
-    absent = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
-    absent += [] if Path(_SSHD).exists() else ["sshd"]
-    if absent:
-        return f"no {', '.join(absent)}: install openssh-server and openssh-client"
-    return "" if os.geteuid() == 0 else "sshd needs root here"
-
-
-pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(bool(_missing()), reason=_missing())]
+pytestmark = [pytest.mark.acceptance, pytest.mark.skipif(bool(ssh_daemon.missing()), reason=ssh_daemon.missing())]
 
 
 @pytest.fixture
 def ssh_config(tmp_path: Path) -> Iterator[Path]:
-    """Return an ssh configuration in which n0 and n1 are this machine."""
-    folder = tmp_path / "ssh"
-    folder.mkdir(mode=0o700)
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (folder / "banner").write_text("Welcome! {}\n")
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
-        f"PidFile {folder}/pid\nBanner {folder}/banner\nPasswordAuthentication no\nStrictModes no\nUsePAM no\n"
-        "PermitRootLogin yes\n"
-    )
-    Path("/run/sshd").mkdir(exist_ok=True)
-    daemon = subprocess.Popen([_SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL)
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    config = folder / "config"
-    config.write_text(
-        f"Host n0 n1 n2\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n  IdentityFile {folder}/user\n"
-        f"  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known\n  StrictHostKeyChecking accept-new\n"
-        "Host nowhere\n  HostName 127.0.0.1\n  Port 1\n"
-    )
-    deadline = time.monotonic() + 60
-    while subprocess.run(["ssh", "-F", str(config), "n0", "true"], check=False, capture_output=True).returncode:
-        assert daemon.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    yield config
-    daemon.terminate()
-    daemon.wait()
+    with ssh_daemon.ssh_daemon(tmp_path / "ssh") as config:
+        yield config
 
 
 def test_a_run_by_ssh(ssh_config: Path, tmp_path: Path) -> None:
