@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from harness.core import linux
 from harness.devices.device import CPU
@@ -127,6 +128,15 @@ def test_an_error_ends_the_tests_of_its_gpu_only(tmp_path: Path) -> None:
         ("b", "two"): ("ok", ""),
     }
     assert [(line.names, line.state) for line in lines if line.what == "left"] == [(("two",), "error")]
+
+
+@pytest.mark.parametrize(
+    "words", ["CUDA out of memory. Tried to allocate", "CUDA error: all CUDA-capable devices are busy or unavailable"]
+)
+def test_what_others_have_taken_says_nothing_about_a_gpu(tmp_path: Path, words: str) -> None:
+    lines = ran(tmp_path, f"def test_one(bench): raise RuntimeError({words!r})", ["one"], gpus=["a"])
+
+    assert results(lines) == {("a", "one"): ("cannot", f"RuntimeError: {words}")}
 
 
 def test_a_crash_names_its_test_and_its_last_words(tmp_path: Path) -> None:
