@@ -251,6 +251,7 @@ OTHERS = {
     "import": "results of other tools",
     "matrix plan": "no run",
     "report as": "see the command of each format",
+    "ready": "no run but its own",
     "run": "it is pytest",
     "sim export": "no run",
     "sim import": "no run",

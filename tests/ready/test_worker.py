@@ -311,7 +311,10 @@ def test_when_a_process_must_end(
             **dict.fromkeys(("kind", "folder"), ""),
             **dict.fromkeys(("gpus", "solo", "group"), ()),
             **dict.fromkeys(("full", "whole_exit"), False),
-            "start_until": 60.0, "hang": 10.0, "end": 100.0, "seed": 0,
+            "start_until": 60.0,
+            "hang": 10.0,
+            "end": 100.0,
+            "seed": 0,
         },
         Order,
     )
