@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 from harness.core.outcome import Outcome
+from harness.fleet.record import read_history_record
 from harness.journal.journal import FILE_NAME
-from harness.tools.history.record import read_history_record
 
 
 def pairs(number: int) -> int:

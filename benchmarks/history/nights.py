@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from harness.core.outcome import Outcome
-from harness.tools.history import stage
-from harness.tools.history.database import transaction
-from harness.tools.history.fingerprint import fingerprint
-from harness.tools.history.schema import STAGES
+from harness.fleet import stage
+from harness.fleet.database import transaction
+from harness.fleet.fingerprint import fingerprint
+from harness.fleet.schema import STAGES
 
 DAY = 86_400
 BEGIN = datetime(2025, 1, 1, 20, tzinfo=UTC).timestamp()

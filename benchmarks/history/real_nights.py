@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.fleet import front, record
+from harness.fleet.answers import EVER, Answers, FailureGroup
+from harness.fleet.store import FileStore
 from harness.journal.journal import FILE_NAME
-from harness.tools.history import front, record
-from harness.tools.history.answers import EVER, Answers, FailureGroup
-from harness.tools.history.store import FileStore
 
 DAY = 86_400
 BEGIN = datetime(2026, 10, 1, 22, tzinfo=UTC).timestamp()

@@ -26,14 +26,15 @@ import duckdb
 from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
 from benchmarks.measuring import machine_facts
 from harness.core.caseid import digest_of_ids
+from harness.fleet import folder as folders
+from harness.fleet import front, record, site, stage, views
+from harness.fleet import history_text as text
+from harness.fleet.answers import Answers
+from harness.fleet.database import remove_runs, transaction
+from harness.fleet.folder import FolderStore, write_staged
+from harness.fleet.store import FileStore
+from harness.fleet.suspicion import suspicions
 from harness.journal.journal import FILE_NAME
-from harness.tools.history import folder as folders
-from harness.tools.history import front, record, site, stage, text, views
-from harness.tools.history.answers import Answers
-from harness.tools.history.database import remove_runs, transaction
-from harness.tools.history.folder import FolderStore, write_staged
-from harness.tools.history.store import FileStore
-from harness.tools.history.suspicion import suspicions
 
 
 def timed(what: Callable[[], object], repeats: int = 5) -> dict[str, float]:

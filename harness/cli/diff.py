@@ -49,9 +49,8 @@ def diff(
     Exit status: 0 no regression; 1 a regression, a case that has no verdict now, or a finding that some run of the
     baseline lacks; 4 a directory has no run, or fewer than two directories are given.
     """
+    from harness.fleet import comparison, comparison_text
     from harness.journal import record
-    from harness.tools.diff import comparison
-    from harness.tools.diff import text as comparison_text
 
     if len(run_dirs) < 2:
         raise DiffError(f"{str(run_dirs[0])!r} alone cannot be compared: give a baseline and a new run, or more runs")

@@ -13,9 +13,9 @@ from harness.cli.console import say, say_lines
 from harness.core.outcome import EXIT_RED
 
 if TYPE_CHECKING:
-    from harness.tools.history.answers import Answers
-    from harness.tools.history.folder import FolderStore
-    from harness.tools.history.store import FileStore
+    from harness.fleet.answers import Answers
+    from harness.fleet.folder import FolderStore
+    from harness.fleet.store import FileStore
 
 app = typer.Typer(
     help=(
@@ -39,8 +39,8 @@ Db = Annotated[
 
 
 def _store(db: str) -> FileStore | FolderStore:
-    from harness.tools.history.database import HistoryError
-    from harness.tools.history.folder import open_store
+    from harness.fleet.database import HistoryError
+    from harness.fleet.folder import open_store
 
     if not db:
         raise HistoryError("no history is named: give --db PATH, or set HARNESS_HISTORY")
@@ -50,7 +50,7 @@ def _store(db: str) -> FileStore | FolderStore:
 @contextlib.contextmanager
 def answering(db: str) -> Generator[Answers]:
     """Yield answers from the history `db`. Raise HistoryError if there is none."""
-    from harness.tools.history.answers import Answers
+    from harness.fleet.answers import Answers
 
     with _store(db).reading() as database:
         yield Answers(database)
@@ -84,8 +84,8 @@ def add(
     """
     from harness.core.errors import HarnessError
     from harness.core.text import format_count
-    from harness.tools.history import record, runs
-    from harness.tools.history.database import HistoryError
+    from harness.fleet import record, runs
+    from harness.fleet.database import HistoryError
 
     store = _store(db)
     run_paths = runs.find(paths)
@@ -124,8 +124,9 @@ def report(
 
     Exit status: 0, also if something is red; 4 if there is no such history, case or run.
     """
-    from harness.tools.history import front, text, views
-    from harness.tools.history.database import HistoryError
+    from harness.fleet import front, views
+    from harness.fleet import history_text as text
+    from harness.fleet.database import HistoryError
 
     if since and not run:
         raise HistoryError("--since needs --run: give the run to compare")
@@ -152,7 +153,7 @@ def bisect(
 
     Exit status: 0; 4 if the history has no such group.
     """
-    from harness.tools.history import views
+    from harness.fleet import views
 
     with answering(db) as answers:
         for line in views.bisect_lines(answers, group):
@@ -172,7 +173,7 @@ def export(
     Exit status: 0; 4 if there is no history or FOLDER cannot be written.
     """
     from harness.core.text import format_count
-    from harness.tools.history import site
+    from harness.fleet import site
 
     with answering(db) as answers:
         pages = site.export_site(answers, out)
@@ -191,7 +192,7 @@ def sql(
 
     Exit status: 0; 4 if there is no history, or the query has an error.
     """
-    from harness.tools.history import query as queries
+    from harness.fleet import query as queries
 
     with answering(db) as answers:
         queries.print_rows(answers.database, query, as_json=as_json)
@@ -209,7 +210,7 @@ def prune(
     from datetime import UTC, datetime
 
     from harness.core.text import format_count
-    from harness.tools.history.keep import parse_keep
+    from harness.fleet.keep import parse_keep
 
     removed = _store(db).prune(parse_keep(keep), datetime.now(UTC))
     say(f"{db}: removed {format_count(removed, 'run')}")

@@ -250,9 +250,9 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from rich.table import Table
 
+    from harness.fleet import device_history
+    from harness.fleet.folders import find_runs
     from harness.journal import journal, reader
-    from harness.tools import device_history
-    from harness.tools.matrix.folders import find_runs
 
     past = device_history.device_history(
         reader.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
