@@ -100,7 +100,7 @@ def add(
         result = store.add(made).value
         counts[result] = counts.get(result, 0) + 1
         if len(run_paths.paths) <= 20:
-            cases = format_count(len(made.verdicts), "case")
+            cases = format_count(len(made.rows["verdict"]), "case")
             say(f"{path}: run {made.run_id}, {cases}: {result}")
     for note in run_paths.notes:
         say(note)

@@ -65,8 +65,8 @@ def page(
     from harness.fleet import matrix_model as model
     from harness.fleet import matrix_page as pages
     from harness.fleet import matrix_text as text
+    from harness.fleet.column import read_summaries
     from harness.fleet.matrix import Fleet, exit_status
-    from harness.fleet.reading import read_summaries
 
     run_paths = run_folders.find_runs(folders)
     gc.disable()  # millions of small values, without reference cycles

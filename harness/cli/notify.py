@@ -78,6 +78,6 @@ def _run_ids(text: str) -> list[str]:
     if not path.exists():
         return [text]
     from harness.fleet import runs
-    from harness.fleet.record import read_history_record
+    from harness.fleet.run import read_run_or_archive
 
-    return [read_history_record(folder).run_id for folder in runs.find([path]).paths]
+    return [read_run_or_archive(folder).run.run_id for folder in runs.find([path]).paths]

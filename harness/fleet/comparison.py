@@ -1,23 +1,144 @@
-"""Compare a baseline of one or more runs with a new run. Pure functions over plain values."""
+"""Compare a baseline of one or more runs with a new run. Pure functions over plain values.
+
+`run_record` makes the plain values of a run that `harness.fleet.run` has read.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from harness.core.figures import read_figure
-from harness.core.outcome import Outcome
-from harness.core.text import format_count
+import msgspec
+
+from harness.core.figures import PREFIX, read_figure
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.core.text import escape_invalid_xml, format_count, single_line, truncate_middle
+from harness.fleet.run import RunSummary, environment_facts
+from harness.journal import environment, identity
+from harness.journal.events import Finding, Finish, RunStarted
 from harness.journal.finding_kinds import is_same_finding
-from harness.journal.record import CaseRecord, FindingRecord, RunRecord
+from harness.journal.verdicts import Verdict
 
 #: A case is slower only if chance gives such durations less often than this.
 SIGNIFICANCE = 0.001
 #: A case is slower only if, in addition, its median duration has grown by this factor, and by this many seconds.
 FACTOR = 1.3
 LEAST_SECONDS = 0.02
+#: Options that the environment file also has, and the seed, which differs between any two runs.
+_ELSEWHERE = ("--seed", "--isolation", "--under", "--profile")
+#: Maximum characters of a hash, and of another value of an option.
+_HASH, _SHOWN = 19, 200
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRecord:
+    """One case in one run. `durations`: seconds of each attempt that counts and ran.
+
+    `figures`: the speeds that the case recorded, as texts, by name, one per attempt.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    durations: tuple[float, ...] = ()
+    reproduce: str | None = None
+    figures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. `facts`: its machine, software and options, by name, as texts. `notes`: doubts about it.
+
+    `exit_status`: the run's exit status. `fail_on_flaky`: a flaky case makes the run red.
+    """
+
+    name: str
+    cases: Mapping[str, CaseRecord]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    exit_status: int = EXIT_OK
+    fail_on_flaky: bool = False
+
+    @property
+    def is_red(self) -> bool:
+        """Whether the run is red, for any reason."""
+        return self.exit_status not in (EXIT_OK, EXIT_NOTHING_RAN)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a case or a finding makes the run red."""
+        red = (
+            record.outcome.is_red or (self.fail_on_flaky and record.outcome is Outcome.FLAKY)
+            for record in self.cases.values()
+        )
+        return bool(self.findings) or any(red)
+
+
+def run_record(summary: RunSummary) -> RunRecord:
+    """Return the values of a run. Raise EnvironmentFileError for a broken environment file."""
+    if summary.doubt is not None:
+        raise summary.doubt
+    run, ledger = summary.run, summary.ledger
+    damaged = ledger.read_problems.damaged_lines
+    notes = [f"{damaged} unreadable lines of its journal were ignored"] if damaged else []
+    if ledger.end is None:
+        notes.append("it did not finish")
+    if run.imported is not None:
+        notes.append(f"its cases were run {run.imported.text}")
+    if summary.facts is None:
+        notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
+    return RunRecord(
+        name=summary.name,
+        cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
+        facts=environment_facts(summary.facts or {}) | _conditions(run),
+        notes=tuple(notes),
+        findings=tuple(
+            msgspec.structs.replace(
+                finding, kind=escape_invalid_xml(finding.kind), message=escape_invalid_xml(finding.message)
+            )
+            for finding in ledger.findings
+        ),
+        exit_status=ledger.run_exit_status(),
+        fail_on_flaky=ledger.fail_on_flaky,
+    )
+
+
+def _conditions(run: RunStarted) -> dict[str, str]:
+    """Return other facts that can explain a difference, by name: profile, hashes of suites and waivers, options."""
+    facts = {"profile": run.profile or "none"}
+    for name, value in identity.identity_facts(run).items():
+        if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
+            name.startswith("--") and name not in _ELSEWHERE
+        ):
+            facts[name] = (
+                escape_invalid_xml(value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN))
+                or "not set"
+            )
+    return facts
+
+
+def _case(verdict: Verdict) -> CaseRecord:
+    counting = [finish for finish in verdict.finishes if finish.final and finish.outcome.ran]
+    return CaseRecord(
+        outcome=verdict.outcome,
+        message=single_line(verdict.message),
+        durations=tuple(finish.duration for finish in counting),
+        reproduce=verdict.reproduce,
+        figures=_figures(counting),
+    )
+
+
+def _figures(counting: Sequence[Finish]) -> dict[str, tuple[str, ...]]:
+    """Return the recorded properties that are figures of speed."""
+    figures: dict[str, tuple[str, ...]] = {}
+    for finish in counting:
+        for name, text in finish.properties:
+            if name.startswith(PREFIX) and read_figure(text) is not None:
+                name = escape_invalid_xml(name.removeprefix(PREFIX))
+                figures[name] = (*figures.get(name, ()), text)
+    return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +319,7 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
     )
 
 
-def _times(finding: FindingRecord, runs: Sequence[RunRecord]) -> int:
+def _times(finding: Finding, runs: Sequence[RunRecord]) -> int:
     """Return how many of the runs have the finding."""
     return sum(
         any(
@@ -209,7 +330,7 @@ def _times(finding: FindingRecord, runs: Sequence[RunRecord]) -> int:
     )
 
 
-def _finding(finding: FindingRecord, times: int, baseline: Sequence[RunRecord]) -> FindingChange:
+def _finding(finding: Finding, times: int, baseline: Sequence[RunRecord]) -> FindingChange:
     if len(baseline) == 1:
         text = "in the baseline, too" if times else "not in the baseline"
     else:

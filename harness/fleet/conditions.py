@@ -7,7 +7,8 @@ from typing import Any
 
 from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.fleet.classing import Factor
-from harness.journal import identity, record
+from harness.fleet.run import environment_facts
+from harness.journal import identity
 from harness.journal.events import RunStarted
 
 #: A fact by its factor and name, with its values: an option such as ``--inject`` may have several.
@@ -24,7 +25,7 @@ _MOST_VALUES = 20
 def facts_of(run: RunStarted, environment: Mapping[str, Any] | None) -> Facts:
     """Return the facts of a run. `environment`: the facts of its environment.json, None without the file."""
     facts: dict[tuple[Factor, str], tuple[str, ...]] = {} if environment is None else {_READ: ("read",)}
-    for name, value in {**record.environment_facts(environment or {}), **identity.identity_facts(run)}.items():
+    for name, value in {**environment_facts(environment or {}), **identity.identity_facts(run)}.items():
         if name in _ELSEWHERE:
             continue
         factor = Factor.OPTION if name.startswith("--") else Factor.COMMIT if name == _COMMIT else Factor.SETTING

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends.table import labels
-from harness.journal.events import Device, Event, RunStarted, SecondDevice
-from harness.journal.ledger import Ledger
-from harness.journal.reader import JournalContents
+from harness.fleet.run import RunSummary
 
 CPU = "cpu"
 
@@ -69,19 +67,19 @@ class DeviceHistory:
         }
 
 
-def device_history(runs: Iterable[JournalContents]) -> DeviceHistory:
+def device_history(runs: Iterable[RunSummary]) -> DeviceHistory:
     """Return the devices of these runs. UUIDs of non-GPU devices are not unique, so the host is added."""
     records: dict[str, DeviceRecord] = {}
     others: Counter[str] = Counter()
-    for contents in runs:
-        others += _enter(contents, records)
+    for summary in runs:
+        others += _enter(summary, records)
     order = sorted(records.values(), key=lambda record: (*(-number for number in record.suspicion), record.device))
     return DeviceHistory(tuple(order), others)
 
 
-def _enter(contents: JournalContents, records: dict[str, DeviceRecord]) -> Counter[str]:
+def _enter(summary: RunSummary, records: dict[str, DeviceRecord]) -> Counter[str]:
     """Record a run. Return its findings that are about no device, by kind."""
-    begun = [event for event in contents.events if isinstance(event, RunStarted)]
+    ledger, begun = summary.ledger, summary.ledger.runs
     seen: set[str] = set()
 
     def of(uuid: str, host: str) -> DeviceRecord:
@@ -96,7 +94,6 @@ def _enter(contents: JournalContents, records: dict[str, DeviceRecord]) -> Count
 
     where: dict[str, str] = {}
     ran_on: dict[str, tuple[str, ...]] = {}
-    ledger = Ledger.from_journal(contents)
     for verdict in ledger.verdicts:
         decided = verdict.decided
         if decided is None or not verdict.ran:
@@ -107,18 +104,17 @@ def _enter(contents: JournalContents, records: dict[str, DeviceRecord]) -> Count
             record = of(uuid, host)
             record.cases += 1
             record.red += verdict.outcome.is_red
-    for event in _others(contents.events):
-        if isinstance(event, SecondDevice):
-            first = of(event.first, where.get(event.case, begun[-1].host))
-            first.on_both += event.outcome.is_red
-            first.only_here += not event.outcome.is_red
-            second = of(event.second, event.host)
-            second.second += 1
-            second.second_red += event.outcome.is_red
-        else:
-            record = of(event.device, event.host or begun[-1].host)
-            record.sick += event.state == "sick"
-            record.drained += event.state == "drained"
+    for event in ledger.second_devices:
+        first = of(event.first, where.get(event.case, begun[-1].host))
+        first.on_both += event.outcome.is_red
+        first.only_here += not event.outcome.is_red
+        second = of(event.second, event.host)
+        second.second += 1
+        second.second_red += event.outcome.is_red
+    for line in summary.health:
+        record = of(line.device, line.host or begun[-1].host)
+        record.sick += line.state == "sick"
+        record.drained += line.state == "drained"
     others: Counter[str] = Counter()
     involved = dict.fromkeys([*begun[-1].devices, *(uuid for uuids in ran_on.values() for uuid in uuids)])
     for finding in ledger.findings:
@@ -133,9 +129,3 @@ def _enter(contents: JournalContents, records: dict[str, DeviceRecord]) -> Count
 def _names(message: str, uuid: str) -> bool:
     """Return whether a text names a device. ``cpu`` may also occur as an ordinary word."""
     return uuid != CPU and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
-
-
-def _others(events: Iterable[Event]) -> Iterator[SecondDevice | Device]:
-    for event in events:
-        if isinstance(event, SecondDevice) or (isinstance(event, Device) and event.state != "healthy"):
-            yield event

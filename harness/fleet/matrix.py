@@ -26,10 +26,11 @@ from harness.fleet.classing import (
     classify,
     together,
 )
+from harness.fleet.column import MOST_CASES, NONE, CaseResult, Column, RunDevice, UnreadableRun
 from harness.fleet.conditions import differing
-from harness.fleet.findings import listed_findings
 from harness.fleet.matrix_model import HoleKind, Matrix
-from harness.fleet.reading import NONE, CaseResult, RunDevice, RunSummary, UnreadableRun
+from harness.journal.events import Finding
+from harness.journal.finding_kinds import without_numbers
 from harness.journal.identity import SUITE_FILES
 
 #: Maximum number of different messages of a case, and of missing requirements of gated cases.
@@ -70,7 +71,7 @@ class NothingReadError(HarnessError):
 class _Run:
     """A run of the fleet. `column`: by case, the number of its result in the run."""
 
-    summary: RunSummary
+    summary: Column
     column: array[int]
 
 
@@ -101,7 +102,7 @@ class Fleet:
         self._troubles: dict[int, _Messages] = {}
         self._notes = list(notes)
 
-    def add(self, summary: RunSummary | UnreadableRun) -> None:
+    def add(self, summary: Column | UnreadableRun) -> None:
         """Add a run. A run that cannot be read, or is a copy of an earlier one, becomes a note."""
         if isinstance(summary, UnreadableRun):
             self._notes.append(f"{summary.name} was left out: {summary.reason}")
@@ -165,7 +166,7 @@ class Fleet:
                 yield f"{other} began as {first} did, but its journal differs, so it may be an older copy: both count"
 
 
-def _without_cases(summary: RunSummary) -> RunSummary:
+def _without_cases(summary: Column) -> Column:
     return replace(summary, ids=(), result_numbers=array("I"), results=(), troubles={}, deselected=(), elsewhere=())
 
 
@@ -471,6 +472,41 @@ class _Hole:
         )
 
 
+def listed_findings(
+    of_runs: Sequence[Sequence[tuple[Finding, int]]], machine_of: Sequence[int]
+) -> tuple[tuple[model.Finding, ...], list[tuple[int, ...]]]:
+    """Return the findings, the most frequent first, and for each run the positions of its findings in that list.
+
+    `of_runs`: the findings of each run, each with the number of its cases. `machine_of`: the number of each run's
+    machine.
+    """
+    groups: dict[tuple[str, str], list[tuple[int, Finding, int]]] = {}
+    for run, findings in enumerate(of_runs):
+        for finding, concerned in findings:
+            groups.setdefault((finding.kind, without_numbers(finding.message)), []).append((run, finding, concerned))
+    made = [_listed_finding(group, machine_of) for group in groups.values()]
+    made.sort(key=lambda finding: (-len(finding.runs), finding.kind, finding.message))
+    of_run = [
+        tuple(number for number, finding in enumerate(made) if run in finding.runs) for run in range(len(of_runs))
+    ]
+    return tuple(made), of_run
+
+
+def _listed_finding(group: Sequence[tuple[int, Finding, int]], machine_of: Sequence[int]) -> model.Finding:
+    runs = tuple(dict.fromkeys(run for run, _, _ in group))
+    cases = dict.fromkeys(escape_invalid_xml(case) for _, finding, _ in group for case in finding.cases)
+    _, first, _ = group[0]
+    return model.Finding(
+        kind=first.kind,
+        message=first.message,
+        runs=runs,
+        machines=tuple(sorted({machine_of[run] for run in runs})),
+        cases=tuple(cases)[:MOST_CASES],
+        concerned=max(concerned for _, _, concerned in group),
+        reproduce=next((finding.reproduce for _, finding, _ in group if finding.reproduce), ""),
+    )
+
+
 def exit_status(matrix: Matrix) -> int:
     """Return 0 if nothing is red, 1 if a run is red, 5 if no case ran."""
     if any(run.red for run in matrix.runs):
@@ -479,7 +515,7 @@ def exit_status(matrix: Matrix) -> int:
     return EXIT_OK if ran else EXIT_NOTHING_RAN
 
 
-def place_of(summary: RunSummary, uuids: Sequence[str]) -> ResultPlace:
+def place_of(summary: Column, uuids: Sequence[str]) -> ResultPlace:
     """Return the place of an attempt on these devices.
 
     Without devices, the place has the names of all devices of the run.
@@ -501,7 +537,7 @@ def _version(version: str) -> str:
     return "" if version == NONE else escape_invalid_xml(version)
 
 
-def _key(summary: RunSummary) -> _MachineKey:
+def _key(summary: Column) -> _MachineKey:
     names = sorted({escape_invalid_xml(device.name) for device in summary.devices})
     return _MachineKey(
         ", ".join(names) or "no device",
@@ -521,7 +557,7 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
-def _when(summary: RunSummary) -> str:
+def _when(summary: Column) -> str:
     """Return a text for a run, with the time of its start."""
     try:
         begun = f"{datetime.fromtimestamp(summary.begun, UTC):%Y-%m-%d %H:%M} UTC"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.fleet.record import HistoryRecord, identity_json
+from harness.fleet.record import HistoryRecord
 from harness.fleet.schema import INGEST, STAGES, ran_statement
 
 if TYPE_CHECKING:
@@ -27,10 +26,12 @@ _NUMPY = {
 def stage(database: DuckDBPyConnection, records: Sequence[HistoryRecord]) -> None:
     """Make the staging views of these records."""
     for name, columns in STAGES.items():
-        rows = [row for record in records for row in _rows(name, record)]
-        stage_columns(
-            database, name, {column: _array([row[column] for row in rows], kind) for column, kind in columns.items()}
-        )
+        rows = [(record.run_id, row) for record in records for row in record.rows[name]]
+        arrays = {
+            column: _array([run_id if column == "run_id" else row[column] for run_id, row in rows], kind)
+            for column, kind in columns.items()
+        }
+        stage_columns(database, name, arrays)
 
 
 def stage_columns(database: DuckDBPyConnection, name: str, arrays: Mapping[str, Any]) -> None:
@@ -56,40 +57,6 @@ def _array(values: Sequence[Any], kind: str) -> Any:
         plain = [np.nan if value is None else value for value in values]  # DuckDB takes NaN as NULL
         return np.array(plain, dtype=np.float64 if None in values else _NUMPY[kind])
     return np.array(["\n".join(value) if isinstance(value, tuple) else value for value in values], dtype=object)
-
-
-def _rows(name: str, record: HistoryRecord) -> Iterable[Mapping[str, Any]]:
-    run_id = {"run_id": record.run_id}
-    match name:
-        case "run":
-            facts = {("run_seconds" if key == "seconds" else key): value for key, value in record.facts.items()}
-            yield {
-                **run_id,
-                "print": record.print,
-                **facts,
-                "identity": identity_json(record),
-                "parts": tuple(record.parts),
-            }
-        case "verdict":
-            for verdict in record.verdicts:
-                yield {**run_id, **_plain(verdict)}
-        case "trouble":
-            for trouble in record.troubles:
-                yield {**run_id, **_plain(trouble)}
-        case "device":
-            for device in record.devices:
-                yield {**run_id, **asdict(device)}
-        case "health":
-            for health in record.health:
-                yield {**run_id, **asdict(health)}
-        case _:
-            for finding in record.findings:
-                yield {**run_id, **asdict(finding)}
-
-
-def _plain(row: Any) -> dict[str, Any]:
-    """Return the fields of a row. `asdict` copies each value, which takes most of the time for 6,000 verdicts."""
-    return {name: getattr(row, name) for name in row.__slots__}
 
 
 def ingest(database: DuckDBPyConnection) -> int:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from harness.core.outcome import Outcome
 from harness.fleet.device_history import device_history
-from harness.journal import journal, reader
+from harness.fleet.run import read_run
 from tests.journal import journals
 from tests.reporting import build
 
@@ -44,7 +44,7 @@ def runs(folder: Path) -> list[Path]:
 
 
 def test_what_runs_say_of_a_device(tmp_path: Path) -> None:
-    found = device_history(reader.read_run_journal(path / journal.FILE_NAME) for path in runs(tmp_path))
+    found = device_history(read_run(path) for path in runs(tmp_path))
     assert [record.device for record in found.devices] == ["GPU-0", "GPU-1", "cpu on h"]
     assert found.devices[0].as_json() == {
         "device": "GPU-0",
@@ -76,7 +76,7 @@ def test_findings_are_at_the_devices_that_they_name_or_whose_cases_they_concern(
         finding("worker", "gw0 died, and the cpu is hot"),
     ]
     lines = [*ran("a", "GPU-0"), *ran("b", "GPU-0"), *ran("c", "GPU-1"), *ran("d", "cpu"), *found]
-    made = device_history([reader.read_run_journal(write(tmp_path / "one", lines) / journal.FILE_NAME)])
+    made = device_history([read_run(write(tmp_path / "one", lines))])
     assert {each.device: dict(each.findings) for each in made.devices} == {
         "GPU-0": {"sick_device": 1, "batch_leak": 1},
         "GPU-1": {"batch_leak": 1},

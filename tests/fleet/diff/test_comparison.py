@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
 from harness.fleet import comparison_text
-from harness.fleet.comparison import Comparison, Fact, compare_runs, is_slower
+from harness.fleet.comparison import CaseRecord, Comparison, Fact, RunRecord, compare_runs, is_slower
+from harness.journal.events import Finding
 from harness.journal.finding_kinds import is_same_finding, without_numbers
-from harness.journal.record import CaseRecord, FindingRecord, RunRecord
 
 A = "suites/a/test_a.py::a"
 P, F, G, S, K, N, L = (
@@ -25,6 +25,10 @@ P, F, G, S, K, N, L = (
     Outcome.LEAKED,
 )
 _MISSING = None
+
+
+def finding(kind: str, message: str, cases: tuple[str, ...] = (), reproduce: str | None = None) -> Finding:
+    return Finding(t=1.0, kind=kind, message=message, cases=cases, reproduce=reproduce)
 
 
 def runs(*outcomes: Outcome | None) -> list[RunRecord]:
@@ -130,11 +134,11 @@ def test_a_baseline_is_needed() -> None:
         compare_runs([], RunRecord("new", {}))
 
 
-LEAK = FindingRecord("batch_leak", "gw0-3: 786,432 bytes", (A,))
-SESSION = FindingRecord("session", "process 17 ended at 0x7f00")
+LEAK = finding("batch_leak", "gw0-3: 786,432 bytes", (A,))
+SESSION = finding("session", "process 17 ended at 0x7f00")
 
 
-def red(name: str, *findings: FindingRecord, status: int = 1) -> RunRecord:
+def red(name: str, *findings: Finding, status: int = 1) -> RunRecord:
     return RunRecord(name, {A: CaseRecord(P)}, findings=findings, exit_status=status)
 
 
@@ -151,7 +155,7 @@ def red(name: str, *findings: FindingRecord, status: int = 1) -> RunRecord:
     ],
 )
 def test_in_which_list_a_finding_is(
-    baseline: list[tuple[FindingRecord, ...]], new: tuple[FindingRecord, ...], headings: dict[str, int]
+    baseline: list[tuple[Finding, ...]], new: tuple[Finding, ...], headings: dict[str, int]
 ) -> None:
     found = compare_runs([red(str(n), *each) for n, each in enumerate(baseline)], red("new", *new))
     assert {heading: len(each) for heading, each in found.findings.items() if each} == headings
@@ -161,15 +165,15 @@ def test_in_which_list_a_finding_is(
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
-        (LEAK, FindingRecord("batch_leak", "something else", ("b", A)), True),
-        (LEAK, FindingRecord("batch_leak", "gw1-27: 1.5 bytes", ("b",)), True),
-        (LEAK, FindingRecord("batch_leak", "gw0-3: many bytes", ("b",)), False),
-        (LEAK, FindingRecord("teardown", LEAK.message, LEAK.cases), False),
-        (SESSION, FindingRecord("session", "process 1 ended at 0x1"), True),
-        (SESSION, FindingRecord("session", "process 17 began at 0x7f00"), False),
+        (LEAK, finding("batch_leak", "something else", ("b", A)), True),
+        (LEAK, finding("batch_leak", "gw1-27: 1.5 bytes", ("b",)), True),
+        (LEAK, finding("batch_leak", "gw0-3: many bytes", ("b",)), False),
+        (LEAK, finding("teardown", LEAK.message, LEAK.cases), False),
+        (SESSION, finding("session", "process 1 ended at 0x1"), True),
+        (SESSION, finding("session", "process 17 began at 0x7f00"), False),
     ],
 )
-def test_when_two_findings_are_the_same(one: FindingRecord, other: FindingRecord, expected: bool) -> None:
+def test_when_two_findings_are_the_same(one: Finding, other: Finding, expected: bool) -> None:
     assert is_same_finding(one.kind, one.message, one.cases, (other.kind, other.message, other.cases)) is expected
 
 
@@ -199,7 +203,7 @@ def test_a_run_that_is_red_for_no_case_and_no_finding_is_reported(old: RunRecord
 
 def test_findings_are_written_in_every_form() -> None:
     many = tuple(f"suites/a/test_a.py::b{number}" for number in range(292))
-    leak = FindingRecord("batch_leak", "leaks <b>", many, "pytest x")
+    leak = finding("batch_leak", "leaks <b>", many, "pytest x")
     found = compare_runs([red("old", SESSION, status=0)], red("new", leak))
     lines = comparison_text.comparison_text(found).splitlines()
     what = "leaks <b> [292 cases: suites/a/test_a.py::b0, suites/a/test_a.py::b1, suites/a/test_a.py::b2, …]"

@@ -19,10 +19,10 @@ from harness.fleet import folders
 from harness.fleet import matrix_model as model
 from harness.fleet import matrix_text as text
 from harness.fleet.classing import CauseClass, Sure
+from harness.fleet.column import Column, read_summaries, read_summary
 from harness.fleet.folders import NoRunError
 from harness.fleet.matrix import Fleet, NothingReadError, exit_status
 from harness.fleet.matrix_model import HoleKind, Matrix
-from harness.fleet.reading import RunSummary, read_summaries, read_summary
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from tests.fleet.matrix import runs
@@ -117,7 +117,7 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
         build.end(exit_status=1),
     ]  # fmt: skip
     found = read_summary(runs.write(tmp_path / "r", written))
-    assert isinstance(found, RunSummary)
+    assert isinstance(found, Column)
     ledger = build.ledger(*written)
     said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
@@ -163,7 +163,7 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
 
     with tempfile.TemporaryDirectory() as folder:
         found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
-    assert isinstance(found, RunSummary)
+    assert isinstance(found, Column)
     said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
     ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
@@ -590,7 +590,7 @@ def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
         for _ in range(120):
             file.write(line)
     script = (
-        "import sys, resource; from pathlib import Path; from harness.fleet.reading import read_summary\n"
+        "import sys, resource; from pathlib import Path; from harness.fleet.column import read_summary\n"
         "have = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (have + 60_000_000, have + 60_000_000))\n"
         "print(len(read_summary(Path(sys.argv[1])).ids))"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from harness.core.outcome import Outcome
 from harness.fleet import folders
 from harness.fleet import matrix_page as page
+from harness.fleet.column import read_summaries
 from harness.fleet.matrix import Fleet
-from harness.fleet.reading import read_summaries
 from harness.reporting.page import inert, shell
 from tests.fleet.matrix import runs
 from tests.fleet.matrix.runs import CASES, Machine

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal import record
+from harness.fleet import comparison
+from harness.fleet.comparison import RunRecord
+from harness.fleet.run import environment_facts, read_run
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.journal import FILE_NAME, JournalError
 from tests.journal import journals
@@ -33,12 +35,16 @@ ENVIRONMENT = {
 }
 
 
+def read_run_record(folder: Path) -> RunRecord:
+    return comparison.run_record(read_run(folder))
+
+
 def write(folder: Path, *lines: build.Line, environment: object = ENVIRONMENT) -> Path:
     return journals.write_bytes(folder, b"".join(journals.encoded(lines)), environment)
 
 
 def test_cases_and_facts(tmp_path: Path) -> None:
-    run = record.read_run_record(
+    run = read_run_record(
         write(
             tmp_path / "run",
             build.run(
@@ -64,8 +70,8 @@ def test_cases_and_facts(tmp_path: Path) -> None:
     )
     assert run.name == str(tmp_path / "run")
     assert run.notes == ()
-    assert run.cases[A] == record.CaseRecord(Outcome.PASSED, "", (1.0, 2.0))
-    assert run.cases[B] == record.CaseRecord(Outcome.FAILED, "no", (3.0,), "pytest b")
+    assert run.cases[A] == comparison.CaseRecord(Outcome.PASSED, "", (1.0, 2.0))
+    assert run.cases[B] == comparison.CaseRecord(Outcome.FAILED, "no", (3.0,), "pytest b")
     assert run.facts == {
         "profile": "nightly",
         "suite files": "sha256:012301230123",
@@ -93,7 +99,7 @@ def test_doubts_about_a_run(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", build.run(), build.collected(A), environment=None)
     with (folder / FILE_NAME).open("a") as file:
         file.write("{torn")
-    run = record.read_run_record(folder)
+    run = read_run_record(folder)
     assert run.cases[A].outcome is Outcome.NOT_RUN
     assert run.notes == (
         "1 unreadable lines of its journal were ignored",
@@ -104,7 +110,7 @@ def test_doubts_about_a_run(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
-        record.read_run_record(tmp_path)
+        read_run_record(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '"x"'])
@@ -112,7 +118,7 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path, text: str) -> No
     folder = write(tmp_path / "run", build.run(), build.end(), environment=None)
     (folder / "environment.json").write_text(text)
     with pytest.raises(EnvironmentFileError, match=r"environment\.json' is not the environment file of a run"):
-        record.read_run_record(folder)
+        read_run_record(folder)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +126,7 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path, text: str) -> No
     [{"devices": 3}, {"devices": [1, None]}, {"versions": "x"}, {"os": []}, {"git": None}, {"environment": [1]}, {}],
 )
 def test_fields_of_other_types_are_left_out(odd: dict[str, object]) -> None:
-    assert all(isinstance(value, str) for value in record.environment_facts(odd).values())
+    assert all(isinstance(value, str) for value in environment_facts(odd).values())
 
 
 def test_figures_of_speed_are_recorded_properties_with_a_unit(tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ def test_figures_of_speed_are_recorded_properties_with_a_unit(tmp_path: Path) ->
         ("performance.note", "fast"),
         ("size", "3 TB/s"),
     ]
-    run = record.read_run_record(
+    run = read_run_record(
         write(
             tmp_path / "run",
             build.run(),
