@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 from array import array
@@ -23,11 +24,11 @@ from harness.core.text import escape_invalid_xml, single_line
 from harness.fleet import conditions
 from harness.fleet.folders import is_plain
 from harness.fleet.run import RunSummary, mapping, read_run
-from harness.fleet.stated import RunLevel, read_levels
 from harness.journal import environment, identity, journal
 from harness.journal.events import Finding, RunStarted
 from harness.journal.ledger import Summary
 from harness.journal.verdicts import Verdict
+from harness.tools import conformance
 
 #: Maximum characters of a message, and of a command. A longer command is left out, since a part of it would not work.
 MOST_OF_MESSAGE = 300
@@ -37,6 +38,10 @@ MOST_FINDINGS = 100
 MOST_CASES = 20
 #: Maximum unreadable lines that a text names.
 MOST_DAMAGED = 3
+#: Maximum levels of conformance of a run, and bytes of its file.
+MOST_LEVELS = 50
+MOST_BYTES = 64 << 20
+_STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, conformance.INCOMPLETE)
 #: The version of a component that a machine does not have.
 NONE = "none"
 #: Facts of a run that belong to its machine, and the seed. Both may differ between runs.
@@ -76,6 +81,17 @@ class Trouble:
 
     message: str
     reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLevel:
+    """A level: its state, how many of its cases passed, and the hash of its list."""
+
+    level: str
+    state: str
+    passed: int
+    cases: int
+    hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +297,31 @@ def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Run
         parent=single_line(str(row.get("mig_parent") or ""), 200),
         unique=backend is None or backend.nvml,
     )
+
+
+def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
+    """Return the levels that `harness conformance --keep` recorded, and a doubt, or "". Both are empty without a file.
+
+    The statement is not verified; `harness verify` does that.
+    """
+    path = run_dir / conformance.FILE_NAME
+    if not is_plain(path):
+        return (), ""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return (), f"{conformance.FILE_NAME} is too large"
+        statement = json.loads(path.read_bytes())["statement"]
+        if statement["run"] != run_id:
+            other = single_line(escape_invalid_xml(str(statement["run"])), 100)
+            return (), f"{conformance.FILE_NAME} is about another run: {other}"
+        return tuple(_level(level) for level in statement["levels"][:MOST_LEVELS]), ""
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return (), f"{conformance.FILE_NAME} is no statement of harness conformance"
+
+
+def _level(row: Any) -> RunLevel:
+    """Return a level from its row. Raise ValueError, TypeError or KeyError for an invalid row."""
+    if row["state"] not in _STATES:
+        raise ValueError(row["state"])
+    name, digest = (single_line(escape_invalid_xml(str(row[key])), 100) for key in ("level", "list"))
+    return RunLevel(name, str(row["state"]), int(row["passed"]), int(row["cases"]), digest)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.fleet.stated import RunLevel, read_levels
+from harness.fleet.column import RunLevel, read_levels
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
 from harness.journal.ledger import Ledger
