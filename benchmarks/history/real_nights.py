@@ -23,7 +23,7 @@ from pathlib import Path
 
 from harness.fleet import front, record
 from harness.fleet.answers import EVER, Answers, FailureGroup
-from harness.fleet.store import FileStore
+from harness.fleet.store import Store
 from harness.journal.journal import FILE_NAME
 
 DAY = 86_400
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES))
     wanted = parser.parse_args()
     pythons = {machine: wanted.cuda_python if machine == SIMCUDA else sys.executable for machine in MACHINES}
-    store = FileStore(wanted.folder / "nights.duckdb")
+    store = Store(wanted.folder / "nights")
     found: list[Begin] = []
     for night in range(wanted.nights):
         for machine, own in MACHINES.items():

@@ -77,7 +77,7 @@ def _run_ids(text: str) -> list[str]:
     path = Path(text)
     if not path.exists():
         return [text]
-    from harness.fleet import runs
+    from harness.fleet.folders import find_runs_and_archives
     from harness.fleet.run import read_run_or_archive
 
-    return [read_run_or_archive(folder).run.run_id for folder in runs.find([path]).paths]
+    return [read_run_or_archive(folder).run.run_id for folder in find_runs_and_archives([path]).paths]

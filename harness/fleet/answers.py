@@ -12,9 +12,8 @@ import numpy as np
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.fleet.changes import Onset, onset
-from harness.fleet.ran import RECENT, Ran, count_spells, last_runs, places, read_ran
-from harness.fleet.rises import find_rises
+from harness.fleet.changes import Onset, Suspect, onset, suspects
+from harness.fleet.ran import RECENT, Ran, count_spells, find_rises, last_runs, places, read_ran
 from harness.fleet.timeline import Observation, Slower, slower
 
 if TYPE_CHECKING:
@@ -411,6 +410,11 @@ class Answers:
                 lanes = by_group.setdefault(number, {})
                 lanes.setdefault(runs[run]["lane"], []).append((run, run in there))
         return by_group
+
+    def suspects(self, group: FailureGroup) -> list[Suspect]:
+        """Return the facts whose change may have caused a group, the likeliest first."""
+        presence = self.presence([group.number], EVER).get(group.number, {})
+        return suspects(group.onsets, self.runs, [run for runs in presence.values() for run in runs])
 
     def _with_onsets(self, groups: Sequence[FailureGroup], nights: int) -> list[FailureGroup]:
         presence = self.presence([group.number for group in groups], nights)

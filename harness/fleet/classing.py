@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 
+from harness.fleet.statistics import hypergeometric
+
 
 class Factor(StrEnum):
     """A property of a place that can explain a failure. The narrowest comes first, because it claims the least.
@@ -352,17 +354,6 @@ class _Seen:
 
 def _is_mixed(tally: Tally) -> bool:
     return tally.flaky > 0 or 0 < tally.red < tally.all
-
-
-def hypergeometric(everything: int, inside: int, bad: int) -> float:
-    """Return the probability that `bad` of `everything`, drawn at random, are all `inside`, if the first of them is.
-
-    The first bad result selects the suspect, so it is no evidence against it. Therefore a single bad result has
-    probability 1.
-    """
-    if not 0 < bad <= inside <= everything:
-        return 1.0
-    return math.comb(inside - 1, bad - 1) / math.comb(everything - 1, bad - 1)
 
 
 def sureness(bad: int, chance: float, tries: int) -> Sure:

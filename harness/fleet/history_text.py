@@ -1,4 +1,4 @@
-"""A history as text for a terminal. Pure functions of answers."""
+"""A history as text for a terminal: the front page, and reports on one case, one run and one group."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from harness.core.text import format_count
 from harness.fleet import front as fronts
-from harness.fleet.answers import FailureGroup, News
-from harness.fleet.changes import Suspect
+from harness.fleet.answers import Answers, FailureGroup, News
+from harness.fleet.changes import Suspect, changed, deciding_commands
 from harness.fleet.front import Front
 from harness.fleet.statistics import wilson
 from harness.fleet.suspicion import DeviceSuspicion
-from harness.fleet.timeline import Story
+from harness.fleet.timeline import Story, story
 from harness.reporting.page import inert
 
 #: Maximum lines of one list, and of a list of a single run.
@@ -157,6 +157,41 @@ def news_lines(news: News, name: str, before: str) -> Iterator[str]:
     yield from _listed("fixed", news.fixed, MOST_OF_RUN)
     yield from _listed("gated", news.gated, MOST_OF_RUN)
     yield from _listed("finding", [f"{kind}: {message}" for kind, message in news.findings], MOST_OF_RUN)
+
+
+def case_lines(answers: Answers, case: str) -> Iterator[str]:
+    """Yield the verdict over time on a case, per lane."""
+    number = answers.case_number(case)
+    runs = answers.runs
+    names = {run: f"{row['run_id']} ({row['night']})" for run, row in runs.items()}
+    yield case
+    for lane, observations in answers.observations([number])[number].items():
+        verdict = story(observations)
+        before, since = verdict.before, verdict.since
+        changes = ""
+        if verdict.kind.value != "green" and before is not None and since is not None:
+            changes = fronts.changes_text(changed(runs[before], runs[since]))
+        yield f"  {lane}: {story_text(verdict, names, changes)}"
+    for failure in answers.failures_of_case(number)[:MOST_LINES]:
+        where = f" on {failure.device}" if failure.device else ""
+        yield f"  {failure.night} {failure.outcome}{where} [{failure.group}]: {failure.message}"
+
+
+def run_lines(answers: Answers, run_id: str, since: str = "") -> Iterator[str]:
+    """Yield the differences of a run from the run `since`, by default the previous one of its machine."""
+    run = answers.run_by_id(run_id)
+    news = answers.news(run["run"], answers.run_by_id(since)["run"] if since else None)
+    before = "the first run of its machine" if news.previous is None else answers.runs[news.previous]["run_id"]
+    yield from news_lines(news, run["run_id"], before)
+    if news.previous is not None:
+        yield fronts.changes_text(changed(answers.runs[news.previous], run))
+
+
+def bisect_lines(answers: Answers, key: str) -> Iterator[str]:
+    """Yield the changes that may have caused a group."""
+    group = answers.group(key)
+    listed = answers.suspects(group)
+    yield from suspects_lines(group, listed, list(deciding_commands(listed, group.case, group.reproduce)))
 
 
 def spark(values: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.fleet import front, views
+from harness.fleet import front
 from harness.fleet import history_text as text
 from harness.fleet.answers import NIGHTS, Answers, FailureGroup, HistoryFailure
 from harness.fleet.changes import changed, deciding_commands
@@ -210,7 +210,7 @@ class Pages:
 
     def group(self, group: FailureGroup, failures: Sequence[HistoryFailure]) -> bytes:
         """Return the page of a group."""
-        suspects = views.group_suspects(self._answers, group)
+        suspects = self._answers.suspects(group)
         commands = list(deciding_commands(suspects, group.case, group.reproduce))
         return self._render("group.html", "../", group=group, suspects=suspects, commands=commands, failures=failures)
 

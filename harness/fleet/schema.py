@@ -211,6 +211,29 @@ INGEST = (
     """,
 )
 
+#: Makes the staging views of the run with the number `{run}` in a database `old` with these tables: the opposite of
+#: `INGEST`.
+_OF_RUN = 'JOIN old.case_name USING ("case") JOIN old.outcome_name o USING (outcome) LEFT JOIN old.device_name d USING'
+EXPORT = {
+    "run": "SELECT * EXCLUDE (run, run_id) REPLACE (epoch(begun) AS begun), seconds AS run_seconds, rowid AS row "
+    "FROM old.run WHERE run = {run}",
+    "verdict": f"""
+        SELECT id AS "case", suite, o.name AS outcome, coalesce(d.key, '') AS device, attempts, seconds, host_size,
+            device_size, coalesce(text, '') AS reason, v.rowid AS row
+        FROM old.verdict v {_OF_RUN} (device) LEFT JOIN old.reason USING (reason) WHERE run = {{run}}
+    """,
+    "trouble": f"""
+        SELECT id AS "case", o.name AS outcome, coalesce(d.key, '') AS device, g.key, title, message, stack, reproduce,
+            rule, t.rowid AS row
+        FROM old.trouble t {_OF_RUN} (device) JOIN old.failure_group g USING (grp) WHERE run = {{run}}
+    """,
+    "device": "SELECT d.* EXCLUDE (device), r.rowid AS row FROM old.run_device r JOIN old.device_name d USING (device) "
+    "WHERE run = {run}",
+    "health": "SELECT d.key AS device, state, message, xid, h.rowid AS row FROM old.health_event h "
+    "JOIN old.device_name d USING (device) WHERE run = {run}",
+    "finding": "SELECT kind, message, title, cases, rowid AS row FROM old.run_finding WHERE run = {run}",
+}
+
 #: The tables with rows of runs.
 OF_RUNS = ("verdict", "ran", "trouble", "run_device", "health_event", "run_finding", "run")
 #: Removes names that no row uses, after runs were removed.

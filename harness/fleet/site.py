@@ -16,8 +16,8 @@ from harness.core.atomic import write_atomically
 from harness.core.errors import convert_to_write_error
 from harness.fleet import front
 from harness.fleet.answers import NIGHTS, Answers, HistoryFailure
-from harness.fleet.database import HistoryError
 from harness.fleet.pages import Links, Pages, page_file_name, scripts
+from harness.fleet.tables import HistoryError
 
 #: Maximum pages of each kind. Those with the latest failures have pages.
 MOST_CASES = 400

@@ -69,3 +69,14 @@ def holm(chances: Sequence[float]) -> list[float]:
         worst = max(worst, min(1.0, (len(chances) - rank) * chances[index]))
         corrected[index] = worst
     return corrected
+
+
+def hypergeometric(everything: int, inside: int, bad: int) -> float:
+    """Return the probability that `bad` of `everything`, drawn at random, are all `inside`, if the first of them is.
+
+    The first bad result selects the suspect, so it is no evidence against it. Therefore a single bad result has
+    probability 1.
+    """
+    if not 0 < bad <= inside <= everything:
+        return 1.0
+    return math.comb(inside - 1, bad - 1) / math.comb(everything - 1, bad - 1)

@@ -16,8 +16,7 @@ from statistics import median
 
 from harness.checks.slope import theil_sen_slope
 from harness.core.outcome import Outcome
-from harness.fleet.classing import hypergeometric
-from harness.fleet.statistics import wilson
+from harness.fleet.statistics import hypergeometric, wilson
 
 #: The number of runs in which flaky results and trends are searched.
 WINDOW = 30

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.fleet import record
-from harness.fleet.store import FileStore
+from harness.fleet.store import Store
 from tests.fleet.matrix.runs import CASES, PASSED, Machine, lines, write
 
 DAY = 86_400
@@ -52,21 +52,21 @@ def hostile(folder: Path) -> list[Path]:
     ]
 
 
-def history(folder: Path, runs: Sequence[Path]) -> FileStore:
+def history(folder: Path, runs: Sequence[Path]) -> Store:
     """Create a history of these runs."""
-    store = FileStore(folder / "history.duckdb")
+    store = Store(folder / "history")
     for path in runs:
         store.add(record.read_history_record(path))
     return store
 
 
-def regression(folder: Path, nights: int = 6, at: int = 3) -> FileStore:
+def regression(folder: Path, nights: int = 6, at: int = 3) -> Store:
     """Create a history of two machines. In the night `at`, one gets a new driver, and from then on a case fails there.
 
     The nights are created once per process, and copied, since adding twelve runs takes a second.
     """
     shutil.copytree(_regression(nights, at).name, folder, dirs_exist_ok=True)
-    return FileStore(folder / "history.duckdb")
+    return Store(folder / "history")
 
 
 @functools.cache

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from harness.fleet import record, runs
+from harness.fleet import folders, record
 from harness.fleet.folders import NoRunError
-from harness.fleet.store import FileStore
+from harness.fleet.store import Store
 from tests.tools.cluster.project import Project
 
 pytestmark = pytest.mark.acceptance
@@ -35,11 +35,11 @@ def test_a_cluster_run_is_one_run_with_the_devices_of_its_nodes(tmp_path: Path) 
     assert len(sessions) >= 2
 
     for given in ([run], [run, *sessions], [run, run / "nodes"], [tmp_path]):
-        assert [path.resolve() for path in runs.find(given).paths] == [run.resolve()]
+        assert [path.resolve() for path in folders.find_runs_and_archives(given).paths] == [run.resolve()]
     with pytest.raises(NoRunError, match=r"left out \d+ sessions of nodes of '.*/run', which has their results"):
-        runs.find([run / "nodes"])
+        folders.find_runs_and_archives([run / "nodes"])
 
-    store = FileStore(tmp_path / "h.duckdb")
+    store = Store(tmp_path / "h.duckdb")
     store.add(record.read_history_record(run))
     with store.reading() as database:
         assert database.execute("SELECT cases, red, passed FROM runs").fetchall() == [(8, 1, 7)]

@@ -12,8 +12,7 @@ pytest.importorskip("duckdb")
 
 from harness.core.outcome import Outcome
 from harness.fleet.answers import EVER, Answers
-from harness.fleet.ran import Ran, count_spells, last_runs, read_ran
-from harness.fleet.rises import find_rises, median_of_known
+from harness.fleet.ran import Ran, count_spells, find_rises, last_runs, median_of_known, read_ran
 from tests.fleet.history import nights
 from tests.fleet.matrix.runs import CASES, Machine
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,27 +21,37 @@ pytest.importorskip("duckdb")
 import duckdb
 
 from harness.core.outcome import EXIT_USAGE, Outcome
-from harness.fleet import record, schema
-from harness.fleet import store as stores
-from harness.fleet.database import Added, HistoryError
-from harness.fleet.folder import FolderStore, open_store, run_file_name
-from harness.fleet.store import FileStore
+from harness.fleet import record, schema, tables
+from harness.fleet.store import Added, Store, run_file_name
+from harness.fleet.tables import HistoryError
 from tests.fleet.history import nights
 from tests.fleet.matrix.runs import CASES, Machine, lines, write
 from tests.reporting import build
 
 
-@pytest.fixture(params=["file", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore | FolderStore:
-    return FileStore(tmp_path / "h.duckdb") if request.param == "file" else FolderStore(tmp_path / "h")
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "h")
 
 
-def rows(store: FileStore | FolderStore, query: str) -> list[tuple[Any, ...]]:
+def former(path: Path, runs: Sequence[Path]) -> Store:
+    """Write the DuckDB file of an earlier release, with these runs."""
+    with duckdb.connect(str(path)) as database:
+        tables.prepare(database, path)
+        for run in runs:
+            tables.stage(database, record.read_history_record(run))
+            with tables.transaction(database):
+                tables.ingest(database)
+            tables.unstage(database)
+    return Store(path)
+
+
+def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
     with store.reading() as database:
         return database.execute(query).fetchall()
 
 
-def test_a_run_is_entered_once(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_a_run_is_entered_once(store: Store, tmp_path: Path) -> None:
     made = record.read_history_record(nights.night(tmp_path, 0, {CASES[0]: Outcome.FAILED, CASES[1]: Outcome.GATED}))
     assert [store.add(made), store.add(made)] == [Added.NEW, Added.SAME]
     assert rows(store, "SELECT run_id, cases, ran, passed, red, gated, driver, torch FROM runs") == [
@@ -58,7 +66,7 @@ def test_a_run_is_entered_once(store: FileStore | FolderStore, tmp_path: Path) -
     assert failure == ("failed happened", f"pytest {CASES[0]} --seed=7", "failure: failed happened")
 
 
-def test_a_resumed_run_replaces_its_former_state(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_a_resumed_run_replaces_its_former_state(store: Store, tmp_path: Path) -> None:
     path = nights.night(tmp_path, 0, {CASES[0]: Outcome.NOT_RUN})
     store.add(record.read_history_record(path))
     resumed = [
@@ -82,9 +90,7 @@ def merged(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [0, 2, 1]])
-def test_a_merged_run_is_not_counted_beside_its_shards(
-    store: FileStore | FolderStore, tmp_path: Path, order: list[int]
-) -> None:
+def test_a_merged_run_is_not_counted_beside_its_shards(store: Store, tmp_path: Path, order: list[int]) -> None:
     paths = [nights.night(tmp_path, 0, {}, Machine(f"n{i}")) for i in (1, 2)] + [merged(tmp_path)]
     for place in order:
         store.add(record.read_history_record(paths[place]))
@@ -92,7 +98,7 @@ def test_a_merged_run_is_not_counted_beside_its_shards(
     assert rows(store, "SELECT count(*) FROM results") == [(3,)]
 
 
-def test_prune_removes_old_runs_and_names_that_nothing_uses(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_prune_removes_old_runs_and_names_that_nothing_uses(store: Store, tmp_path: Path) -> None:
     for number in range(4):
         store.add(
             record.read_history_record(nights.night(tmp_path, number, {f"suites/x.py::only{number}": Outcome.FAILED}))
@@ -104,7 +110,7 @@ def test_prune_removes_old_runs_and_names_that_nothing_uses(store: FileStore | F
     assert rows(store, "SELECT \"case\" FROM cases WHERE suite = 'suites'") == [("suites/x.py::only3",)]
 
 
-def test_hostile_texts_are_only_texts(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_hostile_texts_are_only_texts(store: Store, tmp_path: Path) -> None:
     name = "suites/a/test_a.py::x['); DROP TABLE run; --]"
     message = "'; DELETE FROM run; -- \x00\udc80 ünïcode"
     path = nights.night(tmp_path, 0, {name: Outcome.FAILED}, messages={name: message}, run_id="a'b")
@@ -120,7 +126,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["duckdb", "harness.fleet.record", "harness.fleet.store", __name__])
 
 
-def add_all(store: FileStore | FolderStore, paths: list[Path], said: Any) -> None:
+def add_all(store: Store, paths: list[Path], said: Any) -> None:
     """Enter the runs, and send a message after each."""
     made = [record.read_history_record(path) for path in paths]
     said.send("ready")
@@ -132,7 +138,7 @@ def add_all(store: FileStore | FolderStore, paths: list[Path], said: Any) -> Non
 class Adding:
     """A process that enters runs, and has read them."""
 
-    def __init__(self, store: FileStore | FolderStore, paths: list[Path]) -> None:
+    def __init__(self, store: Store, paths: list[Path]) -> None:
         self._words, other = FORKS.Pipe(duplex=False)
         self.process = FORKS.Process(target=add_all, args=(store, paths, other))
         self.process.start()
@@ -151,13 +157,13 @@ class Adding:
                 return added
 
 
-def there(store: FileStore | FolderStore) -> bool:
-    return bool(store.files()) if isinstance(store, FolderStore) and store.path.exists() else store.path.exists()
+def there(store: Store) -> bool:
+    return store.path.exists() and bool(store.files())
 
 
 @pytest.mark.acceptance
 @pytest.mark.long
-def test_a_killed_writer_leaves_whole_runs_only(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_whole_runs_only(store: Store, tmp_path: Path) -> None:
     """After ten kills, each some milliseconds later than the previous one, nothing is lost and nothing is duplicate."""
     cases = {f"suites/a/test_a.py::case{i}": Outcome.FAILED if i % 3 else Outcome.PASSED for i in range(300)}
     paths = [nights.night(tmp_path, number, cases) for number in range(6)]
@@ -179,7 +185,7 @@ def test_a_killed_writer_leaves_whole_runs_only(store: FileStore | FolderStore, 
 
 @pytest.mark.nightly
 @pytest.mark.acceptance
-def test_two_writers_and_a_reader_wait_for_each_other(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_two_writers_and_a_reader_wait_for_each_other(store: Store, tmp_path: Path) -> None:
     paths = [nights.night(tmp_path, number) for number in range(12)]
     store.add(record.read_history_record(nights.night(tmp_path, 20)))
     writers = [Adding(store, paths[:8]), Adding(store, paths[4:])]
@@ -194,7 +200,7 @@ def test_two_writers_and_a_reader_wait_for_each_other(store: FileStore | FolderS
 # ---- refusals ----
 
 
-def test_a_missing_history_names_the_command(store: FileStore | FolderStore) -> None:
+def test_a_missing_history_names_the_command(store: Store) -> None:
     with pytest.raises(HistoryError, match=r"there is no history at .*: make one with harness history add"):
         rows(store, "FROM runs")
 
@@ -209,8 +215,8 @@ def foreign(path: Path) -> None:
 
 
 def newer(path: Path) -> None:
-    store = FileStore(path)
-    with store.writing() as database:
+    former(path, [])
+    with duckdb.connect(str(path)) as database:
         database.execute("UPDATE meta SET value = '99' WHERE name = 'schema'")
 
 
@@ -227,7 +233,7 @@ def test_a_file_that_is_no_history_is_refused(make: Callable[[Path], None], text
     make(path)
     before = path.read_bytes()
     made = record.read_history_record(nights.night(tmp_path, 0))
-    for use in (lambda: rows(FileStore(path), "FROM runs"), lambda: FileStore(path).add(made)):
+    for use in (lambda: rows(Store(path), "FROM runs"), lambda: Store(path).add(made)):
         with pytest.raises(HistoryError) as caught:
             use()
         assert str(path) in str(caught.value)
@@ -237,7 +243,7 @@ def test_a_file_that_is_no_history_is_refused(make: Callable[[Path], None], text
 
 
 def test_a_folder_with_another_parquet_file_is_refused(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "h")
+    store = Store(tmp_path / "h")
     store.add(record.read_history_record(nights.night(tmp_path, 0)))
     with duckdb.connect() as database:
         database.execute(f"COPY (SELECT 1 AS a) TO '{store.path}/other.parquet'")
@@ -246,7 +252,7 @@ def test_a_folder_with_another_parquet_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FolderStore(tmp_path / "h")
+    store = Store(tmp_path / "h")
     with monkeypatch.context() as patch:
         patch.setattr(schema, "SCHEMA", 99)
         store.add(record.read_history_record(nights.night(tmp_path, 0)))
@@ -255,9 +261,7 @@ def test_a_folder_of_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
-def test_the_most_memory_of_a_case_is_kept_within_nine_percent(
-    store: FileStore | FolderStore, tmp_path: Path, place: str
-) -> None:
+def test_the_most_memory_of_a_case_is_kept_within_nine_percent(store: Store, tmp_path: Path, place: str) -> None:
     path = nights.night(tmp_path, 0, {CASES[1]: Outcome.GATED})
     file = path / "journal.ndjson"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -287,7 +291,7 @@ def test_the_most_memory_of_a_case_is_kept_within_nine_percent(
         "LOAD httpfs",
     ],
 )
-def test_sql_reaches_no_file_and_no_setting(store: FileStore | FolderStore, tmp_path: Path, query: str) -> None:
+def test_sql_reaches_no_file_and_no_setting(store: Store, tmp_path: Path, query: str) -> None:
     store.add(record.read_history_record(nights.night(tmp_path, 0)))
     with store.reading() as database, pytest.raises(duckdb.Error):
         database.execute(query.format(folder=tmp_path))
@@ -302,12 +306,6 @@ def test_sql_changes_nothing(tmp_path: Path) -> None:
     assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_the_kind_of_store_follows_from_the_path(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    kinds = {"new.duckdb": FileStore, "new/": FolderStore, "there": FolderStore}
-    assert {name: type(open_store(f"{tmp_path}/{name}")) for name in kinds} == kinds
-
-
 def test_names_of_files_are_safe_and_different() -> None:
     hostile = ["../../etc/passwd", "a/b", "a_b", "x" * 500, "\udc80"]
     names = [run_file_name(each) for each in hostile]
@@ -315,42 +313,81 @@ def test_names_of_files_are_safe_and_different() -> None:
     assert all("/" not in name and len(name) < 90 for name in names)
 
 
-def test_a_writer_that_never_ends_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "PATIENCE", 0.2)
-    store = FileStore(tmp_path / "h.duckdb")
-    ready = FORKS.Event()
-    made = record.read_history_record(nights.night(tmp_path, 0))
-    process = FORKS.Process(target=hold, args=(store.path, ready))
-    process.start()
-    try:
-        assert ready.wait(30)
-        with pytest.raises(HistoryError, match=r"another process has written to .* wait for it to end"):
-            store.add(made)
-    finally:
-        os.kill(process.pid or 0, signal.SIGKILL)
-        process.join()
-    assert store.add(made) is Added.NEW
+# ---- the file of an earlier release ----
 
 
-def hold(path: Path, ready: Any) -> None:
-    with FileStore(path).writing():
-        ready.set()
-        time.sleep(60)
+def everything(store: Store) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of all views, without the numbers of runs."""
+    return [rows(store, f"SELECT COLUMNS(lambda c: c <> 'run') FROM {view} ORDER BY ALL") for view in schema.VIEWS]
+
+
+def with_all_kinds_of_rows(folder: Path) -> list[Path]:
+    """Write nights with red, gated and flaky cases, a finding, a sick device and a figure of memory."""
+    paths = [nights.night(folder, number, {CASES[0]: Outcome.FAILED, CASES[1]: Outcome.GATED}) for number in (1, 2)]
+    paths.append(nights.night(folder, 3, {CASES[0]: Outcome.WAIVED}, seed=18446744073709551615))
+    with (paths[1] / "journal.ndjson").open("a") as file:
+        sick = build.device("sick", device="GPU-n1", message="Xid 79")
+        more = [build.finding("node h1 was lost", kind="node_lost"), sick]
+        file.writelines(json.dumps(line) + "\n" for line in more)
+    return [*paths, merged(folder)]
+
+
+def test_the_file_of_an_earlier_release_is_read_and_becomes_a_folder_with_equal_rows(tmp_path: Path) -> None:
+    runs = with_all_kinds_of_rows(tmp_path / "results")
+    store = former(tmp_path / "nights.duckdb", runs)
+    before = everything(store)
+    assert all(before), "each view has rows"
+    assert store.path.is_file(), "a reader changes nothing"
+    said = store.adopt()
+    changed = f"'{store.path}' is now a folder with a file for each of its 4 runs"
+    assert said == f"{changed}; the former file is '{store.path}.old'"
+    assert (store.path.is_dir(), store.adopt()) == (True, "")
+    assert everything(store) == before
+    assert [store.add(record.read_history_record(run)) for run in runs] == [Added.SAME] * 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cache",
+        "nights.duckdb",
+        "nights.duckdb.old",
+        "results",
+    ]
+
+
+def test_cases_keep_the_order_of_their_collection(tmp_path: Path) -> None:
+    run = nights.night(tmp_path, 0, {"suites/z.py::first": Outcome.PASSED, "suites/a.py::last": Outcome.PASSED})
+    store = former(tmp_path / "h.duckdb", [run])
+    query = 'SELECT id FROM case_name ORDER BY "case"'
+    before = rows(store, query)
+    store.adopt()
+    assert rows(store, query) == before
+    assert before[-2:] == [("suites/z.py::first",), ("suites/a.py::last",)]
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = former(tmp_path / "h.duckdb", [nights.night(tmp_path, 0)])
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
+    with pytest.raises(HistoryError, match=r"cannot make a folder of .*: Permission denied; make its folder writable"):
+        store.adopt()
+    assert store.path.is_file()
 
 
 # ---- the copy of a folder ----
 
 
 def test_a_reader_of_a_folder_enters_new_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FolderStore(tmp_path / "h")
+    store = Store(tmp_path / "h")
     entered: list[list[str]] = []
-    enter = FolderStore._enter
+    enter = Store._enter
 
-    def noted(self: FolderStore, database: Any, files: Any) -> None:
+    def noted(self: Store, database: Any, files: Any) -> None:
         entered.append([*files])
         enter(self, database, files)
 
-    monkeypatch.setattr(FolderStore, "_enter", noted)
+    monkeypatch.setattr(Store, "_enter", noted)
     for number in range(3):
         store.add(record.read_history_record(nights.night(tmp_path, number)))
         assert rows(store, "SELECT count(*), count(DISTINCT run_id) FROM runs") == [(number + 1, number + 1)]
@@ -359,7 +396,7 @@ def test_a_reader_of_a_folder_enters_new_files_only(tmp_path: Path, monkeypatch:
 
 
 def test_a_reader_of_a_folder_follows_files_that_change_and_go(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "h")
+    store = Store(tmp_path / "h")
     for number in range(3):
         store.add(record.read_history_record(nights.night(tmp_path, number)))
     assert rows(store, "SELECT sum(red) FROM runs") == [(0,)]
@@ -371,7 +408,7 @@ def test_a_reader_of_a_folder_follows_files_that_change_and_go(tmp_path: Path) -
 
 
 def test_shards_are_runs_again_when_their_merged_run_is_gone(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path / "h")
+    store = Store(tmp_path / "h")
     shards = [nights.night(tmp_path, 0, {}, Machine(f"n{i}")) for i in (1, 2)]
     for path in [merged(tmp_path), *shards]:
         store.add(record.read_history_record(path))
@@ -384,45 +421,55 @@ def test_shards_are_runs_again_when_their_merged_run_is_gone(tmp_path: Path) -> 
 def test_a_folder_is_read_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file"))
-    store = FolderStore(tmp_path / "h")
+    store = Store(tmp_path / "h")
     store.add(record.read_history_record(nights.night(tmp_path, 0)))
     assert store.copy is None
     assert rows(store, "SELECT count(*) FROM runs") == [(1,)]
 
 
 def test_copies_that_nobody_uses_are_removed(tmp_path: Path, cache_of_the_test: Path) -> None:
-    stores = [FolderStore(tmp_path / name) for name in ("old", "new", "late")]
+    stores = [Store(tmp_path / name) for name in ("old", "new", "late")]
     made = record.read_history_record(nights.night(tmp_path, 0))
     for each in stores:
         each.add(made)
         rows(each, "FROM runs")
         if each is not stores[2]:
             assert each.copy is not None
-            os.utime(each.copy.path, (0, 0) if each is stores[0] else None)
+            os.utime(each.copy, (0, 0) if each is stores[0] else None)
     assert len([*cache_of_the_test.rglob("*.duckdb")]) == 2
     assert rows(stores[0], "SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_a_damaged_file_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DuckDB names the damaged "block", which is no lock: waiting for a lock would take two minutes."""
+def test_a_copy_that_is_damaged_or_of_another_kind_is_made_anew(tmp_path: Path) -> None:
     store = nights.regression(tmp_path)
-    intact = store.path.read_bytes()
-    made = record.read_history_record(nights.night(tmp_path, 9))
-    monkeypatch.setattr(stores, "PATIENCE", float("inf"))
-    for place in range(4096, len(intact), len(intact) // 6):
-        store.path.write_bytes(intact[:place] + bytes(64) + intact[place + 64 :])
-        for act in (lambda: rows(store, "SELECT * FROM results"), lambda: store.add(made)):
-            with contextlib.suppress(HistoryError):
-                act()
-    store.path.write_bytes(intact[:4096] + bytes(4096) + intact[8192:])
+    expected = rows(store, "SELECT count(*) FROM results")
+    assert store.copy is not None
+    intact = store.copy.read_bytes()
+    for damaged in (b"", b"junk" * 5000, intact[:4096] + bytes(4096) + intact[8192:], intact[: len(intact) // 2]):
+        store.copy.write_bytes(damaged)
+        assert rows(store, "SELECT count(*) FROM results") == expected
+    assert not [*store.copy.parent.glob(".*")], "nothing else is left"
+
+
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    store = nights.regression(tmp_path)
+    file = store.files()[0]
+    intact = file.read_bytes()
+    for damaged in (b"", b"junk" * 500, intact[: len(intact) // 2], intact[:4] + bytes(64) + intact[68:]):
+        file.write_bytes(damaged)
+        with pytest.raises(HistoryError, match=r"Parquet file that is no run of a history|cannot read the history"):
+            rows(store, "SELECT * FROM results")
+    former_file = former(tmp_path / "h.duckdb", [nights.night(tmp_path / "r", 0)]).path
+    intact = former_file.read_bytes()
+    former_file.write_bytes(intact[:4096] + bytes(4096) + intact[8192:])
     with pytest.raises(HistoryError, match="is damaged: Corrupt database file"):
-        rows(store, "SELECT * FROM results")
+        rows(Store(former_file), "SELECT * FROM results")
 
 
-def test_a_full_disk_is_one_sentence(store: FileStore | FolderStore, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence(store: Store, tmp_path: Path) -> None:
     run = nights.night(tmp_path, 0)
-    target = tmp_path / "h.duckdb" if isinstance(store, FileStore) else tmp_path / "h"
-    target.mkdir() if isinstance(store, FolderStore) else None
+    target = store.path
+    target.mkdir()
     for most in (100, 20_000):
         command = ["prlimit", f"--fsize={most}", "--", sys.executable, "-m", "harness.cli", "history", "add", str(run)]
         done = subprocess.run(

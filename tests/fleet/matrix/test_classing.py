@@ -19,11 +19,11 @@ from harness.fleet.classing import (
     Sure,
     Tally,
     classify,
-    hypergeometric,
     joint_chance,
     tally,
     together,
 )
+from harness.fleet.statistics import hypergeometric
 
 RED, FLAKY, GREEN = Tally(red=1), Tally(flaky=1), Tally(green=1)
 Observations = list[tuple[ResultPlace, Tally]]

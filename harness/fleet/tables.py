@@ -1,33 +1,36 @@
-"""The database of a history: its schema, and the rows of a run, which are entered or removed in one transaction."""
+"""A database with a history: its schema, the rows of runs that are staged, entered and removed, and its errors."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from enum import StrEnum
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.core.errors import HarnessError
-from harness.fleet import schema, stage
+from harness.fleet import schema
 from harness.fleet.record import HistoryRecord
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+#: The settings of a database that is only read: a user's SQL can reach no file, no network and no setting.
+CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
+#: The types of numpy for the types of columns; texts are objects.
+_NUMPY = {
+    "DOUBLE": np.float64,
+    "FLOAT": np.float64,
+    "INTEGER": np.int64,
+    "UTINYINT": np.int64,
+    "USMALLINT": np.int64,
+    "BOOLEAN": np.bool_,
+}
+
 
 class HistoryError(HarnessError):
     """A history cannot be opened, read or written."""
-
-
-class Added(StrEnum):
-    """What happened to a run that was added."""
-
-    NEW = "added"
-    SAME = "already there"
-    AGAIN = "replaced, because its journal has changed"
-    PART = "left out: it is a shard of a merged run that the history has"
 
 
 def duckdb() -> Any:
@@ -142,36 +145,72 @@ def transaction(database: DuckDBPyConnection) -> Iterator[None]:
 # ---- rows ----
 
 
-def add_record(database: DuckDBPyConnection, record: HistoryRecord) -> Added:
-    """Enter a run in one transaction."""
-    earlier = database.execute("SELECT run, print FROM run WHERE run_id = ?", [record.run_id]).fetchall()
-    if earlier and earlier[0][1] == record.print:
-        return Added.SAME
-    stage.stage(database, [record])
-    try:
-        with transaction(database):
-            remove_runs(database, [run for run, _ in earlier])
-            if record.parts:
-                parts = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [list(record.parts)])
-                remove_runs(database, [run for (run,) in parts.fetchall()])
-            entered = stage.ingest(database)
-    finally:
-        stage.unstage(database)
-    if not entered:
-        return Added.PART
-    return Added.AGAIN if earlier else Added.NEW
+def stage(database: DuckDBPyConnection, record: HistoryRecord) -> None:
+    """Make the staging tables of a run."""
+    for name, columns in schema.STAGES.items():
+        rows = [{"run_id": record.run_id, **row} for row in record.rows[name]]
+        stage_columns(
+            database, name, {column: _array([row[column] for row in rows], kind) for column, kind in columns.items()}
+        )
 
 
-def remove_before(database: DuckDBPyConnection, moment: datetime) -> int:
-    """Remove the runs that began before a moment in UTC. Return their number."""
-    before = moment.astimezone(UTC).replace(tzinfo=None)
-    runs = [run for (run,) in database.execute("SELECT run FROM run WHERE begun < ?", [before]).fetchall()]
-    if runs:
-        with transaction(database):
-            remove_runs(database, runs)
-            for statement in schema.FORGET:
-                database.execute(statement)
-    return len(runs)
+def stage_columns(database: DuckDBPyConnection, name: str, arrays: Mapping[str, Any]) -> None:
+    """Make one staging table of columns of equal length: arrays of numpy, which DuckDB scans without a copy."""
+    # `place` keeps the order of the rows, which is that of collection.
+    database.register("staged", {**arrays, "place": np.arange(len(arrays["run_id"]))})
+    listed = ", ".join(_cast(column, kind) for column, kind in schema.STAGES[name].items())
+    database.execute(f"CREATE OR REPLACE TEMP TABLE stage_{name} AS SELECT {listed}, place FROM staged")
+    database.unregister("staged")
+
+
+def stage_files(database: DuckDBPyConnection, source: str) -> None:
+    """Make the staging tables of the runs in Parquet files. `source`: the SQL for their rows."""
+    for name, columns in schema.STAGES.items():
+        chosen = ", ".join(f'"{column}"' for column in columns)
+        database.execute(
+            f"CREATE OR REPLACE TEMP TABLE stage_{name} AS SELECT {chosen}, place FROM {source} WHERE part = '{name}'"
+        )
+
+
+def stage_run(database: DuckDBPyConnection, run: int) -> None:
+    """Make the staging tables of a run in the history that is attached as `old`."""
+    for name, columns in schema.STAGES.items():
+        chosen = ", ".join(f'CAST("{column}" AS {kind}) AS "{column}"' for column, kind in columns.items())
+        rows = f"SELECT run_id, rows.* FROM old.run, ({schema.EXPORT[name].format(run=run)}) rows WHERE run = {run}"
+        database.execute(
+            f"CREATE OR REPLACE TEMP TABLE stage_{name} AS "
+            f"SELECT {chosen}, row_number() OVER (ORDER BY row) - 1 AS place FROM ({rows}) ORDER BY row"
+        )
+
+
+def _cast(column: str, kind: str) -> str:
+    """Return the column with its type. A list is staged as one text, and a missing number as NaN."""
+    if kind.endswith("[]"):
+        return (
+            f"""CASE WHEN "{column}" = '' THEN [] ELSE string_split("{column}", chr(10)) END::{kind} AS "{column}\""""
+        )
+    return f'CAST("{column}" AS {kind}) AS "{column}"'
+
+
+def _array(values: Sequence[Any], kind: str) -> Any:
+    if kind in _NUMPY:
+        plain = [np.nan if value is None else value for value in values]  # DuckDB takes NaN as NULL
+        return np.array(plain, dtype=np.float64 if None in values else _NUMPY[kind])
+    return np.array(["\n".join(value) if isinstance(value, tuple) else value for value in values], dtype=object)
+
+
+def ingest(database: DuckDBPyConnection) -> None:
+    """Enter the staged runs that are not in the history. The caller has begun the transaction."""
+    for statement in schema.INGEST:
+        database.execute(statement)
+    (most,) = database.execute('SELECT coalesce(max("case"), 0) FROM case_name').fetchall()[0]
+    database.execute(schema.ran_statement("fresh", most))
+
+
+def unstage(database: DuckDBPyConnection) -> None:
+    """Remove the staging tables."""
+    for name in (*(f"stage_{name}" for name in schema.STAGES), "fresh"):
+        database.execute(f"DROP TABLE IF EXISTS {name}")
 
 
 def remove_runs(database: DuckDBPyConnection, runs: Sequence[int]) -> None:
