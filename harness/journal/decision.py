@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 from harness.core.outcome import AttemptResult, Outcome, deciding_attempt, final_verdict
 
@@ -32,8 +33,7 @@ class Ended(Protocol):
 E = TypeVar("E", bound=Ended)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[E]):
+class Decision(msgspec.Struct, Generic[E], frozen=True):
     """The verdict on a case.
 
     `decided`: the attempt that gave the outcome, or to which a rule of the run was applied; None for `lost` and

@@ -37,6 +37,8 @@ from harness.journal.verdicts import CaseEvents, Verdict, decide_verdict
 
 #: Maximum number of line numbers, and of unknown kinds, that a text names.
 _NAMED = 10
+#: The events about a case. A tuple, which `isinstance` takes ten times as fast as a union.
+_ABOUT_CASE = (Start, Finish, Levels, Reopened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class Ledger(Summary):
         cases: dict[str, CaseEvents] = {}
         levels: list[Levels] = []
         for event in lines:
-            if isinstance(event, Start | Finish | Levels | Reopened):
+            if isinstance(event, _ABOUT_CASE):
                 tally.see(event.t)
                 case_events = cases.get(event.case)
                 if case_events is None:
