@@ -8,13 +8,20 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.fleet.changes import Onset, Suspect, onset, suspects
-from harness.fleet.ran import RECENT, Ran, count_spells, find_rises, last_runs, places, read_ran
-from harness.fleet.timeline import Observation, Slower, slower
+from harness.fleet.timeline import (
+    END_RUNS,
+    LEAST_RUNS,
+    SLOWER,
+    SLOWER_SECONDS,
+    STEADY,
+    WINDOW,
+    Observation,
+    Slower,
+    slower,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,9 +47,89 @@ _LATEST = """
         HAVING max(night) > (SELECT max(night) FROM run) - INTERVAL (?) DAY
     )
 """
+#: Runs of the last nights. The one value is the number of nights.
+_RECENT = "SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY"
+#: Runs in which one of the cases of some groups has a result, and whether the group was there. A lost case has no
+#: result, but is a failure of its group.
+_PRESENCE = f"""
+    WITH own AS (SELECT DISTINCT grp, "case" FROM trouble WHERE list_contains($1, grp)),
+    ran AS (
+        SELECT DISTINCT grp, v.run FROM own JOIN verdict v USING ("case") JOIN outcome_name o USING (outcome)
+        WHERE (o.ran OR o.name = '{Outcome.LOST}') AND v.run IN ({_RECENT.replace("?", "$2")})
+    ),
+    had AS (SELECT DISTINCT grp, run FROM trouble WHERE list_contains($1, grp))
+    SELECT grp, lane, run, had.run IS NOT NULL FROM ran JOIN run USING (run) LEFT JOIN had USING (grp, run)
+    ORDER BY grp, lane, begun, run
+"""
+#: Cases of the last nights that no run of them ran, with the reason, and the last night in which they ran.
 _SILENT = f"""
-    SELECT "case", coalesce(any_value(text), '') FROM verdict LEFT JOIN reason USING (reason)
-    WHERE run IN ({RECENT}) AND list_contains(?, "case") GROUP BY "case"
+    WITH silent AS (
+        SELECT "case", coalesce(min(text), '') AS reason
+        FROM verdict JOIN outcome_name o USING (outcome) LEFT JOIN reason USING (reason)
+        WHERE run IN ({_RECENT}) GROUP BY "case" HAVING NOT bool_or(o.ran)
+    ),
+    ran AS (
+        SELECT "case", max(night) AS night
+        FROM verdict JOIN silent USING ("case") JOIN outcome_name o USING (outcome) JOIN run USING (run)
+        WHERE o.ran GROUP BY "case"
+    )
+    SELECT id, night, silent.reason FROM silent JOIN case_name USING ("case") LEFT JOIN ran USING ("case")
+"""
+#: Cases with bad results in the last nights: how many, of how many results, and on how many devices. A case without the
+#: verdict flaky needs two short spells of bad results in one lane, one that has ended, and more good results than bad
+#: ones. `results` is the line of a case in a lane: `..x.xx`.
+_FLAKY = f"""
+    WITH line AS (
+        SELECT run, dense_rank() OVER (ORDER BY lane)::INTEGER AS lane,
+            row_number() OVER (ORDER BY begun, run)::INTEGER AS place
+        FROM run WHERE run IN ({_RECENT})
+    ),
+    bad AS (
+        SELECT run, "case", device, o.name = '{Outcome.FLAKY}' AS flaky
+        FROM trouble JOIN line USING (run) JOIN outcome_name o USING (outcome)
+        WHERE o.red AND o.ran OR o.name = '{Outcome.FLAKY}'
+    ),
+    own AS (
+        SELECT "case", count(*) AS bad, count(DISTINCT device) AS devices, bool_or(flaky) AS flaky
+        FROM bad GROUP BY "case" HAVING bool_or(flaky) OR count(*) > 1
+    ),
+    seen AS (
+        SELECT v."case", lane, count(*) AS ran,
+            string_agg(CASE WHEN bad.run IS NULL THEN '.' ELSE 'x' END, '' ORDER BY place) AS results
+        FROM verdict v JOIN own USING ("case") JOIN outcome_name o USING (outcome) JOIN line USING (run)
+            LEFT JOIN bad ON bad.run = v.run AND bad."case" = v."case"
+        WHERE o.ran GROUP BY v."case", lane
+    ),
+    spells AS (
+        SELECT "case", ran, ends_with(results, 'x') AS goes_on,
+            list_filter(string_split(results, '.'), lambda spell: spell <> '') AS bad
+        FROM seen
+    ),
+    whole AS (
+        SELECT "case", sum(ran)::BIGINT AS ran, sum(len(bad) - goes_on::INTEGER) AS ended,
+            max(len(list_filter(bad, lambda spell: len(spell) < {STEADY}))) AS short
+        FROM spells GROUP BY "case"
+    )
+    SELECT id, own.bad, whole.ran, devices FROM whole JOIN own USING ("case") JOIN case_name USING ("case")
+    WHERE flaky OR (short > 1 AND ended > 0 AND 2 * own.bad < whole.ran) ORDER BY own.bad DESC, id
+"""
+#: The cases whose median duration rose most from the first to the last runs of a lane's window, the largest rise first.
+_RISES = f"""
+    WITH line AS (
+        SELECT run, lane, row_number() OVER (PARTITION BY lane ORDER BY begun DESC, run DESC) - 1 AS age,
+            least({WINDOW}, count(*) OVER (PARTITION BY lane)) AS length
+        FROM run WHERE list_contains($1, lane)
+    ),
+    measured AS (
+        SELECT lane, "case", median(seconds) FILTER (age >= length - {END_RUNS}) AS early,
+            median(seconds) FILTER (age < {END_RUNS}) AS late
+        FROM verdict JOIN line USING (run)
+        WHERE length >= {LEAST_RUNS} AND age < length AND (age < {END_RUNS} OR age >= length - {END_RUNS})
+            AND seconds IS NOT NULL
+        GROUP BY lane, "case"
+    )
+    SELECT lane, "case" FROM measured WHERE late > {SLOWER} * early AND late > early + {SLOWER_SECONDS}
+    ORDER BY late - early DESC, lane, "case" LIMIT $2
 """
 
 
@@ -150,8 +237,7 @@ class Answers:
         """`runs`: the value of `runs` for the same state of the history, if known."""
         self.database = database
         self._runs = runs
-        self._ran: dict[int, Ran] = {}
-        self._silences: dict[int, dict[int, str]] = {}
+        self._silent: dict[int, list[tuple[str, date | None, str]]] = {}
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self.database.execute(query, list(values)).fetchall()
@@ -177,12 +263,6 @@ class Answers:
         if not self._runs:
             raise NothingKnownError("the history has no run: enter one with harness history add DIR")
         return self._runs
-
-    def _ran_in(self, nights: int) -> Ran:
-        """Return which cases ran in the last nights. The database is read once."""
-        if nights not in self._ran:
-            self._ran[nights] = read_ran(self.database, nights)
-        return self._ran[nights]
 
     @property
     def last_night(self) -> date:
@@ -389,26 +469,9 @@ class Answers:
 
     def presence(self, groups: Sequence[int], nights: int = NIGHTS) -> dict[int, dict[str, list[tuple[int, bool]]]]:
         """Return, for each group and lane, the runs in which one of its cases ran, and whether the group was there."""
-        rows = self._rows(
-            'SELECT grp, list(DISTINCT "case" ORDER BY "case"), list(DISTINCT run) FROM trouble '
-            "WHERE list_contains(?, grp) GROUP BY grp ORDER BY grp",
-            [list(groups)],
-        )
-        # A lost case has no result, but is a failure of its group.
-        lost: dict[int, set[int]] = {}
-        query = 'SELECT "case", run FROM trouble JOIN outcome_name o USING (outcome) WHERE o.name = ?'
-        for case, run in self._rows(query, [Outcome.LOST.value]):
-            lost.setdefault(case, set()).add(run)
-        ran, runs, newest = self._ran_in(nights).by_run(), self.runs, self.last_night
-        recent = {number for number, run in runs.items() if (newest - run["night"]).days < nights}
         by_group: dict[int, dict[str, list[tuple[int, bool]]]] = {}
-        for number, cases, having in rows:
-            there = {*having}
-            own = {*ran.runs[ran.columns(cases).any(axis=1)].tolist()}
-            own |= {run for case in cases for run in lost.get(case, ())} & recent
-            for run in sorted(own, key=lambda run: (runs[run]["lane"], runs[run]["begun"], run)):
-                lanes = by_group.setdefault(number, {})
-                lanes.setdefault(runs[run]["lane"], []).append((run, run in there))
+        for number, lane, run, there in self._rows(_PRESENCE, [list(groups), nights]):
+            by_group.setdefault(number, {}).setdefault(lane, []).append((run, there))
         return by_group
 
     def suspects(self, group: FailureGroup) -> list[Suspect]:
@@ -481,12 +544,9 @@ class Answers:
 
         Candidates come from the medians of a few runs.
         """
-        lanes: dict[str, list[int]] = {}
-        for number, run in self.runs.items():
-            lanes.setdefault(run["lane"], []).append(number)
         newest = self.last_night
-        present = {lane: runs for lane, runs in lanes.items() if (newest - self.runs[runs[-1]]["night"]).days < STALE}
-        rises = find_rises(self.database, present, 5 * most)
+        present = {run["lane"] for run in self.runs.values() if (newest - run["night"]).days < STALE}
+        rises = self._rows(_RISES, [sorted(present), 5 * most])
         observed = self.observations(dict.fromkeys(case for _, case in rises), NIGHTS, {lane for lane, _ in rises})
         names = self.case_names([case for _, case in rises])
         slow = []
@@ -512,27 +572,19 @@ class Answers:
 
         For each: id, last night, and the reason.
         """
-        silent = self._silent(days)
-        last = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
-        names = self.case_names(list(last))
-        listed = [(names[case], self.runs[run]["night"], silent[case]) for case, run in last.items()]
+        listed = [(case, night, why) for case, night, why in self._silent_cases(days) if night is not None]
         return sorted(listed, key=lambda row: (-row[1].toordinal(), row[0]))[:most]
 
     def never_run(self, days: int = NOT_RUN) -> list[tuple[str, int]]:
         """Return why cases of the last days ran in no run at all, with the number of cases, the largest first."""
-        silent = self._silent(days)
-        ran = last_runs(self._ran_in(EVER), list(silent)) if silent else {}
-        reasons = Counter(why for case, why in silent.items() if case not in ran)
+        reasons = Counter(why for _, night, why in self._silent_cases(days) if night is None)
         return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
 
-    def _silent(self, days: int) -> dict[int, str]:
-        """Return the cases that no run of the last days ran, with the reason."""
-        if days not in self._silences:
-            cases = [case for (case,) in self._rows('SELECT "case" FROM case_name ORDER BY "case"')]
-            ran = self._ran_in(days).columns(cases).any(axis=0)
-            idle = [case for case, has_run in zip(cases, ran.tolist(), strict=True) if not has_run]
-            self._silences[days] = dict(self._rows(_SILENT, [days, idle])) if idle else {}
-        return self._silences[days]
+    def _silent_cases(self, days: int) -> list[tuple[str, date | None, str]]:
+        """Return the cases that no run of the last days ran: id, last night in which they ran, and the reason."""
+        if days not in self._silent:
+            self._silent[days] = [*self._rows(_SILENT, [days])]
+        return self._silent[days]
 
     def healed_waivers(self) -> list[HistoryFailure]:
         """Return the cases of the latest runs that pass although a waiver expects them to fail."""
@@ -546,34 +598,7 @@ class Answers:
         For each: id, bad results, results, and the number of devices with a bad one. Cases that are red in each latest
         run are not flaky.
         """
-        rows = self._rows(
-            f'SELECT run, "case", device, o.name, o.red AND o.ran FROM trouble JOIN outcome_name o USING (outcome) '
-            f"WHERE run IN ({RECENT})",
-            [nights],
-        )
-        devices: dict[int, set[int | None]] = {}
-        number = Counter[int]()
-        flaky = set()
-        for _, case, device, outcome, red in rows:
-            if red or outcome == Outcome.FLAKY:
-                devices.setdefault(case, set()).add(device)
-                number[case] += 1
-            if outcome == Outcome.FLAKY:
-                flaky.add(case)
-        cases, ran = sorted(devices), self._ran_in(nights).by_run()
-        there = ran.columns(cases)
-        bad = np.zeros(there.shape, dtype=bool)
-        place_of_run, place_of_case = places(ran.runs), places(cases)
-        for run, case, *_ in rows:
-            if case in place_of_case and run in place_of_run:
-                bad[place_of_run[run], place_of_case[case]] = True
-        spells = count_spells(there, bad, [self.runs[int(run)]["lane"] for run in ran.runs])
-        names = self.case_names(cases)
-        flaky_rows = []
-        for case, most_spells, ended, seen in zip(cases, spells.most, spells.ended, spells.ran.tolist(), strict=True):
-            if seen and (case in flaky or (most_spells > 1 and ended > 0 and 2 * number[case] < seen)):
-                flaky_rows.append((names[case], number[case], seen, len(devices[case] - {None})))
-        return sorted(flaky_rows, key=lambda row: (-row[1], row[0]))[:most]
+        return [*self._rows(f"{_FLAKY} LIMIT {most}", [nights])]
 
     # ---- devices ----
 
@@ -586,9 +611,9 @@ class Answers:
         bad = self._rows(
             "WITH bad AS (SELECT run, count(*) AS bad FROM trouble JOIN outcome_name o USING (outcome) "
             "WHERE device = $1 AND (o.red AND o.ran OR o.name = 'flaky') GROUP BY run) "
-            "SELECT r.night, sum(bit_count(n.cases))::BIGINT, coalesce(sum(bad), 0)::BIGINT "
-            "FROM ran n JOIN run r USING (run) LEFT JOIN bad USING (run) WHERE n.device = $1 "
-            "GROUP BY r.night ORDER BY r.night",
+            "SELECT r.night, sum(n.ran)::BIGINT, coalesce(sum(bad), 0)::BIGINT FROM (SELECT run, count(*) AS ran "
+            "FROM verdict JOIN outcome_name o USING (outcome) WHERE device = $1 AND o.ran GROUP BY run) n "
+            "JOIN run r USING (run) LEFT JOIN bad USING (run) GROUP BY r.night ORDER BY r.night",
             [number],
         )
         events = self._rows(

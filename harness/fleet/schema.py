@@ -33,7 +33,6 @@ _TABLES = f"""
         run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, attempts UTINYINT,
         seconds FLOAT, reason INTEGER, host_size USMALLINT, device_size USMALLINT
     );
-    CREATE TABLE ran (run INTEGER NOT NULL, device INTEGER, cases BIT NOT NULL);
     CREATE TABLE trouble (
         run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, grp INTEGER NOT NULL,
         message TEXT, stack TEXT, reproduce TEXT, rule TEXT
@@ -83,22 +82,6 @@ VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings
 
 #: Makes an empty history.
 CREATE = _TABLES + _VIEWS
-
-
-def ran_statement(runs: str, most: int) -> str:
-    """Return the statement that records which cases ran in the runs of the table `runs`.
-
-    `most`: the last case's number.
-
-    The number of bits is a multiple of 8, so that DuckDB stores the bits without padding.
-    """
-    return f"""
-        INSERT INTO ran
-            SELECT run, device, bitstring_agg("case", 0, {most | 7}) FROM verdict
-            WHERE run IN (SELECT run FROM {runs}) AND outcome IN (SELECT outcome FROM outcome_name WHERE ran)
-            GROUP BY run, device ORDER BY run, device
-    """
-
 
 #: Columns of the staging tables, and of the files of a folder. These files have all columns, and `part`, the kind of
 #: row.
@@ -235,7 +218,7 @@ EXPORT = {
 }
 
 #: The tables with rows of runs.
-OF_RUNS = ("verdict", "ran", "trouble", "run_device", "health_event", "run_finding", "run")
+OF_RUNS = ("verdict", "trouble", "run_device", "health_event", "run_finding", "run")
 #: Removes names that no row uses, after runs were removed.
 FORGET = (
     'DELETE FROM case_name WHERE "case" NOT IN (SELECT DISTINCT "case" FROM verdict)',

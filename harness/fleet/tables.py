@@ -203,8 +203,6 @@ def ingest(database: DuckDBPyConnection) -> None:
     """Enter the staged runs that are not in the history. The caller has begun the transaction."""
     for statement in schema.INGEST:
         database.execute(statement)
-    (most,) = database.execute('SELECT coalesce(max("case"), 0) FROM case_name').fetchall()[0]
-    database.execute(schema.ran_statement("fresh", most))
 
 
 def unstage(database: DuckDBPyConnection) -> None:
