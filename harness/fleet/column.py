@@ -6,14 +6,16 @@ import gc
 import json
 import multiprocessing
 import os
+import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +24,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, single_line
 from harness.fleet import conditions
+from harness.fleet.classing import ResultPlace
 from harness.fleet.folders import is_plain
 from harness.fleet.run import RunSummary, mapping, read_run
 from harness.journal import environment, identity, journal
@@ -94,6 +97,20 @@ class RunLevel:
     hash: str
 
 
+class MachineKey(NamedTuple):
+    """What makes runs those of one machine of a matrix."""
+
+    device: str
+    driver: str
+    torch: str
+    host: str
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The sort key: device, driver, torch, host; numbers within them by size."""
+        return tuple(map(_natural, self))
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One run. `result_numbers`: for each of `ids` a position in `results`. `troubles`: by position in `ids`.
@@ -130,6 +147,44 @@ class Column:
     exit_status: int = EXIT_OK
     conditions: conditions.Facts = field(default_factory=dict)
     levels: tuple[RunLevel, ...] = ()
+
+    @property
+    def machine(self) -> MachineKey:
+        """The machine of the run."""
+        names = sorted({escape_invalid_xml(device.name) for device in self.devices})
+        facts = (", ".join(names) or "no device", self.driver, self.torch, self.host)
+        return MachineKey(*map(escape_invalid_xml, facts))
+
+    @property
+    def text(self) -> str:
+        """The name with the time of the start."""
+        try:
+            begun = f"{datetime.fromtimestamp(self.begun, UTC):%Y-%m-%d %H:%M} UTC"
+        except (OverflowError, ValueError):
+            return escape_invalid_xml(self.name)
+        return f"{escape_invalid_xml(self.name)} ({begun})"
+
+    def place(self, uuids: Sequence[str]) -> ResultPlace:
+        """Return the place of an attempt on these devices.
+
+        Without devices, the place has the names of all devices of the run. A machine without a driver has no version
+        that could explain anything.
+        """
+        by_uuid = {device.uuid: device for device in self.devices}
+        used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
+        unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
+        return ResultPlace(
+            host=escape_invalid_xml(self.host),
+            devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or self.devices})),
+            driver="" if self.driver == NONE else escape_invalid_xml(self.driver),
+            torch="" if self.torch == NONE else escape_invalid_xml(self.torch),
+            uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
+        )
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
+    return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

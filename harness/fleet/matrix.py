@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from operator import itemgetter
 
 from harness.core.caseid import suite_of
@@ -26,7 +24,7 @@ from harness.fleet.classing import (
     classify,
     together,
 )
-from harness.fleet.column import MOST_CASES, NONE, CaseResult, Column, RunDevice, UnreadableRun
+from harness.fleet.column import MOST_CASES, CaseResult, Column, UnreadableRun
 from harness.fleet.conditions import differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
@@ -81,14 +79,6 @@ class _Messages:
 
     messages: dict[str, int] = field(default_factory=dict)
     reproduce: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _MachineKey:
-    device: str
-    driver: str
-    torch: str
-    host: str
 
 
 class Fleet:
@@ -181,13 +171,13 @@ class _Maker:
         troubles: Mapping[int, _Messages],
         notes: Sequence[str],
     ) -> None:
-        self._runs = sorted(runs, key=lambda run: (_order(_key(run.summary)), run.summary.begun, run.summary.name))
+        self._runs = sorted(runs, key=lambda run: (run.summary.machine.order, run.summary.begun, run.summary.name))
         self._results = results
         self._troubles = troubles
         self._notes = notes
-        keys = dict.fromkeys(_key(run.summary) for run in self._runs)
+        keys = dict.fromkeys(run.summary.machine for run in self._runs)
         self._machines = list(keys)
-        self._machine_of = [self._machines.index(_key(run.summary)) for run in self._runs]
+        self._machine_of = [self._machines.index(run.summary.machine) for run in self._runs]
         self._cases = sorted(cases.items(), key=lambda item: (suite_of(item[0]), item[0]))
         self._table: Sequence[Sequence[int]] = ()
         self._kinds = [_kind(result) for result in results]
@@ -314,10 +304,10 @@ class _Maker:
             result = self._results[number]
             summary = self._runs[run].summary
             place = replace(
-                place_of(summary, () if isinstance(result, HoleKind) else result.devices),
+                summary.place(() if isinstance(result, HoleKind) else result.devices),
                 conditions=self._conditions[run],
                 rank=self._ranks[run],
-                run=_when(summary),
+                run=summary.text,
             )
             place_number = self._place_of[run, number] = self._place_numbers.setdefault(place, len(self._places))
             if place_number == len(self._places):
@@ -513,57 +503,6 @@ def exit_status(matrix: Matrix) -> int:
         return EXIT_RED
     ran = any(outcome.ran for cell in matrix.cells for outcome in cell.outcomes)
     return EXIT_OK if ran else EXIT_NOTHING_RAN
-
-
-def place_of(summary: Column, uuids: Sequence[str]) -> ResultPlace:
-    """Return the place of an attempt on these devices.
-
-    Without devices, the place has the names of all devices of the run.
-    """
-    by_uuid = {device.uuid: device for device in summary.devices}
-    used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
-    unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
-    return ResultPlace(
-        host=escape_invalid_xml(summary.host),
-        devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or summary.devices})),
-        driver=_version(summary.driver),
-        torch=_version(summary.torch),
-        uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
-    )
-
-
-def _version(version: str) -> str:
-    """Return a version for a place. A machine without a driver has no version that could explain anything."""
-    return "" if version == NONE else escape_invalid_xml(version)
-
-
-def _key(summary: Column) -> _MachineKey:
-    names = sorted({escape_invalid_xml(device.name) for device in summary.devices})
-    return _MachineKey(
-        ", ".join(names) or "no device",
-        escape_invalid_xml(summary.driver),
-        escape_invalid_xml(summary.torch),
-        escape_invalid_xml(summary.host),
-    )
-
-
-def _order(key: _MachineKey) -> tuple[object, ...]:
-    """Return the sort key: device, driver, torch, host; numbers within them by size."""
-    return tuple(_natural(text) for text in (key.device, key.driver, key.torch, key.host))
-
-
-def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
-    return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
-
-
-def _when(summary: Column) -> str:
-    """Return a text for a run, with the time of its start."""
-    try:
-        begun = f"{datetime.fromtimestamp(summary.begun, UTC):%Y-%m-%d %H:%M} UTC"
-    except (OverflowError, ValueError):
-        return escape_invalid_xml(summary.name)
-    return f"{escape_invalid_xml(summary.name)} ({begun})"
 
 
 def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, ...]:

@@ -10,9 +10,7 @@ _TWO_SIDED_95 = 1.959964
 
 
 def wilson(bad: int, total: int, z: float = _TWO_SIDED_95) -> tuple[float, float]:
-    """Return the Wilson score interval of a rate (E. B.
-
-    Wilson 1927), which is valid for few observations and rare events.
+    """Return the score interval of a rate (Wilson 1927), which is valid for few observations and rare events.
 
     Without observations, the interval is (0, 1).
     """

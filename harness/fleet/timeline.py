@@ -16,14 +16,13 @@ from statistics import median
 
 from harness.checks.slope import theil_sen_slope
 from harness.core.outcome import Outcome
-from harness.fleet.statistics import hypergeometric, wilson
+from harness.fleet.classing import CauseClass, ResultPlace, Sure, Tally, classify
+from harness.fleet.statistics import wilson
 
 #: The number of runs in which flaky results and trends are searched.
 WINDOW = 30
 #: A case that was red this often in a row no longer counts as flaky.
 STEADY = 3
-#: A device is named as the cause if the probability that all bad results are on it by chance is below this.
-SIGNIFICANCE = 0.01
 #: A case is slower if its median rose by this factor and by this many seconds, and the probability of such a rise by
 #: chance is below `TREND`. A single slow night is no trend.
 SLOWER = 1.25
@@ -159,14 +158,15 @@ def _state(
 
 def single_device(observations: Sequence[Observation]) -> str:
     """Return the only device with bad results; "" if there is none, or if chance explains it."""
-    bad = Counter(observation.device for observation in observations if observation.bad)
-    if len(bad) != 1:
+    counts = Counter((observation.device, observation.bad) for observation in observations)
+    tallies = {
+        ResultPlace("", uuids=(device,) if device else ()): Tally(red=counts[device, True], green=counts[device, False])
+        for device, _ in counts
+    }
+    classing = classify(tallies)
+    if classing is None or classing.kind is not CauseClass.ONE_UUID or classing.sure is not Sure.STRONG:
         return ""
-    device, number = next(iter(bad.items()))
-    inside = sum(observation.device == device for observation in observations)
-    if not device or inside == len(observations):
-        return ""
-    return device if hypergeometric(len(observations), inside, number) <= SIGNIFICANCE else ""
+    return classing.causes[0].value
 
 
 def slower(seconds: Sequence[float]) -> Slower | None:

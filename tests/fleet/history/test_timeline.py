@@ -72,6 +72,9 @@ def test_a_rate_has_an_interval() -> None:
         ("X.X.X.X.X.", "abababacac", "a"),
         ("X.........", "abababacac", ""),  # one failure is not evidence
         ("XXXX......", "abababacac", ""),
+        ("XX.XX.X.X...................", "aaaaaaaaaabbbbbbbbbbbbbbbbbb", "a"),  # that sometimes passes
+        ("X.X.X.X.X.", "a-a-a-a-a-".replace("-", " "), "a"),
+        ("XXXXXXXXXX", "abababacac", ""),
         ("X.X.X.X.X.", "aaaaaaaaaa", ""),  # there is no other device
     ],
 )
