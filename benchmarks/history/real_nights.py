@@ -115,7 +115,7 @@ def begins(answers: Answers, night: int) -> list[Begin]:
 
 def gone(answers: Answers, group: FailureGroup, truth: Truth) -> int | None:
     """Return the first night after the start of a fault in which its machine ran without the group, if any."""
-    for lane, runs in answers.presence([group.number], EVER)[group.number].items():
+    for lane, runs in answers.presence([group.key], EVER)[group.key].items():
         if lane.startswith(truth.machine):
             nights = [(night_of(answers.runs[run]["night"]), there) for run, there in runs]
             return next((night for night, there in nights if night > truth.begin and not there), None)

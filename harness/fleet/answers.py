@@ -1,4 +1,4 @@
-"""Queries of a history, with results as plain values. All SQL of reports and pages is here and in `suspicion`."""
+"""Answers of a history, as plain values. `harness.fleet.questions` has the SQL."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
+from harness.fleet import questions
 from harness.fleet.changes import Onset, Suspect, onset, suspects
-from harness.fleet.timeline import (
-    END_RUNS,
-    LEAST_RUNS,
-    SLOWER,
-    SLOWER_SECONDS,
-    STEADY,
-    WINDOW,
-    Observation,
-    Slower,
-    slower,
-)
+from harness.fleet.timeline import Observation, Slower, slower
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -35,102 +26,6 @@ STALE = 14
 NOT_RUN = 7
 #: Maximum entries of one list.
 MOST = 200
-
-_RUN = (
-    'run, run_id, lane, begun, night, seconds, host, model, driver, cuda, torch, python, harness, "commit", '
-    "dirty, suites, profile, hardware, shard, seed, argv, tool, exit_status, complete, cases, ran, passed, red, "
-    "flaky, waived, gated, path, page, identity"
-)
-_LATEST = """
-    latest AS (
-        SELECT lane, arg_max(run, (begun, run)) AS run FROM run GROUP BY lane
-        HAVING max(night) > (SELECT max(night) FROM run) - INTERVAL (?) DAY
-    )
-"""
-#: Runs of the last nights. The one value is the number of nights.
-_RECENT = "SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY"
-#: Runs in which one of the cases of some groups has a result, and whether the group was there. A lost case has no
-#: result, but is a failure of its group.
-_PRESENCE = f"""
-    WITH own AS (SELECT DISTINCT grp, "case" FROM trouble WHERE list_contains($1, grp)),
-    ran AS (
-        SELECT DISTINCT grp, v.run FROM own JOIN verdict v USING ("case") JOIN outcome_name o USING (outcome)
-        WHERE (o.ran OR o.name = '{Outcome.LOST}') AND v.run IN ({_RECENT.replace("?", "$2")})
-    ),
-    had AS (SELECT DISTINCT grp, run FROM trouble WHERE list_contains($1, grp))
-    SELECT grp, lane, run, had.run IS NOT NULL FROM ran JOIN run USING (run) LEFT JOIN had USING (grp, run)
-    ORDER BY grp, lane, begun, run
-"""
-#: Cases of the last nights that no run of them ran, with the reason, and the last night in which they ran.
-_SILENT = f"""
-    WITH silent AS (
-        SELECT "case", coalesce(min(text), '') AS reason
-        FROM verdict JOIN outcome_name o USING (outcome) LEFT JOIN reason USING (reason)
-        WHERE run IN ({_RECENT}) GROUP BY "case" HAVING NOT bool_or(o.ran)
-    ),
-    ran AS (
-        SELECT "case", max(night) AS night
-        FROM verdict JOIN silent USING ("case") JOIN outcome_name o USING (outcome) JOIN run USING (run)
-        WHERE o.ran GROUP BY "case"
-    )
-    SELECT id, night, silent.reason FROM silent JOIN case_name USING ("case") LEFT JOIN ran USING ("case")
-"""
-#: Cases with bad results in the last nights: how many, of how many results, and on how many devices. A case without the
-#: verdict flaky needs two short spells of bad results in one lane, one that has ended, and more good results than bad
-#: ones. `results` is the line of a case in a lane: `..x.xx`.
-_FLAKY = f"""
-    WITH line AS (
-        SELECT run, dense_rank() OVER (ORDER BY lane)::INTEGER AS lane,
-            row_number() OVER (ORDER BY begun, run)::INTEGER AS place
-        FROM run WHERE run IN ({_RECENT})
-    ),
-    bad AS (
-        SELECT run, "case", device, o.name = '{Outcome.FLAKY}' AS flaky
-        FROM trouble JOIN line USING (run) JOIN outcome_name o USING (outcome)
-        WHERE o.red AND o.ran OR o.name = '{Outcome.FLAKY}'
-    ),
-    own AS (
-        SELECT "case", count(*) AS bad, count(DISTINCT device) AS devices, bool_or(flaky) AS flaky
-        FROM bad GROUP BY "case" HAVING bool_or(flaky) OR count(*) > 1
-    ),
-    seen AS (
-        SELECT v."case", lane, count(*) AS ran,
-            string_agg(CASE WHEN bad.run IS NULL THEN '.' ELSE 'x' END, '' ORDER BY place) AS results
-        FROM verdict v JOIN own USING ("case") JOIN outcome_name o USING (outcome) JOIN line USING (run)
-            LEFT JOIN bad ON bad.run = v.run AND bad."case" = v."case"
-        WHERE o.ran GROUP BY v."case", lane
-    ),
-    spells AS (
-        SELECT "case", ran, ends_with(results, 'x') AS goes_on,
-            list_filter(string_split(results, '.'), lambda spell: spell <> '') AS bad
-        FROM seen
-    ),
-    whole AS (
-        SELECT "case", sum(ran)::BIGINT AS ran, sum(len(bad) - goes_on::INTEGER) AS ended,
-            max(len(list_filter(bad, lambda spell: len(spell) < {STEADY}))) AS short
-        FROM spells GROUP BY "case"
-    )
-    SELECT id, own.bad, whole.ran, devices FROM whole JOIN own USING ("case") JOIN case_name USING ("case")
-    WHERE flaky OR (short > 1 AND ended > 0 AND 2 * own.bad < whole.ran) ORDER BY own.bad DESC, id
-"""
-#: The cases whose median duration rose most from the first to the last runs of a lane's window, the largest rise first.
-_RISES = f"""
-    WITH line AS (
-        SELECT run, lane, row_number() OVER (PARTITION BY lane ORDER BY begun DESC, run DESC) - 1 AS age,
-            least({WINDOW}, count(*) OVER (PARTITION BY lane)) AS length
-        FROM run WHERE list_contains($1, lane)
-    ),
-    measured AS (
-        SELECT lane, "case", median(seconds) FILTER (age >= length - {END_RUNS}) AS early,
-            median(seconds) FILTER (age < {END_RUNS}) AS late
-        FROM verdict JOIN line USING (run)
-        WHERE length >= {LEAST_RUNS} AND age < length AND (age < {END_RUNS} OR age >= length - {END_RUNS})
-            AND seconds IS NOT NULL
-        GROUP BY lane, "case"
-    )
-    SELECT lane, "case" FROM measured WHERE late > {SLOWER} * early AND late > early + {SLOWER_SECONDS}
-    ORDER BY late - early DESC, lane, "case" LIMIT $2
-"""
 
 
 class NothingKnownError(HarnessError):
@@ -169,7 +64,6 @@ class FailureGroup:
     about all runs. `onsets`: where it began, by lane, as far as the window shows.
     """
 
-    number: int
     key: str
     title: str
     first: date
@@ -239,8 +133,8 @@ class Answers:
         self._runs = runs
         self._silent: dict[int, list[tuple[str, date | None, str]]] = {}
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self.database.execute(query, list(values)).fetchall()
+    def _rows(self, question: str, **values: object) -> list[tuple[Any, ...]]:
+        return [*self.database.execute(question, values or None).fetchall()]
 
     # ---- runs ----
 
@@ -248,18 +142,9 @@ class Answers:
     def runs(self) -> Mapping[int, Mapping[str, Any]]:
         """All runs by number, in the order of their begin. Raise NothingKnownError without any."""
         if self._runs is None:
-            names = [name.strip('" ') for name in _RUN.split(",")]
-            devices: dict[int, str] = dict(
-                self._rows(
-                    "SELECT run, string_agg(key, ', ' ORDER BY key) FROM run_device JOIN device_name USING (device) "
-                    "GROUP BY run"
-                )
-            )
-            by_number: dict[int, dict[str, Any]] = {}
-            for row in self._rows(f"SELECT {_RUN} FROM run ORDER BY begun, run"):
-                by_number[row[0]] = run = dict(zip(names, row, strict=True))
-                run["devices"] = devices.get(row[0], "")
-            self._runs = by_number
+            cursor = self.database.execute(questions.RUNS)
+            names = [name for name, *_ in cursor.description or ()]
+            self._runs = {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}
         if not self._runs:
             raise NothingKnownError("the history has no run: enter one with harness history add DIR")
         return self._runs
@@ -280,13 +165,7 @@ class Answers:
 
     def nights(self, most: int = NIGHTS) -> list[Night]:
         """Return the last nights that have runs, in order."""
-        rows = self._rows(
-            "SELECT night, count(*), count(*) FILTER (exit_status NOT IN (0, 5)), sum(ran)::BIGINT, sum(red)::BIGINT, "
-            "sum(flaky)::BIGINT FROM run WHERE night > (SELECT max(night) FROM run) - INTERVAL (?) DAY "
-            "GROUP BY night ORDER BY night",
-            [most],
-        )
-        return [Night(*row) for row in rows]
+        return [Night(*row) for row in self._rows(questions.NIGHTS, nights=most)]
 
     def lanes(self, most: int = 30) -> list[Lane]:
         """Return the lanes, first the lane with most red cases in its latest run. Stale lanes come last."""
@@ -325,14 +204,8 @@ class Answers:
 
     def news_counts(self, pairs: Mapping[int, int]) -> dict[int, tuple[int, int]]:
         """Return, for each run and its previous one, how many cases are newly red, and how many are no longer red."""
-        if not pairs:
-            return {}
-        red = (
-            'SELECT run, "case" FROM trouble JOIN outcome_name USING (outcome) WHERE red AND run IN (SELECT unnest(?))'
-        )
-        rows = self._rows(red, [[*pairs, *pairs.values()]])
-        of: dict[int, set[int]] = {}
-        for run, case in rows:
+        of: dict[int, set[str]] = {}
+        for run, case in self._rows(questions.RED_CASES, runs=[*pairs, *pairs.values()]):
             of.setdefault(run, set()).add(case)
         return {
             run: (len(of.get(run, set()) - of.get(before, set())), len(of.get(before, set()) - of.get(run, set())))
@@ -351,56 +224,45 @@ class Answers:
             )
         red_before = {(failure.case, failure.group) for failure in self.failures(before) if failure.outcome.is_red}
         red = [failure for failure in failures if failure.outcome.is_red]
-        fixed = self._rows(
-            'SELECT c.id FROM trouble t JOIN outcome_name p USING (outcome) JOIN verdict v USING ("case") '
-            'JOIN outcome_name o ON o.outcome = v.outcome JOIN case_name c USING ("case") '
-            "WHERE t.run = ? AND p.red AND v.run = ? AND o.ran AND NOT o.red ORDER BY c.id",
-            [before, run],
-        )
-        gated = self._rows(
-            'SELECT c.id FROM verdict v JOIN outcome_name o USING (outcome) JOIN verdict w USING ("case") '
-            'JOIN outcome_name p ON p.outcome = w.outcome JOIN case_name c USING ("case") '
-            "WHERE v.run = ? AND o.name = 'gated' AND w.run = ? AND p.ran ORDER BY c.id",
-            [run, before],
-        )
+        both = {"run": run, "before": before}
         titles = {title for _, _, title in self.findings(before)}
         return News(
             run=run,
             previous=before,
             new=tuple(failure for failure in red if (failure.case, failure.group) not in red_before),
-            fixed=tuple(case for (case,) in fixed),
-            gated=tuple(case for (case,) in gated),
+            fixed=tuple(case for (case,) in self._rows(questions.FIXED, **both)),
+            gated=tuple(case for (case,) in self._rows(questions.NEWLY_GATED, **both)),
             findings=tuple((kind, text) for kind, text, title in findings if title not in titles),
         )
 
     def findings(self, run: int) -> list[tuple[str, str, str]]:
         """Return kind, message and title of the findings of a run."""
-        return [*self._rows("SELECT kind, message, title FROM run_finding WHERE run = ? ORDER BY kind, message", [run])]
+        return self._rows(questions.FINDINGS, run=run)
 
     def failures(self, run: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts of a run."""
-        return self._failures("t.run = ?", [run])
+        return self._failures('WHERE run = $run ORDER BY begun, "case"', run=run)
 
     def recent_failures(self, since: date, most: int = 20_000) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts after a night, the latest first."""
-        return self._failures("r.night > ?", [since], f"r.begun DESC, c.id LIMIT {most}")
+        return self._failures('WHERE night > $since ORDER BY begun DESC, "case" LIMIT $most', since=since, most=most)
 
-    def failures_of_case(self, case: int) -> list[HistoryFailure]:
+    def failures_of_case(self, case: str) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts on a case, the latest first."""
-        return self._failures('t."case" = ?', [case], "r.begun DESC")
+        return self._failures('WHERE "case" = $case ORDER BY begun DESC', case=case)
 
     def failures_on(self, device: str, most: int = MOST) -> list[HistoryFailure]:
         """Return the latest red, flaky and waived verdicts on a device."""
-        return self._failures("d.key = ?", [device], f"r.begun DESC, c.id LIMIT {most}")
+        order = 'ORDER BY begun DESC, "case" LIMIT $most'
+        return self._failures(f"WHERE device = $device {order}", device=device, most=most)
 
-    def _failures(self, where: str, values: Sequence[Any], order: str = "r.begun, c.id") -> list[HistoryFailure]:
-        rows = self._rows(
-            "SELECT t.run, r.night, r.lane, c.id, o.name, d.key, g.key, g.title, t.message, t.reproduce FROM trouble t "
-            'JOIN run r USING (run) JOIN case_name c USING ("case") JOIN outcome_name o USING (outcome) '
-            f"JOIN failure_group g USING (grp) LEFT JOIN device_name d USING (device) WHERE {where} ORDER BY {order}",
-            values,
-        )
-        return [_failure(row) for row in rows]
+    def _failures(self, which: str, **values: object) -> list[HistoryFailure]:
+        failures = []
+        for row in self._rows(f"{questions.FAILURES} {which}", **values):
+            columns: list[Any] = [*row]
+            columns[4] = Outcome(columns[4])
+            failures.append(HistoryFailure(*columns))
+        return failures
 
     # ---- groups ----
 
@@ -413,40 +275,23 @@ class Answers:
 
         `key`: only the group with this key. `nights`: the nights in which onsets are searched.
         """
-        rows = self._rows(
-            f"""
-            WITH {_LATEST},
-            red AS (SELECT t.* FROM trouble t JOIN outcome_name o USING (outcome) WHERE o.red),
-            now AS (
-                SELECT grp, count(DISTINCT "case") AS cases, count(DISTINCT lane) AS lanes
-                FROM red JOIN latest USING (run) GROUP BY grp
-            ),
-            chosen AS (
-                SELECT DISTINCT grp FROM red JOIN failure_group g USING (grp) LEFT JOIN now USING (grp)
-                WHERE (now.grp IS NOT NULL OR ?) AND (? = '' OR g.key = ?)
-            )
-            SELECT g.grp, g.key, any_value(g.title), min(r.night), max(r.night), count(*), count(DISTINCT t."case"),
-                count(DISTINCT t.run), list(DISTINCT d.key ORDER BY d.key) FILTER (d.key IS NOT NULL),
-                list(DISTINCT r.driver ORDER BY r.driver), list(DISTINCT r.lane ORDER BY r.lane),
-                arg_max(c.id, r.begun), arg_max(t.message, r.begun), arg_max(t.reproduce, r.begun),
-                arg_max(t.stack, r.begun),
-                coalesce(any_value(now.cases), 0), coalesce(any_value(now.lanes), 0)
-            FROM red t JOIN chosen USING (grp) JOIN failure_group g USING (grp) JOIN run r USING (run)
-                JOIN case_name c USING ("case") LEFT JOIN device_name d USING (device) LEFT JOIN now USING (grp)
-            GROUP BY g.grp, g.key
-            ORDER BY coalesce(any_value(now.lanes), 0) = 0, coalesce(any_value(now.cases), 0) DESC,
-                max(r.night) DESC, count(*) DESC, g.key
-            LIMIT {most}
-            """,
-            [STALE, not only_open, key, key],
-        )
-        return self._with_onsets([_group(row) for row in rows], nights)
+        values = {"stale": STALE, "closed": not only_open, "key": key, "most": most}
+        rows: list[list[Any]] = [
+            [tuple(each) if isinstance(each, list) else each for each in row]
+            for row in self._rows(questions.GROUPS, **values)
+        ]
+        groups = [FailureGroup(*row) for row in rows]
+        presence = self.presence([group.key for group in groups], nights)
+        onsets = [[onset(lane, runs) for lane, runs in presence.get(group.key, {}).items()] for group in groups]
+        return [
+            replace(group, onsets=tuple(begin for begin in begins if begin is not None))
+            for group, begins in zip(groups, onsets, strict=True)
+        ]
 
     def group(self, key: str) -> FailureGroup:
         """Return a group by its key, or by the begin of the key. Raise NothingKnownError."""
-        keys = [
-            full_key for (full_key,) in self._rows("SELECT key FROM failure_group WHERE starts_with(key, ?)", [key])
-        ]
+        found = self._rows("SELECT key FROM failure_group WHERE starts_with(key, $key)", key=key)
+        keys = [full_key for (full_key,) in found]
         if len(keys) != 1:
             raise NothingKnownError(
                 f"the history has {'several groups' if keys else 'no group'} {key!r}: see harness history report"
@@ -458,42 +303,27 @@ class Answers:
 
     def red_runs_of_groups(self, keys: Sequence[str], lane: str) -> list[tuple[str, int]]:
         """Return pairs of a group with one of these keys, and a run of a lane in which one of its cases was red."""
-        return [
-            *self._rows(
-                "SELECT DISTINCT g.key, t.run FROM trouble t JOIN failure_group g USING (grp) JOIN run r USING (run) "
-                "JOIN outcome_name o USING (outcome) WHERE o.red AND r.lane = ? AND g.key IN (SELECT unnest(?)) "
-                "ORDER BY g.key, t.run",
-                [lane, list(keys)],
-            )
-        ]
+        return self._rows(questions.RED_RUNS, lane=lane, keys=list(keys))
 
-    def presence(self, groups: Sequence[int], nights: int = NIGHTS) -> dict[int, dict[str, list[tuple[int, bool]]]]:
+    def presence(self, keys: Sequence[str], nights: int = NIGHTS) -> dict[str, dict[str, list[tuple[int, bool]]]]:
         """Return, for each group and lane, the runs in which one of its cases ran, and whether the group was there."""
-        by_group: dict[int, dict[str, list[tuple[int, bool]]]] = {}
-        for number, lane, run, there in self._rows(_PRESENCE, [list(groups), nights]):
-            by_group.setdefault(number, {}).setdefault(lane, []).append((run, there))
+        by_group: dict[str, dict[str, list[tuple[int, bool]]]] = {}
+        for key, lane, run, there in self._rows(questions.PRESENCE, keys=list(keys), nights=nights):
+            by_group.setdefault(key, {}).setdefault(lane, []).append((run, there))
         return by_group
 
     def suspects(self, group: FailureGroup) -> list[Suspect]:
         """Return the facts whose change may have caused a group, the likeliest first."""
-        presence = self.presence([group.number], EVER).get(group.number, {})
+        presence = self.presence([group.key], EVER).get(group.key, {})
         return suspects(group.onsets, self.runs, [run for runs in presence.values() for run in runs])
-
-    def _with_onsets(self, groups: Sequence[FailureGroup], nights: int) -> list[FailureGroup]:
-        presence = self.presence([group.number for group in groups], nights)
-        made = []
-        for group in groups:
-            onsets = [onset(lane, runs) for lane, runs in presence.get(group.number, {}).items()]
-            made.append(replace(group, onsets=tuple(begin for begin in onsets if begin is not None)))
-        return made
 
     # ---- cases ----
 
     def case_number(self, case: str) -> int:
         """Return the number of a case. Raise NothingKnownError."""
-        rows = self._rows('SELECT "case" FROM case_name WHERE id = ?', [case])
+        rows = self._rows('SELECT "case" FROM case_name WHERE id = $case', case=case)
         if not rows:
-            like = self._rows("SELECT id FROM case_name WHERE contains(id, ?) ORDER BY id LIMIT 3", [case])
+            like = self._rows("SELECT id FROM case_name WHERE contains(id, $case) ORDER BY id LIMIT 3", case=case)
             hint = (
                 f"did you mean {', '.join(repr(name) for (name,) in like)}?" if like else "give the whole id of a case"
             )
@@ -502,8 +332,8 @@ class Answers:
 
     def case_numbers(self, cases: Sequence[str]) -> dict[str, int]:
         """Return the numbers of cases by id; unknown ones are left out."""
-        rows = self._rows('SELECT id, "case" FROM case_name WHERE id IN (SELECT unnest(?)) ORDER BY id', [list(cases)])
-        return dict(rows)
+        ids = 'SELECT id, "case" FROM case_name WHERE list_contains($cases, id) ORDER BY id'
+        return dict(self._rows(ids, cases=list(cases)))
 
     def observations(
         self, cases: Iterable[int], nights: int = EVER, lanes: Collection[str] | None = None
@@ -513,30 +343,23 @@ class Answers:
         `lanes`: only these lanes.
         """
         numbers, runs, newest = list(cases), self.runs, self.last_night
-        wanted = [
+        wanted = {
             number
             for number, run in runs.items()
             if (newest - run["night"]).days < nights and (lanes is None or run["lane"] in lanes)
-        ]
+        }
         if not numbers or not wanted:
             return {}
-        rows = self._rows(
-            'SELECT v."case", v.run, o.name, d.key, v.seconds, '
-            "pow(2, v.host_size / 8 - 20), pow(2, v.device_size / 8 - 20) "
-            "FROM verdict v JOIN outcome_name o USING (outcome) "
-            "LEFT JOIN device_name d USING (device) "
-            f'WHERE v."case" {"= ?" if len(numbers) == 1 else "IN (SELECT unnest(?))"} AND v.run BETWEEN ? AND ?',
-            [numbers[0] if len(numbers) == 1 else numbers, min(wanted), max(wanted)],
-        )
-        outcomes = {member.value: member for member in Outcome}
-        made: dict[tuple[int, int], Observation] = {}
-        for case, run, outcome, device, *measured in rows:
-            made[case, run] = Observation(run, runs[run]["night"], outcomes[outcome], device or "", *measured)
+        # Of one case, DuckDB reads only the blocks that can have it.
+        alone = len(numbers) == 1
+        which = '"case" = $cases' if alone else '"case" IN (SELECT unnest($cases))'
+        question = questions.OBSERVATIONS.format(cases=which)
+        values = {"cases": numbers[0] if alone else numbers, "first": min(wanted), "last": max(wanted)}
         by_case: dict[int, dict[str, list[Observation]]] = {}
-        for case in sorted(numbers):
-            for run in sorted(wanted, key=lambda run: runs[run]["lane"]):
-                if (case, run) in made:
-                    by_case.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(made[case, run])
+        for case, run, outcome, *measured in self._rows(question, **values):
+            if run in wanted:
+                row = Observation(run, runs[run]["night"], Outcome(outcome), *measured)
+                by_case.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(row)
         return by_case
 
     def slow_cases(self, most: int = 20) -> list[SlowCase]:
@@ -544,28 +367,15 @@ class Answers:
 
         Candidates come from the medians of a few runs.
         """
-        newest = self.last_night
-        present = {run["lane"] for run in self.runs.values() if (newest - run["night"]).days < STALE}
-        rises = self._rows(_RISES, [sorted(present), 5 * most])
-        observed = self.observations(dict.fromkeys(case for _, case in rises), NIGHTS, {lane for lane, _ in rises})
-        names = self.case_names([case for _, case in rises])
+        rises = self._rows(questions.RISES, stale=STALE, most=5 * most)
+        observed = self.observations(dict.fromkeys(case for _, case, _ in rises), NIGHTS, {lane for lane, *_ in rises})
         slow = []
-        for lane, case in rises:
+        for lane, case, name in rises:
             own = observed[case][lane]
-            rise = slower(
-                [
-                    observation.seconds
-                    for observation in own
-                    if observation.seconds is not None and not observation.outcome.is_red
-                ]
-            )
+            rise = slower([each.seconds for each in own if each.seconds is not None and not each.outcome.is_red])
             if rise is not None:
-                slow.append(SlowCase(names[case], lane, rise))
+                slow.append(SlowCase(name, lane, rise))
         return slow[:most]
-
-    def case_names(self, cases: Sequence[int]) -> dict[int, str]:
-        """Return the ids of cases by number."""
-        return dict(self._rows('SELECT "case", id FROM case_name WHERE list_contains(?, "case")', [list(cases)]))
 
     def not_run(self, days: int = NOT_RUN, most: int = MOST) -> list[tuple[str, date, str]]:
         """Return the cases that ran at some time, but in none of the recent runs that have them.
@@ -583,14 +393,12 @@ class Answers:
     def _silent_cases(self, days: int) -> list[tuple[str, date | None, str]]:
         """Return the cases that no run of the last days ran: id, last night in which they ran, and the reason."""
         if days not in self._silent:
-            self._silent[days] = [*self._rows(_SILENT, [days])]
+            self._silent[days] = self._rows(questions.SILENT, nights=days)
         return self._silent[days]
 
     def healed_waivers(self) -> list[HistoryFailure]:
         """Return the cases of the latest runs that pass although a waiver expects them to fail."""
-        runs = [run for (run,) in self._rows(f"WITH {_LATEST} SELECT run FROM latest", [STALE])]
-        failures = self._failures("list_contains(?, t.run) AND o.name = 'unexpected_pass'", [runs])
-        return failures[:MOST]
+        return self._failures(questions.HEALED, stale=STALE)[:MOST]
 
     def flaky_cases(self, nights: int = 30, most: int = 50) -> list[tuple[str, int, int, int]]:
         """Return cases that were flaky or changed between good and bad in the last nights.
@@ -598,60 +406,20 @@ class Answers:
         For each: id, bad results, results, and the number of devices with a bad one. Cases that are red in each latest
         run are not flaky.
         """
-        return [*self._rows(f"{_FLAKY} LIMIT {most}", [nights])]
+        return self._rows(questions.FLAKY, nights=nights, most=most)
 
     # ---- devices ----
 
     def device(self, key: str) -> dict[str, Any]:
         """Return a device with its runs by night and its health events. Raise NothingKnownError."""
-        rows = self._rows("SELECT device, key, uuid, host, name, kind FROM device_name WHERE key = ?", [key])
+        names = ("device", "key", "uuid", "host", "name", "kind")
+        rows = self._rows(f"SELECT {', '.join(names)} FROM device_name WHERE key = $key", key=key)
         if not rows:
             raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
-        number = rows[0][0]
-        bad = self._rows(
-            "WITH bad AS (SELECT run, count(*) AS bad FROM trouble JOIN outcome_name o USING (outcome) "
-            "WHERE device = $1 AND (o.red AND o.ran OR o.name = 'flaky') GROUP BY run) "
-            "SELECT r.night, sum(n.ran)::BIGINT, coalesce(sum(bad), 0)::BIGINT FROM (SELECT run, count(*) AS ran "
-            "FROM verdict JOIN outcome_name o USING (outcome) WHERE device = $1 AND o.ran GROUP BY run) n "
-            "JOIN run r USING (run) LEFT JOIN bad USING (run) GROUP BY r.night ORDER BY r.night",
-            [number],
-        )
-        events = self._rows(
-            "SELECT r.night, r.run, h.state, h.xid, h.message FROM health_event h JOIN run r USING (run) "
-            "WHERE h.device = ? ORDER BY r.begun DESC LIMIT 100",
-            [number],
-        )
-        names = ("device", "key", "uuid", "host", "name", "kind")
-        return {**dict(zip(names, rows[0], strict=True)), "nights": bad, "events": events}
-
-
-def _failure(row: Sequence[Any]) -> HistoryFailure:
-    run, night, lane, case, outcome, device, group, title, message, reproduce = row
-    return HistoryFailure(run, night, lane, case, Outcome(outcome), device or "", group, title, message, reproduce)
-
-
-def _group(row: Sequence[Any]) -> FailureGroup:
-    number, key, title, first, last, failures, cases, runs, devices, drivers, lanes, *rest = row
-    case, message, reproduce, stack, open_cases, open_lanes = rest
-    return FailureGroup(
-        number=number,
-        key=key,
-        title=title,
-        first=first,
-        last=last,
-        failures=failures,
-        cases=cases,
-        runs=runs,
-        devices=tuple(devices or ()),
-        drivers=tuple(drivers or ()),
-        lanes=tuple(lanes or ()),
-        case=case,
-        message=message,
-        reproduce=reproduce,
-        stack=stack,
-        open_cases=open_cases,
-        open_lanes=open_lanes,
-    )
+        found = dict(zip(names, rows[0], strict=True))
+        found["nights"] = self._rows(questions.DEVICE_NIGHTS, device=found["device"])
+        found["events"] = self._rows(questions.DEVICE_EVENTS, device=found["device"])
+        return found
 
 
 def clock(moment: datetime) -> str:

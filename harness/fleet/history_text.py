@@ -172,7 +172,7 @@ def case_lines(answers: Answers, case: str) -> Iterator[str]:
         if verdict.kind.value != "green" and before is not None and since is not None:
             changes = fronts.changes_text(changed(runs[before], runs[since]))
         yield f"  {lane}: {story_text(verdict, names, changes)}"
-    for failure in answers.failures_of_case(number)[:MOST_LINES]:
+    for failure in answers.failures_of_case(case)[:MOST_LINES]:
         where = f" on {failure.device}" if failure.device else ""
         yield f"  {failure.night} {failure.outcome}{where} [{failure.group}]: {failure.message}"
 

@@ -264,7 +264,7 @@ def _heads(database: DuckDBPyConnection, files: list[Path], columns: str) -> lis
 def _foreign(files: list[Path], error: Exception) -> HistoryError:
     first = str(error).splitlines()[0]
     if len(files) == 1:
-        return HistoryError(f"{str(files[0])!r} is no run of a history: {first}")
+        return HistoryError(f"{str(files[0])!r} is no run of a history: {first}; move it out of the folder")
     return HistoryError(f"the folder {str(files[0].parent)!r} has a Parquet file that is no run of a history: {first}")
 
 

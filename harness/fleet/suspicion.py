@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.fleet import questions
 from harness.fleet.statistics import holm, poisson_tail
 
 if TYPE_CHECKING:
@@ -23,42 +24,6 @@ NIGHTS = 30
 SIGNIFICANCE = 0.01
 #: Least number of runs with a bad result, because one broken night does not mean a broken device.
 LEAST_RUNS = 2
-
-#: Every device of the last nights, with its figures, see `DeviceSuspicion`. Only strata in which two devices ran count.
-_DEVICES = """
-    WITH recent AS (SELECT run, night, driver, torch FROM run WHERE night <= $1 AND night > $1 - INTERVAL ($2) DAY),
-    bad AS (
-        SELECT run, "case", device, night, driver, torch, d.name
-        FROM trouble JOIN recent USING (run) JOIN device_name d USING (device) JOIN outcome_name o USING (outcome)
-        WHERE o.red AND o.ran OR o.name = 'flaky'
-    ),
-    stratum AS (SELECT night, driver, torch, name, "case", count(*) AS bad FROM bad GROUP BY ALL),
-    ran AS (
-        SELECT stratum.*, v.device, count(*) AS ran
-        FROM verdict v JOIN recent r USING (run) JOIN device_name d USING (device) JOIN outcome_name o USING (outcome)
-            JOIN stratum ON stratum.night = r.night AND stratum.driver = r.driver AND stratum.torch = r.torch
-                AND stratum.name = d.name AND stratum."case" = v."case"
-        WHERE o.ran GROUP BY ALL
-    ),
-    share AS (
-        SELECT *, ran / sum(ran) OVER stratum AS share, count(*) OVER stratum AS devices FROM ran
-        WINDOW stratum AS (PARTITION BY night, driver, torch, name, "case")
-    ),
-    expected AS (SELECT device, sum(bad * share) AS expected FROM share WHERE devices > 1 GROUP BY device),
-    counted AS (
-        SELECT device, count(*) AS bad, count(DISTINCT run) AS runs, count(DISTINCT "case") AS cases
-        FROM bad SEMI JOIN (FROM share WHERE devices > 1) USING (night, driver, torch, name, "case") GROUP BY device
-    ),
-    sick AS (
-        SELECT device, count(*) AS events, list(DISTINCT xid ORDER BY xid) FILTER (xid > 0) AS xids
-        FROM health_event JOIN recent USING (run) GROUP BY device
-    )
-    SELECT key, name, host, coalesce(bad, 0), coalesce(round(expected, 6), 0.0), coalesce(runs, 0), coalesce(cases, 0),
-        coalesce(events, 0), coalesce(xids, [])
-    FROM device_name SEMI JOIN (FROM run_device JOIN recent USING (run)) USING (device)
-        LEFT JOIN expected USING (device) LEFT JOIN counted USING (device) LEFT JOIN sick USING (device)
-    ORDER BY key
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +59,7 @@ class DeviceSuspicion:
 def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object = None) -> list[DeviceSuspicion]:
     """Return every device of the last nights, the most suspicious first. `until`: the last night that counts."""
     (last,) = database.execute("SELECT max(night) FROM run WHERE ? OR night <= ?", [until is None, until]).fetchall()[0]
-    return judged(database.execute(_DEVICES, [last, nights]).fetchall())
+    return judged(database.execute(questions.SUSPICIONS, {"until": last, "nights": nights}).fetchall())
 
 
 def judged(rows: Sequence[tuple[Any, ...]]) -> list[DeviceSuspicion]:

@@ -52,7 +52,7 @@ def missing_text(path: Path) -> str:
 def open_text(path: Path, error: str) -> str:
     first = error.splitlines()[0] if error else ""
     if "not a valid DuckDB" in error or (path.is_file() and "magic" in error.lower()):
-        return f"{str(path)!r} is no history: expected a DuckDB file or a folder; give another --db"
+        return f"{str(path)!r} is no history: expected a folder with a Parquet file per run; give another --db"
     if "newer" in error or "version number" in error:
         return f"{str(path)!r} was written by a newer DuckDB: install that release ({first})"
     if "corrupt" in error.lower():

@@ -223,7 +223,7 @@ def newer(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (junk, "is no history: expected a DuckDB file or a folder; give another --db"),
+        (junk, "is no history: expected a folder with a Parquet file per run; give another --db"),
         (foreign, "is a DuckDB file of something else: expected a history"),
         (newer, f"has schema 99, and this harness reads schemas up to {schema.SCHEMA}: use the harness that wrote it"),
     ],
