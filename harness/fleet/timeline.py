@@ -73,7 +73,6 @@ class Slower:
     before: float
     after: float
     chance: float
-    per_run: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +177,4 @@ def slower(seconds: Sequence[float]) -> Slower | None:
     if after < SLOWER * before or after - before < SLOWER_SECONDS:
         return None
     slope = theil_sen_slope(values)
-    return Slower(before, after, slope.chance, slope.estimate) if slope.chance < TREND else None
+    return Slower(before, after, slope.chance) if slope.chance < TREND else None
