@@ -9,7 +9,7 @@ value that a place can have, such as a driver. It is complete if all observation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
@@ -91,7 +91,11 @@ MOST_CONDITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class ResultPlace:
-    """Maximum number of further conditions: a run that differs in one fact often differs in many."""
+    """The place of an observation.
+
+    `devices`, `uuids`: the kinds and the UUIDs of the devices. `conditions`: the values of facts in which the runs
+    differ. `rank`: the place of the run in the order of begins. `run`: the name of the run with its begin.
+    """
 
     host: str
     devices: tuple[str, ...] = ()
@@ -464,13 +468,3 @@ def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
         maybe_flake=False,
         always=classing.inside.bad == classing.inside.all,
     )
-
-
-def tally(
-    observations: Iterable[tuple[ResultPlace, Tally]],
-) -> dict[ResultPlace, Tally]:
-    """Return the observations by place."""
-    by_place: dict[ResultPlace, Tally] = {}
-    for place, counts in observations:
-        by_place[place] = by_place.get(place, Tally()) + counts
-    return by_place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,40 +33,33 @@ def comparison_markdown(comparison: Comparison) -> str:
     """Return tables for a job summary of a forge. All texts of the runs are escaped."""
     parts = [f"## {_title(comparison)}", _escaped(_headline(comparison))]
     if comparison.facts:
-        rows = "\n".join(
-            f"| {_escaped(f.name)} | {_escaped(_old(f))} | {_escaped(_new(f))} |" for f in comparison.facts
-        )
-        parts.append(f"### Machine and software\n\n| | baseline | new |\n| --- | --- | --- |\n{rows}")
+        facts = [(fact.name, _old(fact), _new(fact)) for fact in comparison.facts]
+        parts.append(_section("Machine and software", ("", "baseline", "new"), facts))
     parts += [f"- {_escaped(note)}" for note in (*comparison.notes, *_unexplained(comparison))]
     for heading, findings in comparison.findings.items():
-        if findings:
-            rows = "\n".join(
-                f"| {_escaped(finding.kind)} | {_escaped(_finding_text(finding))} | {_escaped(finding.text)} |"
-                for finding in findings[:_MOST_ROWS]
-            )
-            more = len(findings) - _MOST_ROWS
-            rows += f"\n| … and {format_count(more, 'more finding')} | | |" if more > 0 else ""
-            title = f"{heading[0].upper()}{heading[1:]} ({len(findings)})"
-            parts.append(f"### {title}\n\n| finding | what | where |\n| --- | --- | --- |\n{rows}")
-    if comparison.figures:
-        rows = "\n".join(
-            f"| {_escaped(figure.name)} | {_escaped(figure.old)} | {_escaped(figure.new)} | {_escaped(figure.text)} |"
-            for figure in comparison.figures[:_MOST_ROWS]
-        )
-        more = len(comparison.figures) - _MOST_ROWS
-        rows += f"\n| … and {format_count(more, 'more figure')} | | | |" if more > 0 else ""
-        title = f"Figures of speed ({len(comparison.figures)})"
-        parts.append(f"### {title}\n\n| | baseline | new | |\n| --- | --- | --- | --- |\n{rows}")
+        rows = [(finding.kind, _finding_text(finding), finding.text) for finding in findings]
+        parts += _counted_section(heading, ("finding", "what", "where"), rows, "more finding")
+    figures = [(figure.name, figure.old, figure.new, figure.text) for figure in comparison.figures]
+    parts += _counted_section("figures of speed", ("", "baseline", "new", ""), figures, "more figure")
     for heading, changes in comparison.lists.items():
-        if changes:
-            rows = "\n".join(
-                f"| {_escaped(change.case)} | {_escaped(change.text)} |" for change in changes[:_MOST_ROWS]
-            )
-            more = len(changes) - _MOST_ROWS
-            rows += f"\n| … and {format_count(more, 'more case')} | |" if more > 0 else ""
-            title = f"{heading[0].upper()}{heading[1:]} ({len(changes)})"
-            parts.append(f"### {title}\n\n| case | what |\n| --- | --- |\n{rows}")
+        listed = [(change.case, change.text) for change in changes]
+        parts += _counted_section(heading, ("case", "what"), listed, "more case")
     return "\n\n".join(parts) + "\n"
+
+
+def _counted_section(heading: str, head: Sequence[str], rows: Sequence[Sequence[str]], more: str) -> list[str]:
+    """Return a table whose title has the number of rows, of which the first are listed; nothing without rows."""
+    title = f"{heading[0].upper()}{heading[1:]} ({len(rows)})"
+    left = len(rows) - _MOST_ROWS
+    last = f"… and {format_count(left, more)}" if left > 0 else ""
+    return [_section(title, head, rows[:_MOST_ROWS], last)] if rows else []
+
+
+def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], last: str = "") -> str:
+    cells = [head, ["---"] * len(head), *(tuple(map(_escaped, row)) for row in rows)]
+    cells += [[last] + [""] * (len(head) - 1)] if last else []
+    lines = ("|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in cells)
+    return "\n".join([f"### {title}", "", *lines])
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:

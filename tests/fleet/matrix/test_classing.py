@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -20,13 +21,20 @@ from harness.fleet.classing import (
     Tally,
     classify,
     joint_chance,
-    tally,
     together,
 )
 from harness.fleet.statistics import hypergeometric
 
 RED, FLAKY, GREEN = Tally(red=1), Tally(flaky=1), Tally(green=1)
 Observations = list[tuple[ResultPlace, Tally]]
+
+
+def tally(observations: Iterable[tuple[ResultPlace, Tally]]) -> dict[ResultPlace, Tally]:
+    """Return the observations by place."""
+    by_place: dict[ResultPlace, Tally] = {}
+    for place, counts in observations:
+        by_place[place] = by_place.get(place, Tally()) + counts
+    return by_place
 
 
 def at(
