@@ -328,7 +328,7 @@ class _Maker:
             flaky=classing.total.flaky,
             ran=classing.total.all,
             text=escape_invalid_xml(wording.classing_text(classing)),
-            next=escape_invalid_xml(_advice(classing)),
+            next=escape_invalid_xml(wording.advice_text(classing)),
             messages=tuple(
                 model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in messages.messages.items()
             ),
@@ -531,12 +531,6 @@ def _hole_kind(result: CaseResult | HoleKind) -> HoleKind:
 
 def _causes(causes: Explanation) -> tuple[model.Cause, ...]:
     return tuple(model.Cause(factor=cause.factor, value=cause.value) for cause in causes)
-
-
-def _advice(classing: Classing) -> str:
-    return wording.advice_text(
-        classing.kind, classing.causes, classing.also, classing.sure, maybe_flake=classing.maybe_flake
-    )
 
 
 def _group_text(first: model.Failure, cases: int, hosts: Sequence[str]) -> str:

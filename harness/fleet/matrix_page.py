@@ -166,15 +166,12 @@ def _group_name(group: Group) -> str:
 
 
 def _failure(failure: Failure, group: int) -> list[Any]:
-    also = [text.explanation_of(causes, together=True) for causes in failure.also]
-    if failure.maybe_flake:
-        also.append("a flake")
     return [
         failure.kind.value,
         failure.sure.value,
         group,
         inert.inert_line(failure.text),
-        inert.inert_line("; ".join(also)),
+        inert.inert_line(wording.apart_text(failure.also, maybe_flake=failure.maybe_flake)),
         inert.inert_line(failure.next),
         [[inert.inert_line(message.text), message.runs] for message in failure.messages],
         inert.inert_text(failure.reproduce),

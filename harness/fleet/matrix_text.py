@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from harness.core.text import format_count, list_first
 from harness.fleet import wording
-from harness.fleet.classing import Cause, Factor
-from harness.fleet.matrix_model import Cause as CauseValue
+from harness.fleet.classing import Factor
 from harness.fleet.matrix_model import Difference, Finding, Group, Hole, Matrix
 from harness.reporting.page import inert
 
@@ -46,31 +45,16 @@ def classes_text(matrix: Matrix) -> str:
     return ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
 
 
-def explanation_of(causes: Sequence[CauseValue], *, together: bool) -> str:
-    """Return a text for the causes in the JSON."""
-    return wording.explanation_text(tuple(Cause(cause.factor, cause.value) for cause in causes), together=together)
-
-
 def title_of(group: Group) -> str:
     """Return the subject of a group, and since when if known: ``option --inject=x, since RUN (DATE)``."""
-    causes = tuple(Cause(cause.factor, cause.value) for cause in group.causes)
-    title = wording.title_text(group.kind, causes, together=group.together)
-    since = (
-        [
-            explanation[0]
-            for explanation in group.also
-            if len(explanation) == 1 and explanation[0].factor is Factor.SINCE
-        ]
-        if causes
-        else []
-    )
-    return ", ".join([title, *(f"since {cause.value}" for cause in since)])
+    title = wording.title_text(group.kind, group.causes, together=group.together)
+    alone = [explanation[0] for explanation in group.also if len(explanation) == 1] if group.causes else []
+    return ", ".join([title, *(f"since {cause.value}" for cause in alone if cause.factor is Factor.SINCE)])
 
 
 def apart_of(group: Group) -> str:
     """Return the causes that cannot be distinguished from those of a group; empty without any."""
-    also = [tuple(Cause(cause.factor, cause.value) for cause in causes) for causes in group.also]
-    return wording.apart_text(also, maybe_flake=group.maybe_flake)
+    return wording.apart_text(group.also, maybe_flake=group.maybe_flake)
 
 
 def _lines(matrix: Matrix) -> Iterator[str]:

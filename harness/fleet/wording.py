@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from harness.core.text import format_count
 from harness.fleet.classing import (
@@ -12,7 +13,6 @@ from harness.fleet.classing import (
     Cause,
     CauseClass,
     Classing,
-    Explanation,
     Factor,
     Sure,
     Tally,
@@ -54,19 +54,29 @@ _NOUNS = {
 }
 
 
-def cause_text(cause: Cause) -> str:
+class NamedCause(Protocol):
+    """A cause of a class, or of the JSON."""
+
+    @property
+    def factor(self) -> Factor: ...
+
+    @property
+    def value(self) -> str: ...
+
+
+def cause_text(cause: NamedCause) -> str:
     """Return for example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
     return cause.value if cause.value.startswith("without ") else f"{_NOUNS[cause.factor]} {cause.value}"
 
 
-def explanation_text(causes: Explanation, *, together: bool = True) -> str:
+def explanation_text(causes: Sequence[NamedCause], *, together: bool = True) -> str:
     """Return for example ``driver 580.95 together with torch 2.13.0``."""
     if together:
         return " together with ".join(map(cause_text, causes))
     return " or ".join(map(cause_text, causes))
 
 
-def title_text(kind: CauseClass, causes: Explanation, *, together: bool) -> str:
+def title_text(kind: CauseClass, causes: Sequence[NamedCause], *, together: bool) -> str:
     """Return the subject of a group of failures: ``driver 580.95``, ``wherever it ran``."""
     return explanation_text(causes, together=together) if causes else _HEADINGS[kind]
 
@@ -106,19 +116,18 @@ def _sometimes(inside: Tally, condition: str) -> str:
     return f"{_bad(inside)} of {format_count(inside.all, 'run')} {condition}"
 
 
-def apart_text(also: Sequence[Explanation], *, maybe_flake: bool) -> str:
+def apart_text(also: Sequence[Sequence[NamedCause]], *, maybe_flake: bool) -> str:
     """Return the explanations that fit equally well: ``host n3; driver 580.95; a flake``. Empty without any."""
     return "; ".join([explanation_text(explanation) for explanation in also] + (["a flake"] if maybe_flake else []))
 
 
-def advice_text(
-    kind: CauseClass, causes: Explanation, also: Sequence[Explanation], sure: Sure, *, maybe_flake: bool
-) -> str:
+def advice_text(classing: Classing) -> str:
     """Return the next step: the run that distinguishes explanations, or the step that follows from the class."""
+    kind, causes, also, sure = classing.kind, classing.causes, classing.also, classing.sure
     if kind is CauseClass.EVERYWHERE:
         untried = _nouns([explanation[0] for explanation in also if explanation[0].factor is not Factor.UUID])
         return f"Run it elsewhere, too: no other {untried} has run it." if untried else _STEPS[kind]
-    if maybe_flake:
+    if classing.maybe_flake:
         where = f" on {cause_text(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
     singles = [

@@ -456,7 +456,7 @@ def test_any_observations_have_exactly_one_class(seen: dict[ResultPlace, Tally],
         assert not [place for place, each in seen.items() if each.bad and not cause.holds(place)]
     texts = [
         wording.classing_text(found),
-        wording.advice_text(found.kind, found.causes, found.also, found.sure, maybe_flake=found.maybe_flake),
+        wording.advice_text(found),
     ]
     assert all(text.endswith(".") for text in texts)
 
