@@ -63,7 +63,7 @@ def _store(db: str) -> Store:
 def _store_to_change(db: str) -> Store:
     """Return the store. One of an earlier release gets the form of this one, which standard error reports."""
     store = _store(db)
-    if note := store.adopt():
+    if note := store.adopt(lambda line: say(f"harness: {line}", err=True)):
         say(f"harness: {note}", err=True)
     return store
 

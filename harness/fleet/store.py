@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -101,10 +101,11 @@ class Store:
             file.unlink(missing_ok=True)
         return len(old)
 
-    def adopt(self) -> str:
+    def adopt(self, log: Callable[[str], object] = lambda _: None) -> str:
         """Make a folder of the DuckDB file of an earlier release, and return a sentence about it; "" without one.
 
-        The file stays beside the folder, under another name. Raise HistoryError if it is no history.
+        The file stays beside the folder, under another name. `log` gets a line if this takes long. Raise HistoryError
+        if the file is no history.
         """
         if not self.path.is_file():
             return ""
@@ -112,6 +113,8 @@ class Store:
         folder = self.path.with_name(f".{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
         with self._file() as database:
             runs = database.execute("SELECT run, run_id FROM run").fetchall()
+        if len(runs) > BATCH:
+            log(f"{len(runs)} runs of {str(self.path)!r} become a folder, which takes about {len(runs) // 15} s")
         try:
             folder.mkdir()
             with tables.errors(self.path, writing=True), contextlib.closing(duckdb().connect()) as database:
@@ -165,9 +168,11 @@ class Store:
         root = cache_root(os.environ)
         if root is None:
             return None
+        folder = root / "history"
         with contextlib.suppress(OSError):
-            (root / "history").mkdir(parents=True, exist_ok=True)
-            return root / "history" / f"{name}-{schema.SCHEMA}.duckdb"
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder / f"{name}-{schema.SCHEMA}.duckdb"
         return None
 
     def files(self) -> list[Path]:
