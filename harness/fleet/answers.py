@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import HarnessError
@@ -127,10 +127,9 @@ class News:
 class Answers:
     """Queries of an open database."""
 
-    def __init__(self, database: DuckDBPyConnection, runs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
-        """`runs`: the value of `runs` for the same state of the history, if known."""
+    def __init__(self, database: DuckDBPyConnection) -> None:
         self.database = database
-        self._runs = runs
+        self._runs: Mapping[int, Mapping[str, Any]] | None = None
         self._silent: dict[int, list[tuple[str, date | None, str]]] = {}
 
     def _rows(self, question: str, **values: object) -> list[tuple[Any, ...]]:
@@ -420,8 +419,3 @@ class Answers:
         found["nights"] = self._rows(questions.DEVICE_NIGHTS, device=found["device"])
         found["events"] = self._rows(questions.DEVICE_EVENTS, device=found["device"])
         return found
-
-
-def clock(moment: datetime) -> str:
-    """Return a time in UTC as text for people."""
-    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -192,12 +192,10 @@ DEVICE_EVENTS = """
     SELECT night, run, state, xid, message FROM health_event JOIN run USING (run)
     WHERE device = $device ORDER BY begun DESC LIMIT 100
 """
-#: The columns of `suspicion.DeviceSuspicion`, except its chance, for each device of the nights up to `$until`. Only
-#: strata count in which two devices ran.
+#: The columns of `suspicion.DeviceSuspicion`, except its chance, for each device of the last nights. Strata with one
+#: device do not count.
 SUSPICIONS = f"""
-    WITH recent AS (
-        SELECT run, night, driver, torch FROM run WHERE night <= $until AND night > $until - INTERVAL ($nights) DAY
-    ),
+    WITH recent AS (SELECT run, night, driver, torch FROM run WHERE run IN ({_RECENT})),
     bad AS (
         SELECT run, "case", device, night, driver, torch, d.name
         FROM trouble JOIN recent USING (run) JOIN device_name d USING (device) JOIN outcome_name o USING (outcome)

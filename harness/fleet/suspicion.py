@@ -56,10 +56,9 @@ class DeviceSuspicion:
         return (not self.suspicious, self.chance, -self.events, -self.bad)
 
 
-def suspicions(database: DuckDBPyConnection, nights: int = NIGHTS, until: object = None) -> list[DeviceSuspicion]:
-    """Return every device of the last nights, the most suspicious first. `until`: the last night that counts."""
-    (last,) = database.execute("SELECT max(night) FROM run WHERE ? OR night <= ?", [until is None, until]).fetchall()[0]
-    return judged(database.execute(questions.SUSPICIONS, {"until": last, "nights": nights}).fetchall())
+def suspicions(database: DuckDBPyConnection) -> list[DeviceSuspicion]:
+    """Return every device of the last nights, the most suspicious first."""
+    return judged(database.execute(questions.SUSPICIONS, {"nights": NIGHTS}).fetchall())
 
 
 def judged(rows: Sequence[tuple[Any, ...]]) -> list[DeviceSuspicion]:
