@@ -40,6 +40,8 @@ SUFFIX = ".parquet"
 BATCH = 100
 #: Seconds after which an unchanged copy is removed.
 UNUSED = 60 * 86_400.0
+#: Seconds after which an unfinished copy belongs to a reader that was killed.
+LEFT = 86_400.0
 #: The end of the name of a DuckDB file that was the store before its runs became a folder.
 FORMER = ".old"
 #: Time of the last change in nanoseconds, and size.
@@ -202,7 +204,8 @@ class Store:
             return memory
         temporary = copy.with_name(f".{copy.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
         try:
-            if _current(copy) is not None:
+            if (former := _current(copy)) is not None:
+                former.close()
                 shutil.copyfile(copy, temporary)
             with tables.errors(copy, writing=True):
                 with contextlib.closing(duckdb().connect(str(temporary))) as writable:
@@ -311,11 +314,11 @@ def _remove(database: DuckDBPyConnection, files: list[str]) -> None:
 
 def _remove_unused(copy: Path) -> None:
     """Remove copies of other folders that have not changed for a long time, and what killed readers left."""
-    before = time.time() - UNUSED
-    for other in [*copy.parent.glob("*.duckdb"), *copy.parent.glob(".*.tmp")]:
-        with contextlib.suppress(OSError):
-            if other != copy and other.stat().st_mtime < before:
-                other.unlink()
+    for pattern, seconds in (("*.duckdb", UNUSED), (".*.tmp*", LEFT)):
+        for other in copy.parent.glob(pattern):
+            with contextlib.suppress(OSError):
+                if other != copy and other.stat().st_mtime < time.time() - seconds:
+                    other.unlink()
 
 
 def write_staged(database: DuckDBPyConnection, target: Path) -> None:

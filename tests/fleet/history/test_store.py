@@ -437,6 +437,13 @@ def test_copies_that_nobody_uses_are_removed(tmp_path: Path, cache_of_the_test: 
             assert each.copy is not None
             os.utime(each.copy, (0, 0) if each is stores[0] else None)
     assert len([*cache_of_the_test.rglob("*.duckdb")]) == 2
+    left = [cache_of_the_test / "history" / f".{name}.duckdb.1-2.tmp" for name in ("killed", "present")]
+    for path in left:
+        path.touch()
+    os.utime(left[0], (0, 0))
+    stores[1].add(record.read_history_record(nights.night(tmp_path, 1)))
+    rows(stores[1], "FROM runs")
+    assert [path.exists() for path in left] == [False, True]
     assert rows(stores[0], "SELECT count(*) FROM runs") == [(1,)]
 
 
