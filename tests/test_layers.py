@@ -25,7 +25,7 @@ FLOORS = (
     ("supervisor",),
     ("controller",),
     ("plugin", "tools"),
-    ("ready",),
+    ("fleet", "ready"),
     ("cli", "entry"),
     ("__main__",),
 )

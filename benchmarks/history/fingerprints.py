@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 from harness.core.outcome import Outcome
+from harness.fleet.record import read_history_record
 from harness.journal.journal import FILE_NAME
-from harness.tools.history.record import read_history_record
 
 
 def pairs(number: int) -> int:
@@ -30,9 +30,9 @@ def main() -> None:
     both: Counter[tuple[str, str]] = Counter()
     for journal in sorted(wanted.campaign.glob(f"*/{FILE_NAME}")):
         fault = journal.parent.name
-        found = [each for each in read_history_record(journal.parent).troubles if each.outcome.is_red]
-        found = [each for each in found if each.outcome not in (Outcome.NOT_RUN, Outcome.LOST)]
-        groups = Counter(each.key for each in found)
+        rows = read_history_record(journal.parent).rows["trouble"]
+        found = [row for row in rows if row["outcome"].is_red and row["outcome"] not in (Outcome.NOT_RUN, Outcome.LOST)]
+        groups = Counter(row["key"] for row in found)
         both.update({(fault, key): number for key, number in groups.items()})
         half, reached = 0, 0
         for number in sorted(groups.values(), reverse=True):

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from harness.core.outcome import Outcome
-from harness.tools.history import stage
-from harness.tools.history.database import transaction
-from harness.tools.history.fingerprint import fingerprint
-from harness.tools.history.schema import STAGES
+from harness.fleet import tables
+from harness.fleet.fingerprint import fingerprint
+from harness.fleet.schema import STAGES
 
 DAY = 86_400
 BEGIN = datetime(2025, 1, 1, 20, tzinfo=UTC).timestamp()
@@ -214,11 +213,10 @@ def _none(name: str) -> dict[str, Any]:
     return {column: np.array([], dtype=object) for column in STAGES[name]}
 
 
-def enter(database: Any, columns: dict[str, dict[str, Any]]) -> int:
+def enter(database: Any, columns: dict[str, dict[str, Any]]) -> None:
     """Enter a batch in one transaction, as a run is entered."""
     for name, arrays in columns.items():
-        stage.stage_columns(database, name, arrays)
-    with transaction(database):
-        entered = stage.ingest(database)
-    stage.unstage(database)
-    return entered
+        tables.stage_columns(database, name, arrays)
+    with tables.transaction(database):
+        tables.ingest(database)
+    tables.unstage(database)

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.fleet import front, record
+from harness.fleet.answers import EVER, Answers, FailureGroup
+from harness.fleet.store import Store
 from harness.journal.journal import FILE_NAME
-from harness.tools.history import front, record
-from harness.tools.history.answers import EVER, Answers, FailureGroup
-from harness.tools.history.store import FileStore
 
 DAY = 86_400
 BEGIN = datetime(2026, 10, 1, 22, tzinfo=UTC).timestamp()
@@ -115,7 +115,7 @@ def begins(answers: Answers, night: int) -> list[Begin]:
 
 def gone(answers: Answers, group: FailureGroup, truth: Truth) -> int | None:
     """Return the first night after the start of a fault in which its machine ran without the group, if any."""
-    for lane, runs in answers.presence([group.number], EVER)[group.number].items():
+    for lane, runs in answers.presence([group.key], EVER)[group.key].items():
         if lane.startswith(truth.machine):
             nights = [(night_of(answers.runs[run]["night"]), there) for run, there in runs]
             return next((night for night, there in nights if night > truth.begin and not there), None)
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES))
     wanted = parser.parse_args()
     pythons = {machine: wanted.cuda_python if machine == SIMCUDA else sys.executable for machine in MACHINES}
-    store = FileStore(wanted.folder / "nights.duckdb")
+    store = Store(wanted.folder / "nights")
     found: list[Begin] = []
     for night in range(wanted.nights):
         for machine, own in MACHINES.items():

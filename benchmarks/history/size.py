@@ -2,12 +2,12 @@
 
 python -m benchmarks.history.size                                    # 365 nights, 12 machines, 6,000 cases
 python -m benchmarks.history.size --nights 30 --cases 500            # a check that it works
-python -m benchmarks.history.size --parquet                          # the same runs as a folder of Parquet files
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -23,17 +23,15 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, enter
+from benchmarks.history.nights import BEGIN, DAY, Generator, Shape
 from benchmarks.measuring import machine_facts
 from harness.core.caseid import digest_of_ids
+from harness.fleet import front, site, tables
+from harness.fleet import history_text as text
+from harness.fleet.answers import Answers
+from harness.fleet.store import Store, run_file_name, write_staged
+from harness.fleet.suspicion import suspicions
 from harness.journal.journal import FILE_NAME
-from harness.tools.history import folder as folders
-from harness.tools.history import front, record, site, stage, text, views
-from harness.tools.history.answers import Answers
-from harness.tools.history.database import remove_runs, transaction
-from harness.tools.history.folder import FolderStore, write_staged
-from harness.tools.history.store import FileStore
-from harness.tools.history.suspicion import suspicions
 
 
 def timed(what: Callable[[], object], repeats: int = 5) -> dict[str, float]:
@@ -51,65 +49,17 @@ def timed(what: Callable[[], object], repeats: int = 5) -> dict[str, float]:
     }
 
 
-def fill(store: FileStore, generator: Generator, batch: int) -> float:
-    """Enter all nights but the last. Return the seconds."""
-    begun = time.perf_counter()
-    with store.writing() as database:
-        for columns in generator.batches(range(generator.shape.nights - 1), batch):
-            enter(database, columns)
-    return time.perf_counter() - begun
-
-
-def fill_folder(store: FolderStore, generator: Generator) -> float:
+def fill(store: Store, generator: Generator) -> float:
     """Write the files of all nights but the last. Return the seconds."""
     begun = time.perf_counter()
     store.path.mkdir()
-    database = duckdb.connect()
-    for night in range(generator.shape.nights - 1):
-        for machine in range(generator.shape.machines):
-            for name, arrays in generator.columns([(night, machine)]).items():
-                stage.stage_columns(database, name, arrays)
-            write_staged(database, store.path / folders.run_file_name(generator.run_id(night, machine)))
-            stage.unstage(database)
+    with contextlib.closing(duckdb.connect()) as database:
+        for night in range(generator.shape.nights - 1):
+            for machine in range(generator.shape.machines):
+                for name, arrays in generator.columns([(night, machine)]).items():
+                    tables.stage_columns(database, name, arrays)
+                write_staged(database, store.path / run_file_name(generator.run_id(night, machine)))
     return time.perf_counter() - begun
-
-
-def measure_folder(shape: Shape, folder: Path) -> dict[str, Any]:
-    """Return the figures of a folder of Parquet files: commands without and with the copy in the cache."""
-    os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
-    shutil.rmtree(folder / "cache", ignore_errors=True)
-    store, generator = FolderStore(folder / "runs"), Generator(shape)
-    found: dict[str, Any] = {"shape": vars_of(shape)}
-    if not store.path.exists():
-        found["fill_s"] = round(fill_folder(store, generator), 1)
-    command = [sys.executable, "-m", "harness.cli", "history"]
-    db = ["--db", f"{store.path}/"]
-
-    def run(*arguments: str) -> tuple[float, float]:
-        """Return wall and processor time of a command in seconds."""
-        before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        subprocess.run([*command, *arguments, *db], check=True, stdout=subprocess.DEVNULL)
-        wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
-        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    paths = [run_directory(folder, generator, machine) for machine in range(min(3, shape.machines))]
-    case = str(generator.cases[3])
-    figures = {"first_report": [run("report")]}
-    found["megabytes_of_memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    for path in paths:
-        figures.setdefault("add", []).append(run("add", str(path)))
-        figures.setdefault("report_of_a_new_run", []).append(run("report"))
-    figures["report"] = [run("report") for _ in range(3)]
-    figures["report_of_a_case"] = [run("report", "--case", case) for _ in range(3)]
-    for name, seconds in figures.items():
-        walls, cpus = zip(*seconds, strict=True)
-        found[f"command_{name}"] = {**spread([*walls]), "cpu_s": round(statistics.median(cpus), 3)}
-    files = store.files()
-    found["files"], found["megabytes"] = len(files), round(sum(file.stat().st_size for file in files) / 1e6, 1)
-    with store.reading() as database:
-        (found["verdicts"],) = database.execute("SELECT count(*) FROM verdict").fetchall()[0]
-    found["load"] = os.getloadavg()
-    return found
 
 
 def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
@@ -157,55 +107,57 @@ def run_directory(folder: Path, generator: Generator, machine: int) -> Path:
     return path
 
 
-def measure(shape: Shape, folder: Path, batch: int) -> dict[str, Any]:
-    """Return all figures."""
-    store, generator = FileStore(folder / "history.duckdb"), Generator(shape)
+def measure(shape: Shape, folder: Path) -> dict[str, Any]:
+    """Return all figures: commands without and with the copy in the cache, and queries in one process."""
+    os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    store, generator = Store(folder / "runs"), Generator(shape)
     found: dict[str, Any] = {"shape": vars_of(shape)}
     if not store.path.exists():
-        found["fill_s"] = round(fill(store, generator, batch), 1)
-    else:
-        with store.writing() as database, transaction(database):
-            late = [f"{generator.run_id(shape.nights - 1, machine)}" for machine in range(shape.machines)]
-            rows = database.execute("SELECT run FROM run WHERE list_contains(?, run_id)", [late]).fetchall()
-            remove_runs(database, [run for (run,) in rows])
-    paths = [run_directory(folder, generator, machine) for machine in range(shape.machines)]
-    found["read_run"] = timed(lambda: record.read_history_record(paths[0]), 3)
-    records = [record.read_history_record(path) for path in paths]
-    walls = []
-    for each in records:
-        begun = time.perf_counter()
-        store.add(each)
-        walls.append(time.perf_counter() - begun)
-    found["add_run"] = {"median_s": round(statistics.median(walls), 3), "most_s": round(max(walls), 3)}
-    found["add_run_again"] = timed(lambda: store.add(records[0]))
+        found["fill_s"] = round(fill(store, generator), 1)
     command = [sys.executable, "-m", "harness.cli", "history"]
     db = ["--db", str(store.path)]
-    found["command_add"] = timed(
-        lambda: subprocess.run([*command, "add", str(paths[0]), *db], check=True, stdout=subprocess.DEVNULL), 3
-    )
-    found["command_report"] = timed(
-        lambda: subprocess.run([*command, "report", *db], check=True, stdout=subprocess.DEVNULL), 3
-    )
-    found["megabytes"] = round(store.path.stat().st_size / 1e6, 1)
+
+    def run(*arguments: str) -> tuple[float, float]:
+        """Return wall and processor time of a command in seconds."""
+        before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([*command, *arguments, *db], check=True, stdout=subprocess.DEVNULL)
+        wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    paths = [run_directory(folder, generator, machine) for machine in range(min(3, shape.machines))]
+    case = str(generator.cases[3])
+    figures = {"first_report": [run("report")]}
+    found["megabytes_of_memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    for path in paths:
+        figures.setdefault("add", []).append(run("add", str(path)))
+        figures.setdefault("report_of_a_new_run", []).append(run("report"))
+    figures["report"] = [run("report") for _ in range(3)]
+    figures["report_of_a_case"] = [run("report", "--case", case) for _ in range(3)]
+    for name, seconds in figures.items():
+        walls, cpus = zip(*seconds, strict=True)
+        found[f"command_{name}"] = {**spread([*walls]), "cpu_s": round(statistics.median(cpus), 3)}
+    files = store.files()
+    found["files"], found["megabytes"] = len(files), round(sum(file.stat().st_size for file in files) / 1e6, 1)
+    assert store.copy is not None
+    found["megabytes_of_copy"] = round(store.copy.stat().st_size / 1e6, 1)
     with store.reading() as database:
         (found["verdicts"],) = database.execute("SELECT count(*) FROM verdict").fetchall()[0]
         (found["troubles"],) = database.execute("SELECT count(*) FROM trouble").fetchall()[0]
         found["front_page"] = timed(lambda: text.front_text(front.front(Answers(database))))
-        found["load"] = os.getloadavg()
         answers = Answers(database)
         answers.runs  # noqa: B018 - read once, as a page does
         found["front_page_parts"] = parts(answers)
-        case = str(generator.cases[3])
-        found["case"] = timed(lambda: list(views.case_lines(answers, case)))
+        found["case"] = timed(lambda: list(text.case_lines(answers, case)))
         group = answers.groups()[0].key
-        found["bisect"] = timed(lambda: list(views.bisect_lines(answers, group)), 3)
-        print(json.dumps(found, indent=2), flush=True)
+        found["bisect"] = timed(lambda: list(text.bisect_lines(answers, group)), 3)
         begun = time.perf_counter()
         found["pages"] = site.export_site(answers, folder / "site")
         found["export_s"] = round(time.perf_counter() - begun, 1)
         found["site_megabytes"] = round(
             sum(path.stat().st_size for path in (folder / "site").rglob("*") if path.is_file()) / 1e6, 1
         )
+    found["load"] = os.getloadavg()
     return found
 
 
@@ -238,17 +190,14 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--machines", type=int, default=12)
     parser.add_argument("--cases", type=int, default=6000)
-    parser.add_argument("--batch", type=int, default=5, help="nights that are entered at once")
     parser.add_argument("--folder", type=Path, help="keep everything in this folder; a history that is there is used")
-    parser.add_argument("--parquet", action="store_true", help="measure a folder of Parquet files")
     parser.add_argument("--output", type=Path, help="write the figures to this file")
     wanted = parser.parse_args()
     shape = Shape(wanted.nights, wanted.machines, wanted.cases)
     with tempfile.TemporaryDirectory() as temporary:
         folder = wanted.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        figures = measure_folder(shape, folder) if wanted.parquet else measure(shape, folder, wanted.batch)
-        found = {**figures, "machine": machine_facts()}
+        found = {**measure(shape, folder), "machine": machine_facts()}
     print(json.dumps(found, indent=2))
     if wanted.output:
         wanted.output.write_text(json.dumps(found, indent=2) + "\n")

@@ -4,7 +4,7 @@
     python -m benchmarks.history.suspects --devices 64 --cases 6000 --flakes 0.01 --extra 0.001 0.002 0.005 0.01
 
 Each device runs each case once per night. Every result is bad at the rate of flakes; the bad device's rate is higher by
-`--extra`. The judgement is that of the front page (`harness.tools.history.suspicion.judged`) on the last 30 nights.
+`--extra`. The judgement is that of the front page (`harness.fleet.suspicion.judged`) on the last 30 nights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.tools.history import suspicion
+from harness.fleet import suspicion
 
 
 def fleet(

@@ -49,15 +49,14 @@ def diff(
     Exit status: 0 no regression; 1 a regression, a case that has no verdict now, or a finding that some run of the
     baseline lacks; 4 a directory has no run, or fewer than two directories are given.
     """
-    from harness.journal import record
-    from harness.tools.diff import comparison
-    from harness.tools.diff import text as comparison_text
+    from harness.fleet import comparison, comparison_text
+    from harness.fleet.run import read_run
 
     if len(run_dirs) < 2:
         raise DiffError(f"{str(run_dirs[0])!r} alone cannot be compared: give a baseline and a new run, or more runs")
     if len({path.resolve() for path in run_dirs}) < len(run_dirs):
         raise DiffError("a run cannot be compared with itself: give each directory once")
-    *baseline, new = (record.read_run_record(path) for path in run_dirs)
+    *baseline, new = (comparison.run_record(read_run(path)) for path in run_dirs)
     compared = comparison.compare_runs(baseline, new)
     write = {
         Form.TEXT: comparison_text.comparison_text,

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.console import say, say_lines
+from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 
 if TYPE_CHECKING:
-    from harness.tools.history.answers import Answers
-    from harness.tools.history.folder import FolderStore
-    from harness.tools.history.store import FileStore
+    from duckdb import DuckDBPyConnection
+
+    from harness.fleet.answers import Answers
+    from harness.fleet.store import Store
+
+_DAYS = {"d": 1, "w": 7, "y": 365}
+_KEEP = re.compile(r"([1-9][0-9]{0,4})([dwy])")
+#: The rows of one fetch.
+_ROWS = 1000
+
+
+class KeepError(HarnessError):
+    """A duration is not valid."""
+
 
 app = typer.Typer(
     help=(
@@ -32,25 +46,32 @@ Db = Annotated[
         metavar="PATH",
         envvar="HARNESS_HISTORY",
         show_envvar=False,
-        help="The history: a DuckDB file, or a folder of Parquet files (an existing folder, or a name that ends with "
-        "a slash). Default: HARNESS_HISTORY.",
+        help="The history: a folder with a Parquet file per run. Default: HARNESS_HISTORY.",
     ),
 ]
 
 
-def _store(db: str) -> FileStore | FolderStore:
-    from harness.tools.history.database import HistoryError
-    from harness.tools.history.folder import open_store
+def _store(db: str) -> Store:
+    from harness.fleet.store import Store
+    from harness.fleet.tables import HistoryError
 
     if not db:
         raise HistoryError("no history is named: give --db PATH, or set HARNESS_HISTORY")
-    return open_store(db)
+    return Store(Path(db))
+
+
+def _store_to_change(db: str) -> Store:
+    """Return the store. One of an earlier release gets the form of this one, which standard error reports."""
+    store = _store(db)
+    if note := store.adopt(lambda line: say(f"harness: {line}", err=True)):
+        say(f"harness: {note}", err=True)
+    return store
 
 
 @contextlib.contextmanager
 def answering(db: str) -> Generator[Answers]:
     """Yield answers from the history `db`. Raise HistoryError if there is none."""
-    from harness.tools.history.answers import Answers
+    from harness.fleet.answers import Answers
 
     with _store(db).reading() as database:
         yield Answers(database)
@@ -82,13 +103,12 @@ def add(
     Exit status: 0 if the history has all runs; 1 if a run cannot be read, and the history has the others; 4 if a DIR
     has no run or the history cannot be written.
     """
-    from harness.core.errors import HarnessError
     from harness.core.text import format_count
-    from harness.tools.history import record, runs
-    from harness.tools.history.database import HistoryError
+    from harness.fleet import folders, record
+    from harness.fleet.tables import HistoryError
 
-    store = _store(db)
-    run_paths = runs.find(paths)
+    store = _store_to_change(db)
+    run_paths = folders.find_runs_and_archives(paths)
     counts: dict[str, int] = {}
     for path in run_paths.paths:
         try:
@@ -100,7 +120,7 @@ def add(
         result = store.add(made).value
         counts[result] = counts.get(result, 0) + 1
         if len(run_paths.paths) <= 20:
-            cases = format_count(len(made.verdicts), "case")
+            cases = format_count(len(made.rows["verdict"]), "case")
             say(f"{path}: run {made.run_id}, {cases}: {result}")
     for note in run_paths.notes:
         say(note)
@@ -124,16 +144,17 @@ def report(
 
     Exit status: 0, also if something is red; 4 if there is no such history, case or run.
     """
-    from harness.tools.history import front, text, views
-    from harness.tools.history.database import HistoryError
+    from harness.fleet import front
+    from harness.fleet import history_text as text
+    from harness.fleet.tables import HistoryError
 
     if since and not run:
         raise HistoryError("--since needs --run: give the run to compare")
     with answering(db) as answers:
         if case:
-            lines = list(views.case_lines(answers, case))
+            lines = list(text.case_lines(answers, case))
         elif run:
-            lines = list(views.run_lines(answers, run, since))
+            lines = list(text.run_lines(answers, run, since))
         else:
             say_lines(text.front_text(front.front(answers)))
             return
@@ -152,10 +173,10 @@ def bisect(
 
     Exit status: 0; 4 if the history has no such group.
     """
-    from harness.tools.history import views
+    from harness.fleet import history_text as text
 
     with answering(db) as answers:
-        for line in views.bisect_lines(answers, group):
+        for line in text.bisect_lines(answers, group):
             say(line)
 
 
@@ -172,7 +193,7 @@ def export(
     Exit status: 0; 4 if there is no history or FOLDER cannot be written.
     """
     from harness.core.text import format_count
-    from harness.tools.history import site
+    from harness.fleet import site
 
     with answering(db) as answers:
         pages = site.export_site(answers, out)
@@ -191,10 +212,8 @@ def sql(
 
     Exit status: 0; 4 if there is no history, or the query has an error.
     """
-    from harness.tools.history import query as queries
-
     with answering(db) as answers:
-        queries.print_rows(answers.database, query, as_json=as_json)
+        _print_rows(answers.database, query, as_json=as_json)
 
 
 @app.command()
@@ -209,7 +228,37 @@ def prune(
     from datetime import UTC, datetime
 
     from harness.core.text import format_count
-    from harness.tools.history.keep import parse_keep
 
-    removed = _store(db).prune(parse_keep(keep), datetime.now(UTC))
+    removed = _store_to_change(db).prune(_parsed_keep(keep), datetime.now(UTC))
     say(f"{db}: removed {format_count(removed, 'run')}")
+
+
+def _parsed_keep(text: str) -> timedelta:
+    """Return the duration ``400d``, ``12w`` or ``2y``. Raise KeepError."""
+    match = _KEEP.fullmatch(text.strip())
+    if match is None:
+        raise KeepError(f"--keep={text!r} is no duration: expected days, weeks or years, such as 400d, 12w or 2y")
+    return timedelta(days=int(match[1]) * _DAYS[match[2]])
+
+
+def _print_rows(database: DuckDBPyConnection, query: str, *, as_json: bool) -> None:
+    """Print the rows: as one table with tabs and a header, or as JSON. Raise HistoryError if the query fails."""
+    import json
+
+    from harness.fleet.tables import HistoryError, duckdb
+    from harness.reporting.page.inert import inert_line as inert
+
+    try:
+        cursor = database.execute(query)
+        names = [column[0] for column in cursor.description or ()]
+        if not as_json:
+            say("\t".join(names))
+        while rows := cursor.fetchmany(_ROWS):
+            for row in rows:
+                if as_json:
+                    say(json.dumps(dict(zip(names, row, strict=True)), default=str))
+                else:
+                    cells = ("" if value is None else inert(str(value).replace("\t", " "), 10_000) for value in row)
+                    say("\t".join(cells))
+    except duckdb().Error as error:
+        raise HistoryError(f"the query failed: {str(error).strip()}; docs/history.md describes the views") from None

@@ -28,11 +28,11 @@ def import_(
 
     Exit status: 0 if the results were imported, also red ones; 4 if a FILE is no JUnit file or DIR cannot be written.
     """
+    from harness.fleet import junit_import
+    from harness.fleet.junit_import import Wanted
     from harness.journal import journal, reader
     from harness.reporting import junit
     from harness.reporting.page import report
-    from harness.tools import junit_import
-    from harness.tools.junit_import import Wanted
 
     argv = ["harness", "import", *map(str, files), "--name", name, "-o", str(out)]
     argv += ["--device", device] if device else []

@@ -250,13 +250,11 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from rich.table import Table
 
-    from harness.journal import journal, reader
-    from harness.tools import device_history
-    from harness.tools.matrix.folders import find_runs
+    from harness.fleet import device_history
+    from harness.fleet.folders import find_runs
+    from harness.fleet.run import read_run
 
-    past = device_history.device_history(
-        reader.read_run_journal(path / journal.FILE_NAME) for path in find_runs(folders).runs
-    )
+    past = device_history.device_history(read_run(path, environments=False) for path in find_runs(folders).runs)
     if as_json:
         say_lines(json.dumps(past.as_json(), indent=2))
         return

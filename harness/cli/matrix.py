@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness.cli.console import say, say_lines
-from harness.tools.matrix.words import PlanFormat, System, When
+from harness.fleet.plan_words import PlanFormat, System, When
 
 _CONFIGS = Path("configs")
 
@@ -61,11 +61,12 @@ def page(
     import gc
 
     from harness.core.atomic import write_atomically
-    from harness.tools.matrix import folders as run_folders
-    from harness.tools.matrix import model, text
-    from harness.tools.matrix import page as pages
-    from harness.tools.matrix.fleet import Fleet, exit_status
-    from harness.tools.matrix.reading import read_summaries
+    from harness.fleet import folders as run_folders
+    from harness.fleet import matrix_model as model
+    from harness.fleet import matrix_page as pages
+    from harness.fleet import matrix_text as text
+    from harness.fleet.column import read_summaries
+    from harness.fleet.matrix import Fleet, exit_status
 
     run_paths = run_folders.find_runs(folders)
     gc.disable()  # millions of small values, without reference cycles
@@ -115,8 +116,9 @@ def plan(
 
     Exit status 4: the plan has an error, or no job is left. Only the reasons are printed.
     """
-    from harness.tools.matrix import formats, jobs
-    from harness.tools.matrix.planfile import load_plan
+    from harness.fleet import plan_formats as formats
+    from harness.fleet import plan_jobs as jobs
+    from harness.fleet.plan_file import load_plan
 
     every = jobs.all_jobs(load_plan(file, _CONFIGS, Path()))
     chosen = jobs.select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])

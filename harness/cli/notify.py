@@ -39,9 +39,10 @@ def notify(
     from datetime import UTC, datetime
 
     from harness.core.text import format_count
-    from harness.tools.notify import channels, texts
-    from harness.tools.notify.rules import load_rules, missing_variables
-    from harness.tools.notify.topics import bulletin, by_channel, idle_silences, without_route
+    from harness.fleet import bulletin_text as texts
+    from harness.fleet import channels
+    from harness.fleet.bulletin import bulletin, by_channel, idle_silences, without_route
+    from harness.fleet.notify_rules import load_rules, missing_variables
 
     loaded = load_rules(rules).value
     today = datetime.now(UTC).date()
@@ -76,7 +77,7 @@ def _run_ids(text: str) -> list[str]:
     path = Path(text)
     if not path.exists():
         return [text]
-    from harness.tools.history import runs
-    from harness.tools.history.record import read_history_record
+    from harness.fleet.folders import find_runs_and_archives
+    from harness.fleet.run import read_run_or_archive
 
-    return [read_history_record(folder).run_id for folder in runs.find([path]).paths]
+    return [read_run_or_archive(folder).run.run_id for folder in find_runs_and_archives([path]).paths]

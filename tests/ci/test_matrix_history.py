@@ -14,8 +14,8 @@ pytest.importorskip("duckdb")
 
 from harness.core.outcome import Outcome
 from tests.ci.checkout import ROOT
-from tests.tools.history import nights
-from tests.tools.matrix.runs import CASES
+from tests.fleet.history import nights
+from tests.fleet.matrix.runs import CASES
 
 pytestmark = [pytest.mark.acceptance]
 

@@ -20,8 +20,8 @@ from harness.tools import conformance
 from harness.tools.conformance import FAILED, INCOMPLETE, NOT_APPLICABLE, PASSED, judge_level
 from tests.acceptance.project import Project
 from tests.acceptance.rules import command
-from tests.tools.history import nights
-from tests.tools.matrix.runs import CASES
+from tests.fleet.history import nights
+from tests.fleet.matrix.runs import CASES
 
 
 def a_verdict(case: str, outcome: str, more: str = "") -> Verdict:

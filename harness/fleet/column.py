@@ -1,0 +1,382 @@
+"""One column of a matrix: a run in few bytes, for 200 runs in one process. Several processes read runs in parallel."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from harness.backends.table import backend_of
+from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.core.text import escape_invalid_xml, single_line
+from harness.fleet import conditions
+from harness.fleet.classing import ResultPlace
+from harness.fleet.folders import is_plain
+from harness.fleet.run import RunSummary, mapping, read_run
+from harness.journal import environment, identity, journal
+from harness.journal.events import Finding, RunStarted
+from harness.journal.ledger import Summary
+from harness.journal.verdicts import Verdict
+from harness.tools import conformance
+
+#: Maximum characters of a message, and of a command. A longer command is left out, since a part of it would not work.
+MOST_OF_MESSAGE = 300
+MOST_OF_COMMAND = 1000
+#: Maximum findings of a run, and cases of a finding.
+MOST_FINDINGS = 100
+MOST_CASES = 20
+#: Maximum unreadable lines that a text names.
+MOST_DAMAGED = 3
+#: Maximum levels of conformance of a run, and bytes of its file.
+MOST_LEVELS = 50
+MOST_BYTES = 64 << 20
+_STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, conformance.INCOMPLETE)
+#: The version of a component that a machine does not have.
+NONE = "none"
+#: Facts of a run that belong to its machine, and the seed. Both may differ between runs.
+_MACHINE = frozenset({"torch", "driver", "device", "--seed"})
+
+
+class ReaderDiedError(HarnessError):
+    """A process that reads runs ended before it was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDevice:
+    """A device of a run. `parent`: the GPU of a MIG instance. `unique`: no other host has a device with this UUID."""
+
+    uuid: str
+    name: str
+    parent: str = ""
+    unique: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The result of a case in a run: the outcome, the UUIDs of its devices, and the reason if it did not run.
+
+    `found`: for a gated case, the machine's value, in contrast to `reason`.
+    """
+
+    outcome: Outcome
+    devices: tuple[str, ...] = ()
+    reason: str = ""
+    found: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The message of a red or flaky case, and the command that runs it again."""
+
+    message: str
+    reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLevel:
+    """A level: its state, how many of its cases passed, and the hash of its list."""
+
+    level: str
+    state: str
+    passed: int
+    cases: int
+    hash: str
+
+
+class MachineKey(NamedTuple):
+    """What makes runs those of one machine of a matrix."""
+
+    device: str
+    driver: str
+    torch: str
+    host: str
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The sort key: device, driver, torch, host; numbers within them by size."""
+        return tuple(map(_natural, self))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One run. `result_numbers`: for each of `ids` a position in `results`. `troubles`: by position in `ids`.
+
+    `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `deselected`: cases that the
+    run's options left out. `elsewhere`: cases of other shards. `unread`: the beginnings of ids that the run has not
+    read, because it would have left them out. `parts`: run ids of the shards that it was merged from.
+    `print`: runs with the same value are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
+    `findings`: the first of them, with few of their cases, and the number of these. `exit_status`: that of the run.
+    `conditions`: its facts other than those of the machine. `levels`: its statement about levels of conformance.
+    """
+
+    name: str
+    run_id: str
+    begun: float
+    host: str
+    driver: str
+    torch: str
+    devices: tuple[RunDevice, ...]
+    facts: Mapping[str, str]
+    ids: tuple[str, ...]
+    result_numbers: array[int]
+    results: tuple[CaseResult, ...]
+    troubles: Mapping[int, Trouble]
+    deselected: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    unread: tuple[str, ...]
+    parts: tuple[str, ...]
+    print: tuple[object, ...]
+    fail_on_flaky: bool
+    red: bool
+    notes: tuple[str, ...]
+    findings: tuple[tuple[Finding, int], ...] = ()
+    exit_status: int = EXIT_OK
+    conditions: conditions.Facts = field(default_factory=dict)
+    levels: tuple[RunLevel, ...] = ()
+
+    @property
+    def machine(self) -> MachineKey:
+        """The machine of the run."""
+        names = sorted({escape_invalid_xml(device.name) for device in self.devices})
+        facts = (", ".join(names) or "no device", self.driver, self.torch, self.host)
+        return MachineKey(*map(escape_invalid_xml, facts))
+
+    @property
+    def text(self) -> str:
+        """The name with the time of the start."""
+        try:
+            begun = f"{datetime.fromtimestamp(self.begun, UTC):%Y-%m-%d %H:%M} UTC"
+        except (OverflowError, ValueError):
+            return escape_invalid_xml(self.name)
+        return f"{escape_invalid_xml(self.name)} ({begun})"
+
+    def place(self, uuids: Sequence[str]) -> ResultPlace:
+        """Return the place of an attempt on these devices.
+
+        Without devices, the place has the names of all devices of the run. A machine without a driver has no version
+        that could explain anything.
+        """
+        by_uuid = {device.uuid: device for device in self.devices}
+        used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
+        unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
+        return ResultPlace(
+            host=escape_invalid_xml(self.host),
+            devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or self.devices})),
+            driver="" if self.driver == NONE else escape_invalid_xml(self.driver),
+            torch="" if self.torch == NONE else escape_invalid_xml(self.torch),
+            uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
+        )
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
+    return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A run directory that cannot be read, with the reason."""
+
+    name: str
+    reason: str
+
+
+def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[Column | UnreadableRun]:
+    """Return every run, in order. Several processes read, by default one per core. Raise ReaderDiedError."""
+    wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
+    if wanted < 2:
+        yield from map(read_summary, run_dirs)
+        return
+    # Not forked: the open files and threads of the caller are unknown.
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(wanted, mp_context=context, initializer=gc.disable) as pool:
+            yield from pool.map(read_summary, run_dirs)
+    except BrokenProcessPool:
+        message = "a process that reads runs was killed, perhaps for lack of memory: try again with fewer runs"
+        raise ReaderDiedError(message) from None
+
+
+def read_summary(run_dir: Path) -> Column | UnreadableRun:
+    """Read one run directory. Symbolic links are not followed."""
+    name = escape_invalid_xml(str(run_dir))
+    if not is_plain(run_dir / journal.FILE_NAME):
+        return UnreadableRun(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
+    try:
+        summary = read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME))
+    except HarnessError as error:
+        return UnreadableRun(name, single_line(str(error)))
+    levels, doubt = read_levels(run_dir, summary.run.run_id)
+    return make_column(summary, levels, [doubt] if doubt else [])
+
+
+def make_column(summary: RunSummary, levels: tuple[RunLevel, ...] = (), doubts: Sequence[str] = ()) -> Column:
+    """Return the column of a run. `levels`: what it states about conformance. `doubts`: further ones."""
+    run, ledger, facts = summary.run, summary.ledger, summary.facts or {}
+    places: dict[CaseResult, int] = {}
+    numbers = array("I")
+    troubles: dict[int, Trouble] = {}
+    for index, verdict in enumerate(ledger.verdicts):
+        result, trouble = _result_of(verdict)
+        numbers.append(places.setdefault(result, len(places)))
+        if trouble is not None:
+            troubles[index] = trouble
+    status = ledger.run_exit_status()
+    torch = mapping(facts.get("versions")).get("torch")
+    uuids = dict.fromkeys([*run.devices, *(uuid for result in places for uuid in result.devices)])
+    ids = tuple(ledger.ids())
+    read_error = [] if summary.doubt is None else [str(summary.doubt)]
+    return Column(
+        name=summary.name,
+        run_id=run.run_id,
+        begun=run.t,
+        host=single_line(run.host, 200),
+        driver=single_line(str(facts.get("driver") or run.identity.get("driver") or NONE), 100),
+        torch=single_line(str(torch or run.identity.get("torch") or NONE), 100),
+        devices=_devices(tuple(uuids), facts, run),
+        facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
+        ids=ids,
+        result_numbers=numbers,
+        results=tuple(places),
+        troubles=troubles,
+        deselected=summary.deselected,
+        elsewhere=tuple(dict.fromkeys(summary.selected).keys() - {*ids}),
+        unread=summary.unread,
+        parts=tuple(shard.run_id for shard in ledger.shards),
+        print=(run.run_id, run.host, run.t, run.pid, summary.print),
+        fail_on_flaky=run.fail_on_flaky,
+        red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
+        notes=(*read_error, *doubts, *_doubts(summary), *_unexplained(ledger)),
+        findings=tuple(map(_finding, ledger.findings[:MOST_FINDINGS])),
+        exit_status=status,
+        conditions=conditions.facts_of(run, summary.facts),
+        levels=levels,
+    )
+
+
+def _result_of(verdict: Verdict) -> tuple[CaseResult, Trouble | None]:
+    outcome, by = verdict.outcome, verdict.decided
+    if outcome is Outcome.PASSED:
+        return CaseResult(outcome, verdict.devices), None
+    devices = () if by is None else by.devices
+    if any(finish.ruling is not None and finish.ruling.outcome is outcome for finish in verdict.finishes):
+        message = verdict.message
+    elif by is None:
+        # The text of the verdict names worker and executor, so that equal holes would have different reasons.
+        message = verdict.message if outcome is Outcome.NOT_RUN else "it started and never finished"
+    elif by.gate is not None:
+        message = f"{by.gate.capability}: wanted {by.gate.wanted}"
+    else:
+        message = by.message
+    message = single_line(message, MOST_OF_MESSAGE)
+    if outcome is Outcome.FLAKY or (outcome.is_red and outcome.ran):
+        command = "" if by is None else by.reproduce or ""
+        return CaseResult(outcome, devices), Trouble(
+            message or str(outcome), "" if len(command) > MOST_OF_COMMAND else command
+        )
+    if outcome is Outcome.GATED and by is not None:
+        found = "" if by.gate is None else single_line(by.gate.found, MOST_OF_MESSAGE)
+        return CaseResult(outcome, (), message, found), None
+    return CaseResult(outcome, devices if outcome.ran else (), message), None
+
+
+def _doubts(summary: RunSummary) -> Iterator[str]:
+    ledger, problems = summary.ledger, summary.ledger.read_problems
+    if summary.run.imported is not None:
+        yield f"its cases were run {single_line(summary.run.imported.text, MOST_OF_MESSAGE)}"
+    if ledger.end is None:
+        yield "it did not finish"
+    if problems.damaged_lines:
+        named = problems.damaged[:MOST_DAMAGED]
+        first = "; ".join(f"line {damaged.number}: {single_line(damaged.reason, 100)}" for damaged in named)
+        yield f"lines of its journal that cannot be read: {problems.damaged_lines} ({first})"
+    if problems.unknown_lines:
+        yield (
+            f"lines of its journal of an unknown kind: {problems.unknown_lines} "
+            f"({', '.join(map(repr, summary.unknown))})"
+        )
+    if problems.doubled_lines:
+        yield f"duplicate lines in its journal, counted once: {problems.doubled_lines}"
+    if summary.facts is None:
+        yield f"it has no readable {environment.FILE_NAME}, so names of devices may be missing"
+
+
+def _unexplained(summary: Summary) -> Iterator[str]:
+    """Yield the reason why the run is red if neither a case nor a finding explains it."""
+    status = summary.run_exit_status()
+    if summary.end is None or status in (EXIT_OK, EXIT_NOTHING_RAN) or summary.red_cases or summary.findings:
+        return
+    yield f"it ended with exit status {status}, and no case or finding explains it: read the output of pytest"
+
+
+def _finding(finding: Finding) -> tuple[Finding, int]:
+    """Return the finding with bounded texts and few cases, and the number of its cases."""
+    command = finding.reproduce or ""
+    short = msgspec.structs.replace(
+        finding,
+        kind=single_line(finding.kind, 100),
+        message=single_line(finding.message, MOST_OF_MESSAGE),
+        cases=finding.cases[:MOST_CASES],
+        reproduce="" if len(command) > MOST_OF_COMMAND else escape_invalid_xml(command),
+    )
+    return short, len(finding.cases)
+
+
+def _devices(uuids: Sequence[str], facts: Mapping[str, Any], run: RunStarted) -> tuple[RunDevice, ...]:
+    rows = {str(row.get("uuid")): row for row in environment.devices_of(facts)}
+    alone = run.identity.get("device", "")
+    return tuple(map(partial(_device, rows=rows, alone="" if ", " in alone else alone), uuids))
+
+
+def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> RunDevice:
+    """Return a device. `alone`: the common name of all devices of the run, if the run's identity has one."""
+    row, backend = rows.get(uuid, {}), backend_of(uuid)
+    name = row.get("name") or alone or (backend.label if backend is not None and not backend.nvml else "")
+    return RunDevice(
+        uuid=single_line(uuid, 200),
+        name=single_line(str(name or "unknown device"), 200),
+        parent=single_line(str(row.get("mig_parent") or ""), 200),
+        unique=backend is None or backend.nvml,
+    )
+
+
+def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
+    """Return the levels that `harness conformance --keep` recorded, and a doubt, or "". Both are empty without a file.
+
+    The statement is not verified; `harness verify` does that.
+    """
+    path = run_dir / conformance.FILE_NAME
+    if not is_plain(path):
+        return (), ""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return (), f"{conformance.FILE_NAME} is too large"
+        statement = json.loads(path.read_bytes())["statement"]
+        if statement["run"] != run_id:
+            other = single_line(escape_invalid_xml(str(statement["run"])), 100)
+            return (), f"{conformance.FILE_NAME} is about another run: {other}"
+        return tuple(_level(level) for level in statement["levels"][:MOST_LEVELS]), ""
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return (), f"{conformance.FILE_NAME} is no statement of harness conformance"
+
+
+def _level(row: Any) -> RunLevel:
+    """Return a level from its row. Raise ValueError, TypeError or KeyError for an invalid row."""
+    if row["state"] not in _STATES:
+        raise ValueError(row["state"])
+    name, digest = (single_line(escape_invalid_xml(str(row[key])), 100) for key in ("level", "list"))
+    return RunLevel(name, str(row["state"]), int(row["passed"]), int(row["cases"]), digest)

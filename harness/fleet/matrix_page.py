@@ -1,0 +1,192 @@
+"""The page of a matrix: one HTML file that loads no other file and runs only its own script."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from harness.core.outcome import Outcome
+from harness.core.text import format_count
+from harness.fleet import matrix_text as text
+from harness.fleet import wording
+from harness.fleet.matrix_model import Failure, Group, HoleKind, Matrix
+from harness.reporting.page import data, inert, shell
+from harness.reporting.page.cases import name_of
+
+_PACKAGE = "harness.fleet"
+#: Maximum entries of one list in the page. The JSON has all of them.
+LISTED = 20
+MOST_GROUPS = 100
+MOST_HOLES = 200
+MOST_NOTES = 100
+MOST_RUNS = 1000
+MOST_FINDINGS = 200
+
+
+def render_matrix(matrix: Matrix) -> bytes:
+    """Return the page in UTF-8; equal matrices give equal bytes."""
+    styles = [shell.asset(shell.PACKAGE, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
+    scripts = [shell.asset(shell.PACKAGE, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
+    classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
+    page = (
+        _environment()
+        .get_template("matrix.html")
+        .render(
+            matrix=matrix,
+            tone="red" if any(run.red for run in matrix.runs) else "green",
+            word=_word(matrix),
+            sentence=text.headline_text(matrix),
+            classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
+            facts=_headline_facts(matrix),
+            doubts=_doubts(matrix),
+            levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
+            stating=[(run, {level.level: level for level in run.levels}) for run in matrix.runs if run.levels],
+            policy=Markup(shell.content_policy(styles, scripts)),
+            styles=[Markup(style) for style in styles],
+            scripts=[Markup(script) for script in scripts],
+            data=Markup(data.encode_for_script(_data(matrix)).decode("ascii")),
+            listed=LISTED,
+            most_groups=MOST_GROUPS,
+            most_holes=MOST_HOLES,
+            most_notes=MOST_NOTES,
+            most_runs=MOST_RUNS,
+            most_findings=MOST_FINDINGS,
+        )
+    )
+    return page.encode("utf-8")
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = shell.jinja_environment(_PACKAGE)
+    filters: dict[str, Any] = {
+        "counted": format_count,
+        "line": inert.inert_line,
+        "name": name_of,
+        "group_title": text.title_of,
+        "group_apart": text.apart_of,
+        "hole_text": text.hole_text,
+        "value_text": text.value_text,
+        "class_title": wording.TITLES.__getitem__,
+        "only_class": lambda kind: Markup(f"#class={kind.value}"),
+        "only_group": lambda number: Markup(f"#group={number}"),
+        "only_machine": lambda number: Markup(f"#machine={number}"),
+    }
+    environment.filters.update(filters)
+    return environment
+
+
+def _word(matrix: Matrix) -> str:
+    if matrix.failures:
+        return f"{format_count(matrix.failures, 'case')} red somewhere"
+    if matrix.findings:
+        return format_count(len(matrix.findings), "finding")
+    return "Red runs" if any(run.red for run in matrix.runs) else "Green"
+
+
+def _headline_facts(matrix: Matrix) -> list[tuple[str, str]]:
+    """Return the facts below the headline."""
+    machines = matrix.machines
+    size = len(machines) * len(matrix.cases)
+    holes = sum(machine.holes for machine in machines)
+    return [
+        ("Machines", str(len(machines))),
+        ("Runs", str(len(matrix.runs))),
+        ("Cases", str(len(matrix.cases))),
+        ("Cells without a result", f"{holes} of {size}"),
+        *(
+            (title, ", ".join(dict.fromkeys(getattr(machine, name) for machine in machines)))
+            for title, name in (("Kinds of device", "device"), ("Drivers", "driver"), ("torch", "torch"))
+        ),
+    ]
+
+
+def _doubts(matrix: Matrix) -> list[str]:
+    return [f"{run.name}: {note}" for run in matrix.runs for note in run.notes] + list(matrix.notes)
+
+
+def _data(matrix: Matrix) -> dict[str, Any]:
+    """Return the data for the script, with each text once, and rows with equal cells by number."""
+    outcomes = list(Outcome)
+    number_of = {outcome: number for number, outcome in enumerate(outcomes)}
+    files, suites, patterns = _Numbers(), _Numbers(), _Numbers()
+    group_of = {case: number for number, group in enumerate(matrix.groups) for case in group.cases}
+    rows = []
+    failures: list[list[Any]] = []
+    for place, case in enumerate(matrix.cases):
+        file, separator, rest = name_of(case.case).partition("::")
+        failure = -1
+        if case.failure is not None:
+            failure = len(failures)
+            failures.append(_failure(case.failure, group_of[place]))
+        rows.append(
+            [
+                files.of(file + separator),
+                rest,
+                suites.of(inert.inert_line(case.suite, 200)),
+                patterns.of(case.cells),
+                failure,
+            ]
+        )
+    return {
+        "hidden": inert.HIDDEN_IN_SCRIPT,
+        "outcomes": [outcome.value for outcome in outcomes],
+        "red": [number_of[outcome] for outcome in outcomes if outcome.is_red],
+        "flaky": number_of[Outcome.FLAKY],
+        "none": [number_of[Outcome(kind.value)] for kind in HoleKind if kind.value in set(Outcome)],
+        "machines": [
+            [inert.inert_line(text_, 200) for text_ in (machine.host, machine.device, machine.driver, machine.torch)]
+            + [machine.runs]
+            for machine in matrix.machines
+        ],
+        "holes": [[hole.kind.value, inert.inert_line(hole.reason)] for hole in matrix.holes],
+        "cells": [
+            [
+                [[number_of[outcome], times] for outcome, times in cell.outcomes.items()],
+                -1 if cell.hole is None else cell.hole,
+            ]
+            for cell in matrix.cells
+        ],
+        "files": files.values,
+        "suites": suites.values,
+        "patterns": patterns.values,
+        "cases": rows,
+        "failures": failures,
+        "kinds": {kind.value: title for kind, title in wording.TITLES.items()},
+        "groups": [inert.inert_line(_group_name(group), 120) for group in matrix.groups],
+    }
+
+
+def _group_name(group: Group) -> str:
+    return f"{wording.TITLES[group.kind]}{': ' + text.title_of(group) if group.causes else ''} ({len(group.cases)})"
+
+
+def _failure(failure: Failure, group: int) -> list[Any]:
+    return [
+        failure.kind.value,
+        failure.sure.value,
+        group,
+        inert.inert_line(failure.text),
+        inert.inert_line(wording.apart_text(failure.also, maybe_flake=failure.maybe_flake)),
+        inert.inert_line(failure.next),
+        [[inert.inert_line(message.text), message.runs] for message in failure.messages],
+        inert.inert_text(failure.reproduce),
+    ]
+
+
+class _Numbers:
+    """Values by number, so that the data holds each of them once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def of(self, value: object) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    @property
+    def values(self) -> list[Any]:
+        return [*self._numbers]

@@ -1,0 +1,258 @@
+"""Read ``configs/matrix.yaml``: the machines, and the runs on them.
+
+``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.fleet.plan_file`` to
+regenerate the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from harness.backends.table import BACKENDS
+from harness.core.models import DocumentedModel
+from harness.fleet.plan_words import When
+from harness.gating import configfile, requirements
+from harness.gating.configfile import ConfigError, Loaded, Where, name_advice
+from harness.gating.hardware import Hardware, load_hardware
+from harness.gating.implication import implication
+from harness.gating.profiles import Profile, load_profile
+
+SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
+#: The supported releases of torch, oldest first.
+TORCH = ("2.11", "2.12", "2.13", "2.14", "2.15")
+PYTHON = ("3.11", "3.12", "3.13", "3.14")
+#: Placeholder for the job's driver in labels, tags and Slurm options.
+DRIVER = "{driver}"
+_MOST_SHARDS = 256
+_MOST_MINUTES = 7 * 24 * 60
+
+T = TypeVar("T")
+
+
+def _torch(text: str) -> str:
+    if text not in TORCH and text.rpartition(".")[0] not in TORCH:
+        raise ValueError(f"{text!r}: expected a release from {TORCH[0]} to {TORCH[-1]}, such as '{TORCH[-1]}'")
+    return text
+
+
+def _python(text: str) -> str:
+    if text not in PYTHON:
+        raise ValueError(f"{text!r}: expected one of {', '.join(PYTHON)}")
+    return text
+
+
+def _each_once(values: tuple[T, ...]) -> tuple[T, ...]:
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"{value!r} appears twice")
+    return values
+
+
+# Texts that become parts of file names, shell commands and files of other systems. None of them begins like an option.
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,60}$")]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_.:-]|\{driver\}){0,100}$")]
+Driver = Annotated[str, Field(pattern=r"^[0-9]{3,4}(\.[0-9]{1,4}){0,2}$")]
+SlurmText = Annotated[str, Field(pattern=r"^[A-Za-z0-9(\[](?:[A-Za-z0-9_.:,=&|*@()\[\]-]|\{driver\}){0,200}$")]
+Size = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,6}[KMGT]?$")]
+Torch = Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$"), AfterValidator(_torch)]
+Build = Annotated[str, Field(pattern=r"^(cpu|cu[0-9]{2,4})$")]
+Python = Annotated[str, AfterValidator(_python)]
+Axis = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_each_once)]
+
+
+class Slurm(DocumentedModel):
+    """Options of ``sbatch``. A missing option has the cluster's default."""
+
+    partition: SlurmText | None = None
+    gres: SlurmText | None = None
+    constraint: SlurmText | None = None
+    cpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    memory: Size | None = None
+
+
+class Machine(DocumentedModel):
+    """A kind of machine, and how each system that runs jobs reaches one."""
+
+    hardware: FileName
+    """The hardware file that declares it: NAME is ``configs/hardware/NAME.yaml``."""
+    drivers: Annotated[tuple[Driver, ...], AfterValidator(_each_once)] = ()
+    """Releases of the driver that its hosts have. Each one is a job. Without any, the driver is not checked."""
+    build: Build | None = None
+    """The build of torch for it, such as ``cpu`` or ``cu130``. Default: that of the package index, for CUDA."""
+    github: Axis[Label] | None = None
+    """The labels of its GitHub runners."""
+    gitlab: Axis[Label] | None = None
+    """The tags of its GitLab runners."""
+    slurm: Slurm | None = None
+    """The options of ``sbatch`` for it."""
+
+
+class Exclude(DocumentedModel):
+    """Jobs to leave out: those to which all of these values apply."""
+
+    machine: Name | None = None
+    driver: Driver | None = None
+    torch: Torch | None = None
+    profile: FileName | None = None
+    python: Python | None = None
+
+
+class Product(DocumentedModel):
+    """One job for each machine, each of its drivers, each torch, profile and Python."""
+
+    when: When
+    machines: Axis[Name]
+    torch: Axis[Torch]
+    profiles: Axis[FileName]
+    python: Axis[Python] = ("3.12",)
+    shards: Annotated[int, Field(ge=1, le=_MOST_SHARDS)] = 1
+    """How many parts the cases of each job are split into. Each part is a job of its own."""
+    minutes: Annotated[int, Field(ge=1, le=_MOST_MINUTES)] = 360
+    """The time limit of a job."""
+    exclude: tuple[Exclude, ...] = ()
+
+
+class PlanFile(DocumentedModel):
+    """``configs/matrix.yaml``."""
+
+    machines: Annotated[dict[Name, Machine], Field(min_length=1)]
+    jobs: Annotated[tuple[Product, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPlan:
+    """A plan whose machines, profiles and hardware files exist and match."""
+
+    file: Loaded[PlanFile]
+    hardware: Mapping[str, Hardware]
+    """By the name of the machine."""
+
+    def device(self, machine: str) -> str:
+        """Return the kind of device that a machine's cases run on, as ``--device`` names it."""
+        return str(self.hardware[machine].device["device"])
+
+
+def load_plan(path: Path, configs: Path, base: Path) -> LoadedPlan:
+    """Read a plan, and check it against the hardware files and profiles below `configs`.
+
+    Raise ConfigError with one line per problem.
+    """
+    loaded = configfile.load_config(path, PlanFile)
+    problems: list[str] = []
+    hardware: dict[str, Hardware] = {}
+    for name, machine in loaded.value.machines.items():
+        where = ("machines", name)
+        try:
+            configfile.find_config(machine.hardware, configs / "hardware", "hardware", base)
+        except ConfigError as error:
+            problems.append(loaded.problem(f"no hardware file declares this machine: {error}", *where, "hardware"))
+            continue
+        try:
+            hardware[name] = load_hardware(machine.hardware, configs, base).value
+        except ConfigError as error:
+            problems += str(error).splitlines()
+            continue
+        problems += [loaded.problem(text, *where, key) for key, text in _of_machine(machine, hardware[name])]
+    profiles = _Profiles(configs, base)
+    for index, product in enumerate(loaded.value.jobs):
+        for place, text in _of_product(product, hardware, loaded.value.machines, profiles):
+            problems.append(loaded.problem(text, "jobs", index, *place))
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return LoadedPlan(loaded, hardware)
+
+
+def _of_machine(machine: Machine, hardware: Hardware) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a machine, each with its key."""
+    device = str(hardware.device["device"])
+    backend = BACKENDS.get(device)
+    if machine.drivers and backend is not None and not backend.nvml:
+        yield "drivers", f"hardware {machine.hardware!r} is {device} and has no driver: remove 'drivers'"
+    for key, texts in _places(machine).items():
+        named = any(DRIVER in text for text in texts)
+        if named and not machine.drivers:
+            yield key, f"'{DRIVER}' stands for a driver, and the machine has no 'drivers': list them"
+        if not named and len(machine.drivers) > 1:
+            yield key, f"hosts with another driver would get the same jobs: put '{DRIVER}' into one of these texts"
+
+
+def _places(machine: Machine) -> dict[str, tuple[str, ...]]:
+    """Return the texts that select a host, for each system that reaches the machine."""
+    slurm = machine.slurm
+    places = {
+        "github": machine.github,
+        "gitlab": machine.gitlab,
+        "slurm": None
+        if slurm is None
+        else tuple(text for text in (slurm.partition, slurm.gres, slurm.constraint) if text is not None),
+    }
+    return {key: texts for key, texts in places.items() if texts is not None}
+
+
+class _Profiles:
+    """The profiles of a configuration, each read once."""
+
+    def __init__(self, configs: Path, base: Path) -> None:
+        self._configs, self._base = configs, base
+        self._read: dict[str, Profile | ConfigError] = {}
+
+    def read(self, name: str) -> Profile | ConfigError:
+        if name not in self._read:
+            try:
+                self._read[name] = load_profile(name, self._configs, self._base).value
+            except ConfigError as error:
+                self._read[name] = error
+        return self._read[name]
+
+
+def _of_product(
+    product: Product, hardware: Mapping[str, Hardware], machines: Mapping[str, Machine], profiles: _Profiles
+) -> Iterator[tuple[Where, str]]:
+    for place, name in enumerate(product.machines):
+        if name not in machines:
+            yield (
+                ("machines", place),
+                f"there is no machine {name!r} in 'machines'; {name_advice(name, list(machines))}",
+            )
+    for place, profile_name in enumerate(product.profiles):
+        profile = profiles.read(profile_name)
+        if isinstance(profile, ConfigError):
+            yield ("profiles", place), str(profile)
+            continue
+        for machine in product.machines:
+            if machine in hardware:
+                misfit = _misfit(profile, hardware[machine], machines[machine].hardware)
+                if misfit:
+                    yield ("profiles", place), f"profile {profile_name!r} cannot run on machine {machine!r}: {misfit}"
+
+
+def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
+    """Return why a run with this profile cannot start on this hardware; empty if it can."""
+    device = str(hardware.device["device"])
+    if profile.device not in (None, "auto", device):
+        return f"the profile is for {profile.device}, hardware {name!r} is {device}"
+    if profile.hardware not in (None, name):
+        return f"the profile is for hardware {profile.hardware!r}, the machine has {name!r}"
+    promised = requirements.parse_requirements({**hardware.device, **hardware.offers})
+    for condition in requirements.parse_requirements(profile.requires):
+        if not implication([condition], promised).can_hold:
+            return f"the profile requires {condition}, which hardware {name!r} never meets"
+    return ""
+
+
+def plan_schema_text() -> str:
+    """Return the contents of the shipped schema file, for editors and other programs."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    value: dict[str, Any] = {**head, **PlanFile.model_json_schema()}
+    return json.dumps(value, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(plan_schema_text(), encoding="utf-8")

@@ -1,0 +1,238 @@
+"""One run in the form of the history: rows of the tables in `harness.fleet.schema`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.backends.table import backend_of
+from harness.core.outcome import Outcome
+from harness.core.text import escape_invalid_xml, single_line
+from harness.fleet.fingerprint import fingerprint
+from harness.fleet.run import RunSummary, mapping, read_run_or_archive
+from harness.journal import environment
+from harness.journal.events import Finding
+from harness.journal.finding_kinds import without_numbers
+from harness.journal.identity import SUITE_FILES, identity_facts
+from harness.journal.place import Place, Places
+from harness.journal.verdicts import Verdict
+from harness.reporting.page import inert
+
+#: Maximum characters of a message, of a reason and of a kept stack.
+MOST_OF_MESSAGE = 1000
+MOST_OF_REASON = 300
+MOST_OF_STACK = 4000
+MOST_OF_COMMAND = 2000
+#: The largest code of a size, for 2 to the power of 62 bytes.
+MOST_CODE = 496
+#: The name of a fact that is unknown.
+UNKNOWN = "unknown"
+_XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """One run. `rows`: by the name of a table of `schema.STAGES`, its rows without the run's id.
+
+    `print`: the hash of the journal. After a resumption, the record of the run has another hash and the same `run_id`.
+    `parts`: the ids of the shards of a merged run.
+    """
+
+    run_id: str
+    print: str
+    parts: tuple[str, ...]
+    rows: Mapping[str, Sequence[Row]]
+
+
+def read_history_record(path: Path, machine: str = "") -> HistoryRecord:
+    """Return the run in a run directory or in an evidence archive. Raise HarnessError for anything else.
+
+    `machine`: the name of the machine in place of the host's.
+    """
+    return _Maker(read_run_or_archive(path, stacks=True), machine).made()
+
+
+class _Maker:
+    """Makes a record."""
+
+    def __init__(self, summary: RunSummary, machine: str) -> None:
+        self._summary = summary
+        self._machine = machine
+        self._run = summary.run
+        self._recorded = summary.facts or {}
+        self._places = Places(summary.ledger.runs, summary.ledger.shards, summary.facts)
+        self._devices: dict[str, Row] = {}
+        self._facts: dict[Place, dict[str, str]] = {}
+
+    def made(self) -> HistoryRecord:
+        ledger = self._summary.ledger
+        verdicts = [self._verdict(verdict) for verdict in ledger.verdicts]
+        troubles = [self._trouble(verdict) for verdict in ledger.verdicts if _is_trouble(verdict)]
+        # Devices without a case are kept too: a device that was drained at the start is sick.
+        for uuid in self._run.devices:
+            self._device(uuid, self._run.host)
+        health = list(self._healths())
+        parts = tuple(shard.run_id for shard in ledger.shards)
+        rows: dict[str, Sequence[Row]] = {
+            "run": [{"print": self._summary.print, **self._run_facts(), "parts": parts}],
+            "verdict": verdicts,
+            "trouble": troubles,
+            "device": list(self._devices.values()),
+            "health": health,
+            "finding": [_finding(finding) for finding in ledger.findings],
+        }
+        return HistoryRecord(self._run.run_id, self._summary.print, parts, rows)
+
+    # ---- the run ----
+
+    def _run_facts(self) -> Row:
+        run, ledger, facts, path = self._run, self._summary.ledger, self._recorded, self._summary.path
+        hosts = dict.fromkeys([shard.host for shard in ledger.shards] or [run.host])
+        names = dict.fromkeys(device["name"] for device in self._devices.values())
+        git, versions = mapping(facts.get("git")), mapping(facts.get("versions"))
+        identity = {_line(name): _line(text) for name, text in identity_facts(run).items()}
+        page = path / "report.html"
+        return {
+            "begun": ledger.runs[0].t,
+            "run_seconds": None if ledger.end is None else ledger.end.duration,
+            "host": _line(self._machine or ", ".join(hosts), 200),
+            "model": _line(", ".join(names) or UNKNOWN, 200),
+            "driver": self._common("driver", run.identity.get("driver")),
+            "cuda": self._common("cuda", versions.get("cuda")),
+            "torch": self._common("torch", run.identity.get("torch")),
+            "python": _line(run.identity.get("python") or UNKNOWN, 50),
+            "harness": _line(run.identity.get("harness") or UNKNOWN, 50),
+            "commit": _line(str(git.get("commit") or UNKNOWN), 80),
+            "dirty": bool(git.get("dirty")),
+            "suites": _line(run.identity.get(SUITE_FILES) or UNKNOWN, 90),
+            "profile": _line(run.profile or "none", 100),
+            "hardware": _line(run.hardware or "none", 100),
+            "isolation": _line(run.isolation, 20),
+            "shard": _line(run.shard, 20),
+            "seed": str(run.seed),
+            "argv": _line(" ".join(run.argv), MOST_OF_COMMAND),
+            "tool": "" if run.imported is None else _line(run.imported.tool, 100),
+            "exit_status": ledger.run_exit_status(),
+            "complete": ledger.end is not None,
+            "fail_on_flaky": run.fail_on_flaky,
+            "waivers": self._summary.waivers,
+            "path": escape_invalid_xml(str(path.resolve())),
+            "page": escape_invalid_xml(str(page.resolve())) if path.is_dir() and page.exists() else "",
+            "identity": json.dumps(identity, sort_keys=True),
+        }
+
+    def _common(self, name: str, otherwise: object) -> str:
+        """Return the values of a fact at all places of the run; several for a merged run."""
+        values = dict.fromkeys(place[name] for place in self._facts.values() if name in place)
+        return _line(", ".join(values) or str(otherwise or "none"), 100)
+
+    # ---- verdicts ----
+
+    def _verdict(self, verdict: Verdict) -> Row:
+        """Return the row of a verdict, with the most memory of one attempt, and why the case did not run."""
+        ran = verdict.outcome.ran
+        return {
+            "case": _line(verdict.case),
+            "suite": _line(verdict.suite, 200),
+            "outcome": verdict.outcome,
+            "device": self._device_of(verdict) if ran or verdict.finishes else "",
+            "attempts": min(255, max(verdict.started, len(verdict.finishes))),
+            "seconds": verdict.duration if ran and verdict.finishes else None,
+            "host_size": _most_memory(verdict, "host"),
+            "device_size": _most_memory(verdict, "device"),
+            "reason": "" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
+        }
+
+    def _trouble(self, verdict: Verdict) -> Row:
+        """Return the row of a red, flaky or waived verdict. `rule`: the source of the rule that gave the outcome."""
+        cause = verdict.decided
+        if verdict.outcome is Outcome.FLAKY or cause is None:
+            cause = next((finish for finish in verdict.finishes if finish.outcome.is_red), cause)
+        message = verdict.message if cause is None else cause.message or verdict.message
+        stack = "" if cause is None else inert.inert_text(cause.detail)
+        print_ = fingerprint(verdict.outcome, message, stack, verdict.suite)
+        ruling = None if verdict.decided is None else verdict.decided.ruling
+        command = verdict.reproduce or ""
+        return {
+            "case": _line(verdict.case),
+            "outcome": verdict.outcome,
+            "device": self._device_of(verdict),
+            "key": print_.key,
+            "title": print_.title,
+            "message": _line(verdict.message or message),
+            "stack": escape_invalid_xml(stack[-MOST_OF_STACK:]),
+            "reproduce": "" if len(command) > MOST_OF_COMMAND else escape_invalid_xml(command),
+            "rule": "" if ruling is None else _line(ruling.source, 300),
+        }
+
+    # ---- devices ----
+
+    def _device_of(self, verdict: Verdict) -> str:
+        """Return the key of the first device of a case; "" without one."""
+        place = self._places.of(verdict)
+        if place not in self._facts:
+            self._facts[place] = self._places.facts(place)
+        host = (verdict.decided.host if verdict.decided is not None else "") or place.host or self._run.host
+        keys = [self._device(uuid, host) for uuid in place.devices]
+        return keys[0] if keys else ""
+
+    def _device(self, uuid: str, host: str) -> str:
+        """Return the key of a device, and store its row: the UUID, with the host if other hosts have the same UUID."""
+        backend = backend_of(uuid)
+        unique = backend is not None and backend.nvml
+        key = _line(uuid if unique else f"{uuid} on {host}", 300)
+        if key not in self._devices:
+            rows = {str(row.get("uuid")): row for row in environment.devices_of(self._recorded)}
+            label = backend.label if backend is not None and not backend.nvml else ""
+            name = rows.get(uuid, {}).get("name") or label or self._run.identity.get("device") or UNKNOWN
+            self._devices[key] = {
+                "key": key,
+                "uuid": _line(uuid, 200),
+                "host": _line(host, 200),
+                "name": _line(str(name), 200),
+                "kind": UNKNOWN if backend is None else backend.kind,
+            }
+        return key
+
+    def _healths(self) -> Iterator[Row]:
+        """Yield the rows of sick and drained devices. `xid`: NVIDIA's number of the error; 0 for none."""
+        for event in self._summary.health:
+            match = _XID.search(event.message)
+            xid = min(int(match[1][:6]), 65535) if match else 0
+            device = self._device(event.device, event.host or self._run.host)
+            yield {"device": device, "state": event.state, "message": _line(event.message), "xid": xid}
+
+
+def _finding(finding: Finding) -> Row:
+    message = _line(finding.message)
+    title = without_numbers(message)
+    return {"kind": single_line(finding.kind, 100), "message": message, "title": title, "cases": len(finding.cases)}
+
+
+def _most_memory(verdict: Verdict, place: str) -> int | None:
+    """Return the code of the peak memory of the attempts; None if no attempt has a figure."""
+    most = max((finish.memory.get(place, 0) for finish in verdict.finishes), default=0)
+    return size_code(most) if most > 0 else None
+
+
+def size_code(size: int) -> int:
+    """Return a number of bytes in the form of the history: 8 times its binary logarithm, rounded up.
+
+    The next larger code is 9 % more. Smaller differences are noise, and would take most of the size of the file.
+    """
+    return min(math.ceil(8 * math.log2(size)), MOST_CODE)
+
+
+def _is_trouble(verdict: Verdict) -> bool:
+    return verdict.outcome.is_red or verdict.outcome in (Outcome.FLAKY, Outcome.WAIVED)
+
+
+def _line(text: str, limit: int = MOST_OF_MESSAGE) -> str:
+    return single_line(inert.inert_text(text), limit)

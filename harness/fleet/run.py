@@ -1,0 +1,235 @@
+"""The one reader of a run: `summarise` takes the lines of a journal one at a time.
+
+Everything that this package says about a run is computed from a `RunSummary`. The verdicts in it are those of
+`harness.journal.ledger`, which every report uses.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.core.errors import HarnessError
+from harness.core.text import escape_invalid_xml, single_line
+from harness.journal import environment, journal, reader
+from harness.journal.environment import EnvironmentFileError
+from harness.journal.events import Collected, Device, Event, Finish, RunStarted, Waiver
+from harness.journal.ledger import Ledger
+from harness.journal.reader import Damaged, Unknown
+
+#: Characters of the end of a stack that are kept. The innermost frame is at the end.
+MOST_OF_STACK = 20_000
+#: Different unknown kinds of lines that are counted.
+_MOST_KINDS = 20
+#: The facts that determine the speed of a device: clocks in MHz, power limit in watts.
+_SPEED = ("graphics_clock", "memory_clock", "power_limit")
+
+
+class NoRunDirectoryError(HarnessError):
+    """A path is not a run, or its evidence is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run.
+
+    `ledger`: its verdicts, findings and totals. Outputs of cases are not kept, stacks only if `summarise` keeps them.
+    `facts`: those of environment.json; None without a readable file, and `doubt` is the reason. `print`: the hash of
+    the journal, which is equal for copies of a run. `health`: the lines about devices that were sick or drained.
+    `waivers`: the number of waivers. `deselected`: cases that the options left out. `selected`: cases of all shards.
+    `unread`: the beginnings of ids that were not collected. `unknown`: kinds of lines that this version does not know.
+    """
+
+    path: Path
+    ledger: Ledger
+    facts: Mapping[str, Any] | None = None
+    doubt: EnvironmentFileError | None = None
+    print: str = ""
+    health: tuple[Device, ...] = ()
+    waivers: int = 0
+    deselected: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunStarted:
+        """The latest ``run`` line."""
+        run = self.ledger.run
+        assert run is not None  # `read_run` has checked this
+        return run
+
+    @property
+    def name(self) -> str:
+        """The path as text."""
+        return escape_invalid_xml(str(self.path))
+
+
+class _Fold:
+    """Collects what a `RunSummary` has beside the ledger, from lines on their way to the ledger."""
+
+    def __init__(self, *, stacks: bool) -> None:
+        self._stacks = stacks
+        self.health: list[Device] = []
+        self.waivers = 0
+        self.deselected: dict[str, None] = {}
+        self.selected: dict[str, None] = {}
+        self.unread: dict[str, None] = {}
+        self.unknown: Counter[str] = Counter()
+
+    def passing(self, lines: Iterable[Event | Damaged | Unknown]) -> Iterator[Event | Damaged | Unknown]:
+        """Yield the lines, without the outputs of cases."""
+        for line in lines:
+            match line:
+                case Finish():
+                    yield self._short(line)
+                    continue
+                case Collected():
+                    self.deselected |= dict.fromkeys(line.deselected)
+                    self.selected |= dict.fromkeys(line.selected)
+                    self.unread |= dict.fromkeys(line.unread)
+                case Device():
+                    self.health += [line] if line.state != "healthy" else []
+                case Waiver():
+                    self.waivers += 1
+                case Unknown():
+                    kind = single_line(line.kind, 40)
+                    if kind in self.unknown or len(self.unknown) < _MOST_KINDS:
+                        self.unknown[kind] += 1
+            yield line
+
+    def _short(self, finish: Finish) -> Finish:
+        detail = finish.detail[-MOST_OF_STACK:] if self._stacks and finish.outcome.is_red else ""
+        if detail == finish.detail and not (finish.stdout or finish.stderr or finish.log):
+            return finish
+        return msgspec.structs.replace(finish, stdout="", stderr="", log="", detail=detail)
+
+
+def summarise(
+    path: Path,
+    lines: Iterable[Event | Damaged | Unknown],
+    facts: Mapping[str, Any] | None = None,
+    *,
+    print_: str = "",
+    doubt: EnvironmentFileError | None = None,
+    stacks: bool = False,
+) -> RunSummary:
+    """Return the summary of a run, from the lines of its journal. `stacks`: keep the ends of stacks of red attempts.
+
+    Raise JournalError if no run started in the journal.
+    """
+    fold = _Fold(stacks=stacks)
+    ledger = Ledger.from_lines(fold.passing(lines))
+    if ledger.run is None:
+        raise reader.no_run_error(path / journal.FILE_NAME)
+    return RunSummary(
+        path=path,
+        ledger=ledger,
+        facts=facts,
+        doubt=doubt,
+        print=print_,
+        health=tuple(fold.health),
+        waivers=fold.waivers,
+        deselected=tuple(fold.deselected),
+        selected=tuple(fold.selected),
+        unread=tuple(fold.unread),
+        unknown=fold.unknown,
+    )
+
+
+def read_run(run_dir: Path, *, stacks: bool = False, environments: bool = True) -> RunSummary:
+    """Return the summary of the run in a run directory. `environments`: whether to read its environment.json.
+
+    Raise JournalError without a journal of a run.
+    """
+    file = run_dir / journal.FILE_NAME
+    print_ = _print(file)  # before the journal is read: later lines of an unfinished run belong to another state
+    facts, doubt = None, None
+    try:
+        facts = environment.read_environment(run_dir) if environments else None
+    except EnvironmentFileError as error:
+        doubt = error
+    lines = (line for _, line in reader.stream_journal(file))
+    return summarise(run_dir, lines, facts, print_=print_, doubt=doubt, stacks=stacks)
+
+
+def read_run_or_archive(path: Path, *, stacks: bool = False) -> RunSummary:
+    """Return the run in a run directory, or in an archive of ``harness package``, which is verified first.
+
+    Raise NoRunDirectoryError for another path or refused evidence, JournalError without a journal of a run.
+    """
+    if path.is_dir():
+        return read_run(path, stacks=stacks)
+    if not path.exists():
+        raise NoRunDirectoryError(f"there is no {str(path)!r}: expected a run directory or an evidence archive")
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        raise NoRunDirectoryError(f"{str(path)!r} is no run: expected a run directory or an archive of harness package")
+    from harness.tools.evidence import verify  # takes 0.3 s, and few runs are archives
+
+    with path.open("rb") as file:
+        verified = verify.verify_archive(file, path, verify.Demands())
+    if verified.problems or verified.record is None:
+        raise NoRunDirectoryError(
+            f"the evidence {str(path)!r} is refused: {'; '.join(verified.problems[:3])}; see harness verify"
+        )
+    kept = verified.record
+    lines = (*kept.contents.events, *kept.contents.damaged, *kept.contents.unknown)
+    return summarise(path, lines, kept.environment, print_=sha256(kept.data).hexdigest(), stacks=stacks)
+
+
+def _print(file: Path) -> str:
+    """Return the hash of a journal; "" if it cannot be read, an error that its reader reports."""
+    try:
+        if not file.is_file():  # to open a named pipe would wait for a writer
+            return ""
+        with file.open("rb") as data:
+            return file_digest(data, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def environment_facts(recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of an environment file that can explain a difference, by name. Missing facts are left out.
+
+    Device facts are kind, number, clocks, power limit and ECC, but not their identities.
+    """
+    facts: dict[str, str] = {}
+    for name in ("driver", "cuda_driver", "isolation", "under"):
+        _put(facts, name, recorded.get(name))
+    for name, version in mapping(recorded.get("versions")).items():
+        _put(facts, str(name), version)
+    system = mapping(recorded.get("os"))
+    _put(facts, "os", system.get("name"))
+    _put(facts, "kernel", system.get("kernel"))
+    _put(facts, "commit", mapping(recorded.get("git")).get("commit"))
+    rows = environment.devices_of(recorded)
+    if rows:
+        names = [str(row.get("name")) for row in rows]
+        facts["devices"] = escape_invalid_xml(
+            ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+        )
+        for name in (*_SPEED, "ecc"):
+            if any(row.get(name) is not None for row in rows):
+                facts[name.replace("_", " ")] = escape_invalid_xml(
+                    ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
+                )
+    for name, value in mapping(recorded.get("environment")).items():
+        _put(facts, f"${name}", value)
+    return facts
+
+
+def mapping(value: object) -> Mapping[Any, Any]:
+    """Return a JSON object; an empty one in place of another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def _put(facts: dict[str, str], name: str, value: object) -> None:
+    if value is not None:
+        facts[escape_invalid_xml(name)] = escape_invalid_xml(str(value))

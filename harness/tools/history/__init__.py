@@ -1,1 +1,0 @@
-"""Runs over nights in a database: `record` reads a run, `store` keeps runs, `answers` has queries, `site` pages."""

@@ -1,1 +1,0 @@
-"""Notifies people of news in a run: webhooks, e-mail, GitHub issues, standard output."""
