@@ -114,6 +114,10 @@ def ready(
         raise typer.BadParameter(
             "--nagios, --prometheus, --results-dir and -v are about one node: leave them out, or --hosts and its like"
         )
+    if fabric and not many.given:
+        raise typer.BadParameter(
+            "--fabric tests nodes together: expected --hosts, --hostfile, --slurm or --local with it"
+        )
     with _without_verdict(as_nagios=as_nagios):
         if many.given:
             options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)

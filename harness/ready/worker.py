@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 import time
@@ -33,6 +34,9 @@ from harness.ready.group import Crew
 from harness.ready.orders import MOST_TEXT, Gpu, Line, Order
 
 _PAUSE = 0.01  # seconds between two looks at the forks
+#: Errors of CUDA that say nothing about a GPU: other processes have its memory (`memory_accounts` tests that free
+#: memory can be had), or have it alone, in an exclusive compute mode.
+_TAKEN = ("out of memory", "busy or unavailable")
 #: The first test creates the context, which takes long without persistence mode.
 _CONTEXT_FACTOR = 2.0
 #: A test hangs after this multiple of its limit, even if no processor was free.
@@ -323,8 +327,7 @@ def _one(name: str, bench: Bench, lines: Lines, gpu: str, phase: orders.Phase, b
     except NotImplementedError as error:
         state, text = "lacks", f"torch has no such operator on this device: {error}"
     except Exception as error:  # noqa: BLE001 - every error of CUDA is a RuntimeError; others are just as bad
-        # Without memory nothing can be said: others may have it. `memory_accounts` tests that free memory can be had.
-        state = "cannot" if "out of memory" in str(error).lower() else "error"
+        state = "cannot" if any(words in str(error).lower() for words in _TAKEN) else "error"
         text = f"{type(error).__name__}: {error}"
     figures, bench.figures = bench.figures, {}
     lines.write(
@@ -361,4 +364,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # the import of torch takes a tenth longer with it
     sys.exit(main(sys.argv[1:]))

@@ -100,6 +100,7 @@ def test_nodes_without_a_gpu_are_not_ready_and_have_their_reason(tmp_path: Path)
         (["--hosts=a", "--local=2"], "no verdict: --hosts and --local: expected exactly one of"),
         (["--hostfile=/no/such/file"], "no verdict: cannot read the hosts file '/no/such/file'"),
         (["--local=1", "--nagios"], "are about one node: leave them out"),
+        (["--fabric"], "--fabric tests nodes together: expected --hosts"),
         (["--local=1", "--answer-limit=soon"], "'soon': expected 5s to 24h"),
     ],
     ids=lambda value: value[0].partition("=")[0] if isinstance(value, list) else "",

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from harness.core import linux
 from harness.devices.device import CPU
-from harness.ready import orders
+from harness.ready import orders, worker
 from harness.ready.active import run_active
 from harness.ready.orders import Gpu, Line, Order
 
@@ -127,6 +128,15 @@ def test_an_error_ends_the_tests_of_its_gpu_only(tmp_path: Path) -> None:
         ("b", "two"): ("ok", ""),
     }
     assert [(line.names, line.state) for line in lines if line.what == "left"] == [(("two",), "error")]
+
+
+@pytest.mark.parametrize(
+    "words", ["CUDA out of memory. Tried to allocate", "CUDA error: all CUDA-capable devices are busy or unavailable"]
+)
+def test_what_others_have_taken_says_nothing_about_a_gpu(tmp_path: Path, words: str) -> None:
+    lines = ran(tmp_path, f"def test_one(bench): raise RuntimeError({words!r})", ["one"], gpus=["a"])
+
+    assert results(lines) == {("a", "one"): ("cannot", f"RuntimeError: {words}")}
 
 
 def test_a_crash_names_its_test_and_its_last_words(tmp_path: Path) -> None:
@@ -272,6 +282,49 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "elapsed", "starved", "others", "why"),
+    [
+        pytest.param("copies", 9.0, 0.0, None, "", id="in time"),
+        pytest.param("copies", 11.0, 0.0, None, "hang", id="over its limit"),
+        pytest.param("copies", 25.0, 20.0, None, "", id="it had no processor"),
+        pytest.param("copies", 31.0, 30.0, None, "hang", id="it had none for three times the limit"),
+        pytest.param("context", 19.0, 0.0, None, "", id="the context takes longer"),
+        pytest.param("process start", 21.0, 0.0, None, "hang", id="the start of a process"),
+        pytest.param("copies", 1.0, 0.0, -1.0, "others", id="another rank has failed"),
+        pytest.param("copies", 101.0, 0.0, None, "budget", id="the end of all"),
+    ],
+)
+def test_when_a_process_must_end(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    elapsed: float,
+    starved: float,
+    others: float | None,
+    why: str,
+) -> None:
+    order = msgspec.convert(
+        {
+            **dict.fromkeys(("kind", "folder"), ""),
+            **dict.fromkeys(("gpus", "solo", "group"), ()),
+            **dict.fromkeys(("full", "whole_exit"), False),
+            "start_until": 60.0, "hang": 10.0, "end": 100.0, "seed": 0,
+        },
+        Order,
+    )
+    monkeypatch.setattr(worker, "starved", lambda _: starved)
+    crowd = worker.Crowd(order, worker.Lines(str(tmp_path / "lines")), 0.0, "solo")
+    child = worker.Child(0, "a", name=name, since=0.0)
+
+    assert crowd._objection(child, elapsed, None if others is None else elapsed + others) == why
+
+
+def test_the_time_without_a_processor_is_read_of_the_kernel() -> None:
+    assert worker.starved(os.getpid()) >= 0.0
+    assert worker.starved(2**22 + 1) == 0.0
 
 
 def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:
