@@ -49,13 +49,13 @@ class SharedMapping:
         _libc.munmap(self._address, self._size)
 
 
-def die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Make the kernel kill this process when the process `parent` ends. Exit immediately if it has ended already.
 
-    The kernel sends the signal when the *thread* that forked this process ends. Therefore a parent must fork from its
-    main thread.
+    `number`: the signal, also if this process executes another program. The kernel sends it when the *thread* that
+    forked this process ends. Therefore a parent must fork from its main thread.
     """
-    attributes.set_parent_death_signal(signal.SIGKILL)
+    attributes.set_parent_death_signal(number)
     if os.getppid() != parent:
         os._exit(1)
 

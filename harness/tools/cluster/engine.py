@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,7 +204,7 @@ class Allocation:
 
     def __init__(self, nodes: int, options: Sequence[str]) -> None:
         """`options`: those of salloc. `obtain` starts it."""
-        self._command = ["salloc", "--no-kill", f"--nodes={nodes}", *options, sys.executable, *_HOLDER]
+        self._salloc = ["salloc", "--no-kill", f"--nodes={nodes}", *options, sys.executable, *_HOLDER]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -217,10 +218,16 @@ class Allocation:
 
     def obtain(self) -> dict[str, str]:
         """Wait for the allocation. Return its variables. Raise EngineError, or StoppedError on a signal."""
+        if shutil.which(self._salloc[0]) is None:
+            raise EngineError(f"there is no {self._salloc[0]!r} here: run this where Slurm is installed")
         before = {number: signal.signal(number, _stop_waiting) for number in _SIGNALS if _is_handled(number)}
         try:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
+                [sys.executable, *_HOLDER, str(os.getpid()), *self._salloc],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                encoding="utf-8",
+                start_new_session=True,
             )
             assert self._process.stdout is not None
             line = self._process.stdout.readline()
@@ -228,8 +235,6 @@ class Allocation:
                 status = format_exit_code(self._process.wait())
                 raise EngineError(f"there is no allocation: salloc ended with {status}; its message is above")
             variables: dict[str, str] = json.loads(line)
-        except FileNotFoundError:
-            raise EngineError(f"there is no {self._command[0]!r} here: run this where Slurm is installed") from None
         except StoppedError:
             if self._process is not None:
                 self._process.terminate()  # it withdraws its request

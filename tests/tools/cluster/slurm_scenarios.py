@@ -153,13 +153,23 @@ def _stopped(folder: Path, number: signal.Signals) -> Running:
 
 
 def stopped_while_waiting(folder: Path) -> Running:
-    """Send SIGTERM while the request waits, because another job has all nodes."""
+    return _while_waiting(folder, signal.SIGTERM)
+
+
+def killed_while_waiting(folder: Path) -> Running:
+    return _while_waiting(folder, signal.SIGKILL)
+
+
+def _while_waiting(folder: Path, number: signal.Signals) -> Running:
+    """Send a signal while the request waits, because another job has all nodes. Return when the request is gone."""
     holder = subprocess.Popen(["salloc", "--nodes=4", "--exclusive", "sleep", "600"])
     running = _slow(folder)
     running.wait_for(lambda: _queued("PENDING") != "", "a request that waits")
-    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(number)
     running.wait()
+    deadline = time.monotonic() + PATIENCE
     while _queued("PENDING"):
+        assert time.monotonic() < deadline, "the request still waits"
         time.sleep(0.1)
     holder.kill()
     holder.wait()

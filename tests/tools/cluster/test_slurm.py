@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -170,4 +171,13 @@ def test_a_signal_while_the_request_waits(tmp_path: Path) -> None:
     subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, check=True)
     assert json.loads((tmp_path / "ended.json").read_text()) == {"status": 2}
     assert "stopped by SIGTERM while it waited for an allocation" in (tmp_path / "run.out").read_text()
+    assert not (tmp_path / "run" / journal.FILE_NAME).exists()
+
+
+@pytest.mark.nightly
+def test_a_kill_while_the_request_waits(tmp_path: Path) -> None:
+    """The request does not outlive the process that the user started."""
+    words = [sys.executable, "-m", "tests.tools.cluster.slurm_scenarios", "killed_while_waiting", str(tmp_path)]
+    subprocess.run(slurm_cluster.command(*words), cwd=ROOT, capture_output=True, check=True)
+    assert json.loads((tmp_path / "ended.json").read_text()) == {"status": -signal.SIGKILL}
     assert not (tmp_path / "run" / journal.FILE_NAME).exists()
