@@ -155,6 +155,9 @@ def _without_verdict(*, as_nagios: bool) -> Iterator[None]:
         yield
     except (typer.Exit, typer.BadParameter):
         raise
+    except KeyboardInterrupt:
+        say("harness: no verdict: interrupted", err=True)
+        raise typer.Exit(_NAGIOS_UNKNOWN if as_nagios else _NO_VERDICT) from None
     except Exception as error:  # noqa: BLE001 - a fault of this program must not drain a sound node
         text = " ".join(str(error).split())
         if not isinstance(error, HarnessError):

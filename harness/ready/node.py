@@ -48,8 +48,11 @@ def check_node(request: Request, tell: Callable[[str], object] = lambda _: None)
     began, moment = time.monotonic(), time.time()
     devices = _prepare(request, tell)
     environ = {**os.environ, **devices.variables}
-    limit = MOST_SECONDS if request.passive else min(MOST_SECONDS, request.budget)
-    facts = read_node(environ=environ, limit=limit, devices=devices.simulated)
+    limit = min(MOST_SECONDS, request.budget)
+    try:
+        facts = read_node(environ=environ, limit=limit, devices=devices.simulated)
+    except OSError as error:
+        raise ReadyError(f"the programs that read do not start ({error.strerror or error})") from error
     hardware = None if request.hardware is None else request.hardware[1]
     judged = judge_node(facts, request.rules, hardware, real=devices.simulated is None)
     checks, problems = list(judged.checks), list(judged.problems)

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,36 @@ def read_node(
     own = max(limit - _SPARE, 0.1)
     limits = ["--call-limit", str(min(CALL_LIMIT, own)), "--list-limit", str(min(LIST_LIMIT, own))]
     where = ["--log", str(log), *(["--folder", str(folder)] if folder else [])]
-    with ThreadPoolExecutor(2) as pool:
-        gpus = pool.submit(_run, ["gpus", *limits], limit, environ)
-        host = pool.submit(_run, ["host", *where], limit, environ)
-        return parse_node(*gpus.result(), *host.result(), devices)
+    gpus = _Reader(["gpus", *limits], limit, environ)
+    host = _Reader(["host", *where], limit, environ)
+    return parse_node(*gpus.result(), *host.result(), devices)
+
+
+class _Reader(threading.Thread):
+    """Runs a program that reads. A daemon thread: an interrupted command ends at once, and the program with it."""
+
+    def __init__(self, words: list[str], limit: float, environ: Mapping[str, str] | None) -> None:
+        super().__init__(name=words[0], daemon=True)
+        self._arguments = words, limit, environ
+        self._answer: tuple[list[dict[str, Any]], ReaderEnd] | OSError = OSError("it did not run")
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._answer = _run(*self._arguments)
+        except OSError as error:
+            self._answer = error
+
+    def result(self) -> tuple[list[dict[str, Any]], ReaderEnd]:
+        """Wait for the program; return its messages and how it ended. Raise OSError if it does not start."""
+        self.join()
+        if isinstance(self._answer, OSError):
+            raise self._answer
+        return self._answer
 
 
 def _run(words: list[str], limit: float, environ: Mapping[str, str] | None) -> tuple[list[dict[str, Any]], ReaderEnd]:
-    command = [sys.executable, "-m", "harness.ready.reader", *words]
+    command = [sys.executable, "-m", "harness.ready.reader", *words, "--parent", str(os.getpid())]
     with tempfile.TemporaryFile() as file:
         end = run_disposable(command, limit, environ=environ or os.environ, ladder=KILL, both_into=file)
         lines = os.pread(file.fileno(), _MOST_BYTES, 0).splitlines()

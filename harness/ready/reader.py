@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.core import linux
 from harness.core.text import single_line
 
 #: Seconds that one call into the driver may take. Without persistence mode the driver first initialises the GPU, which
@@ -178,7 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list-limit", type=float, default=LIST_LIMIT, help="seconds for the list of devices")
     parser.add_argument("--log", type=Path, default=KMSG, help="the kernel's log")
     parser.add_argument("--folder", type=Path, help="a folder on the disk whose free space is read")
+    parser.add_argument("--parent", type=int, help="end when this process, the parent, ends")
     options = parser.parse_args(arguments)
+    if options.parent is not None:
+        linux.die_with_parent(options.parent)
     if options.what == "gpus":
         read_gpus(options.call_limit, options.list_limit)
     else:

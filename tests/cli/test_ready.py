@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,18 @@ def test_a_fault_of_the_command_is_no_verdict(nvml_folder: Path, tmp_path: Path)
     done = ready("--passive", environ=environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("harness: no verdict: a fault of harness ready: ZeroDivisionError: a bug\n")
+
+
+def test_an_interrupted_check_is_no_verdict(nvml_folder: Path, tmp_path: Path) -> None:
+    """The fake driver hangs; the signal comes when its log shows that it was asked. Nothing waits for the driver."""
+    log = tmp_path / "calls"
+    os.mkfifo(log)  # the reader's end of it returns once the fake has opened it
+    environ = fake_nvml.environment(nvml_folder, FAKE_NVML_HANG="nvmlInitWithFlags", FAKE_NVML_LOG=str(log))
+    command = [sys.executable, "-m", "harness", "ready", "--passive"]
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        with log.open() as calls:
+            assert calls.readline() == "nvmlInitWithFlags\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "no verdict: interrupted" in said
