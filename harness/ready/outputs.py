@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.core.text import format_count, inert_line
-from harness.ready.model import NodeReport, Problem, Reading, Verdict, worst
+from harness.ready.model import GpuReport, NodeReport, Problem, Reading, Verdict, worst
 from harness.reporting.metric import Labels, Metric
 
 #: The longest line for ``Reason=``: `sinfo -R` and logs cut longer ones.
@@ -48,20 +48,31 @@ def _where(problem: Problem, report: NodeReport) -> str:
 
 
 def lines(report: NodeReport, *, verbose: bool) -> Iterator[tuple[str, Verdict | None]]:
-    """Yield the report for people, each line with the verdict that it is about. The worst GPU comes first."""
+    """Yield the report for people, each line with the verdict that it is about. The worst GPU comes first.
+
+    Problems that are the same on several GPUs follow the lines of all of them.
+    """
     of_node = [problem for problem in report.problems if problem.gpu not in {gpu.uuid for gpu in report.gpus}]
     if of_node or not report.gpus:
         verdict = worst(problem.verdict for problem in of_node)
         yield f"{verdict.text:9}  node {report.host}", verdict
         yield from _problems(of_node)
+    groups: dict[tuple[str, ...], list[GpuReport]] = {}
     for gpu in sorted(report.gpus, key=lambda each: (-each.verdict.severity, each.index or 0)):
-        serial = f", serial {gpu.serial}" if gpu.serial else ""
-        number = "" if gpu.index is None else f" {gpu.index}"
-        yield f"{gpu.verdict.text:9}  gpu{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
-        yield from _problems([problem for problem in report.problems if problem.gpu == gpu.uuid])
+        groups.setdefault((gpu.verdict.value, *(line for line, _ in _own(gpu, report))), []).append(gpu)
+    for gpus in groups.values():
+        for gpu in gpus:
+            serial = f", serial {gpu.serial}" if gpu.serial else ""
+            number = "" if gpu.index is None else f" {gpu.index}"
+            yield f"{gpu.verdict.text:9}  gpu{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
+        yield from _own(gpus[0], report)
     yield from _unchecked(report)
     if verbose:
         yield from ((line, None) for line in _everything(report))
+
+
+def _own(gpu: GpuReport, report: NodeReport) -> list[tuple[str, Verdict | None]]:
+    return [*_problems([problem for problem in report.problems if problem.gpu == gpu.uuid])]
 
 
 def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, Verdict | None]]:

@@ -36,10 +36,9 @@ class Entry:
 
     @property
     def promise(self) -> str:
-        """What the GPU does if it passes."""
-        return PROMISES[self.name.partition("_")[0] if self.name.startswith("product_") else self.name].format(
-            self.name.partition("_")[2]
-        )
+        """What the GPU does if it passes: a clause that begins with "that"."""
+        text = PROMISES["product" if self.name.startswith("product_") else self.name]
+        return f"that {text.format(self.name.partition('_')[2])}"
 
     def test(self, *, full: bool) -> QuickTest:
         """Return the row as the planner knows it."""

@@ -96,6 +96,17 @@ def test_the_worst_gpu_comes_first_and_has_one_next_step() -> None:
     ]
 
 
+def test_equal_problems_of_several_gpus_are_shown_once() -> None:
+    both = [make_problem("temperature", check="temperature", wanted="less", found="88 °C", gpu=gpu) for gpu in (A, B)]
+    lines = [line for line, _ in outputs.lines(report(*both), verbose=False)]
+    assert lines == [
+        f"degraded   gpu 0 (H100, {A}, serial 160)",
+        f"degraded   gpu 1 (H100, {B}, serial 161)",
+        "    degraded: temperature: wanted less, found 88 °C",
+        f"    next: look by hand ({HOT.source})",
+    ]
+
+
 def test_what_the_budget_left_out_is_named() -> None:
     left = CheckRun(name="product_fp8", gpu=A, state="skipped", text="the budget is used up")
     lines = [line for line, _ in outputs.lines(report(checks=(left,), budget=20.0), verbose=False)]
