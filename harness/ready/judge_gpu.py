@@ -14,7 +14,7 @@ from harness.ready.model import CheckRun, Problem
 from harness.ready.rules import Finding, Rule, make_problem, to_problems
 
 _MIB = 1 << 20
-#: Retired pages from which a card may be returned (https://docs.nvidia.com/deploy/rma-process/index.html).
+#: Retired pages; a card can retire 64 (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html).
 MOST_RETIRED_PAGES = 60
 #: Replays a minute on a link that is not healthy: the limit of DCGM's health watch.
 MOST_REPLAYS_PER_MINUTE = 8

@@ -22,7 +22,6 @@ PAGE_RETIREMENT = "https://docs.nvidia.com/deploy/dynamic-page-retirement/index.
 NVML = "https://docs.nvidia.com/deploy/nvml-api/"
 FABRIC_MANAGER = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/index.html"
-RMA_PROCESS = "https://docs.nvidia.com/deploy/rma-process/index.html"
 TORCH_DATA = "https://docs.pytorch.org/docs/stable/data.html"
 KERNEL_LOG = "https://docs.kernel.org/admin-guide/sysctl/kernel.html#dmesg-restrict"
 PROC = "https://man7.org/linux/man-pages/man5/proc_pid_status.5.html"
@@ -78,7 +77,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "rows_pending": _rule(_BAD, Step.RESET_GPU, "a row remapping waits for a reset", ROW_REMAPPING),
         "sram_threshold": _rule(_BAD, Step.VENDOR_TICKET, "too many uncorrected SRAM errors", RMA_POLICY),
         "pages_pending": _rule(_BAD, Step.RESET_GPU, "a page retirement waits for a reset", PAGE_RETIREMENT),
-        "pages_retired": _rule(_WORSE, Step.VENDOR_TICKET, "60 or more retired pages", RMA_PROCESS),
+        "pages_retired": _rule(_WORSE, Step.VENDOR_TICKET, "nearly all of 64 possible retired pages", ROW_REMAPPING),
         "ecc_mode": _rule(_WORSE, Step.RESET_GPU, "a change of the ECC mode waits for a reset", NVML),
         # Xids of the kernel's log
         "xid_reset": _rule(_BAD, Step.RESET_GPU, "an Xid after which the GPU needs a reset", XID_CATALOGUE),
