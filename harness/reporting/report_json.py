@@ -214,13 +214,18 @@ def report_json_chunks(results: Results, facts: Mapping[str, Any] | None) -> Ite
     Equal results give equal bytes.
     """
     summary = results.summary
-    yield msgspec.json.encode(_head(summary, facts))[:-1] + b',"cases":['
+    yield _ascii(_head(summary, facts))[:-1] + b',"cases":['
     places = Places(results.runs, results.shards, facts)
     separator = b"\n"
     for verdict, _ in results.cases():
-        yield separator + msgspec.json.encode(_case(verdict, places, summary))
+        yield separator + _ascii(_case(verdict, places, summary))
         separator = b",\n"
     yield b"\n]}\n"
+
+
+def _ascii(part: DocumentedStruct) -> bytes:
+    """Return a part of the report as ASCII: a terminal may show it, and a case may have printed any character."""
+    return json.dumps(msgspec.to_builtins(part), separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Head:
