@@ -239,8 +239,9 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "harness conformance out/soft-levels --level autograd --level collectives --level compile --level profiler"
     )
     assert compared.rstrip() == "harness diff --strict out/simcuda out/simcuda-alone"
-    outside, seeds, options, breaks, mutants = night.calls("python")
+    outside, ready, seeds, options, breaks, mutants = night.calls("python")
     assert outside.startswith("python -m tests.outside.plain /")
+    assert ready.rstrip() == "python benchmarks/ready.py alarms --runs 40"
     assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
     assert options == "python -m tests.ci.option_matrix suites/ --seed 7 --workers 3 --results out/options"
     assert breaks.startswith(
