@@ -17,6 +17,7 @@ from harness.cli.ready import parse_budget
 from harness.ready.model import SCHEMA_FILE
 from tests import fake_nvml
 from tests.fake_nvml import State
+from tests.warm.client import restore_signals
 
 pytestmark = pytest.mark.acceptance
 
@@ -176,7 +177,9 @@ def test_an_interrupted_check_is_no_verdict(nvml_folder: Path, tmp_path: Path) -
     os.mkfifo(log)  # the reader's end of it returns once the fake has opened it
     environ = fake_nvml.environment(nvml_folder, FAKE_NVML_HANG="nvmlInitWithFlags", FAKE_NVML_LOG=str(log))
     command = [sys.executable, "-m", "harness", "ready", "--passive"]
-    with subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=restore_signals
+    ) as process:
         with log.open() as calls:
             assert calls.readline() == "nvmlInitWithFlags\n"
         process.send_signal(signal.SIGINT)
