@@ -31,6 +31,15 @@ def expect_proc() -> None:
         raise pytest.UsageError("harness: there is no /proc, which runs need; mount it: mount -t proc proc /proc")
 
 
+def expect_assertions() -> None:
+    """Raise pytest.UsageError if Python leaves out assert statements: pytest restores only those of test files."""
+    if sys.flags.optimize:
+        raise pytest.UsageError(
+            "harness: Python leaves out the assert statements of modules that test files import, so the cases would "
+            "check less: unset PYTHONOPTIMIZE, or do not use python -O"
+        )
+
+
 def expect_arguments(config: pytest.Config) -> None:
     """Raise pytest.UsageError if a file or folder to collect does not exist, before the run directory is made."""
     if config.getoption("pyargs"):

@@ -61,6 +61,8 @@ class Run:
         sentence. In both cases nothing is left behind.
         """
         preparation.expect_proc()
+        if not plugin_argument:  # in other suites, that is the user's choice
+            preparation.expect_assertions()
         preparation.expect_arguments(config)
         preparation.expect_modules(config.getini("harness_preload"))
         self.begun = clock.monotonic()

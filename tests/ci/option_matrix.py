@@ -67,7 +67,6 @@ def variants(folder: Path, pythons: Iterable[str] = ()) -> list[Variant]:
         _of("--repeat=2"),
         _of("--extended"),
         *(_of(f"-n{workers}") for workers in range(5)),
-        Variant("PYTHONOPTIMIZE", variables={"PYTHONOPTIMIZE": "1"}),
         Variant("PYTHONMALLOC=debug", variables={"PYTHONMALLOC": "debug"}),
         Variant("TORCH_LOGS", variables={"TORCH_LOGS": "+dynamo"}),
         Variant("locale", variables={"LC_ALL": "de_DE.UTF-8", "LOCPATH": str(folder)}, needs=("localedef",)),
@@ -105,7 +104,7 @@ TOGETHER = (
     ("-n0", "leak-check=full", "no network", "umask 077", "TORCH_LOGS"),
     ("-n1", "start=cold", "PYTHONMALLOC=debug", "HOME unset"),
     ("-n2", "isolation=case", "start=fork", "locale", "PYTHONPATH with tests"),
-    ("-n3", "leak-check=off", "slots=2", "shuffle", "PYTHONOPTIMIZE", "read-only HOME"),
+    ("-n3", "leak-check=off", "slots=2", "shuffle", "read-only HOME"),
     ("-n4", "extended", "unprivileged user"),
     ("isolation=none", "repeat=2"),
 )
@@ -165,6 +164,13 @@ def why_not_tried(variant: Variant, folder: Path) -> str:
         return "it needs the superuser"
     if variant.name == "locale" and not (folder / "de_DE.UTF-8").exists():
         return "localedef cannot make de_DE.UTF-8: the package locales is missing"
+    # A run starts further interpreters. A user may not enter the folder of this one.
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+    words = [*variant.before, variant.python, "-c", code]
+    variables = environment(variant, os.environ)
+    tried = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"it cannot start {variant.python}: {tried.stderr.strip().rpartition(chr(10))[2]}"
     return ""
 
 

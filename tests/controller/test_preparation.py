@@ -50,6 +50,22 @@ def test_a_module_that_is_not_installed() -> None:
 
 
 @pytest.mark.acceptance
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_python_without_assert_statements(workers: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "suites/streams", "-p", "no:cacheprovider", workers],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONOPTIMIZE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.startswith("ERROR: harness: Python leaves out the assert statements of modules")
+    assert "unset PYTHONOPTIMIZE" in done.stderr
+
+
+@pytest.mark.acceptance
 @pytest.mark.parametrize("arguments", [[], ["-n", "2", "--profile", "smoke"]])
 def test_suites_without_the_harness(arguments: list[str]) -> None:
     done = subprocess.run(
