@@ -237,7 +237,10 @@ class OpaqueValue:
 
 
 def encode_plain(value: object) -> object:
-    """Return a JSON value for `value`. An instance of a subclass of a plain type keeps its value, not its class."""
+    """Return a JSON value for an argument of a mark. No value is evaluated later, and no pickle is used.
+
+    An instance of a subclass of a plain type keeps its value, not its class.
+    """
     return _encode(value, 0)
 
 

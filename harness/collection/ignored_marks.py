@@ -1,4 +1,4 @@
-"""Warn about marks of the harness on tests where it is not active: their conditions have no effect there."""
+"""Marks of the harness that are invalid or misspelt, or on tests where it is not active and they have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peak memory of a case, of the host and of its devices. These facts are only for comparisons over many runs."""
+"""The peak memory of a case, for comparisons over many runs, and the snapshot of a failed case's allocator."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class WorkerHooks:
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
         manager, root = session.config.pluginmanager, session.config.rootpath
         if self._worker.isolated:
-            take_over(manager)
+            take_over_allure(manager)
         begun = kept_results.may_keep_results(manager, root)
         try:
             result = yield
@@ -163,7 +163,7 @@ class WorkerHooks:
 _LISTENER = "allure_listener"
 
 
-def take_over(manager: pytest.PytestPluginManager) -> None:
+def take_over_allure(manager: pytest.PytestPluginManager) -> None:
     """If allure-pytest is active in this process, write its results in its place."""
     if manager.has_plugin(_LISTENER):
         manager.unregister(name=_LISTENER)
@@ -171,7 +171,11 @@ def take_over(manager: pytest.PytestPluginManager) -> None:
 
 
 class AllureResults:
-    """Writes a result for each case whose outcome its executor does not know."""
+    """Writes a result of allure-pytest for each outcome that only a supervisor knows, such as a crash or a gate.
+
+    allure-pytest itself writes a result when a test ends, in the executor. In a worker it would write an empty one for
+    each test.
+    """
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

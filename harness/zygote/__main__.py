@@ -140,7 +140,7 @@ def _first_line(descriptor: int) -> str:
 
 
 class LogFile(io.FileIO):
-    """A file that stores the first error of a write, and discards all later output."""
+    """A file that stores the first error of a write, and discards all later output: it must not end the zygote."""
 
     error = ""
 

@@ -51,7 +51,9 @@ def test_a_surrounding_is_set_up_for_the_command(tmp_path: Path) -> None:
     code = "import os; print(oct(os.umask(0)), os.geteuid(), os.access(os.path.expanduser('~'), os.W_OK))"
     printed = {}
     for name in ("umask 077", "unprivileged user", "read-only HOME"):
-        if why := option_matrix.why_not_tried(every[name], tmp_path):
+        # A user that cannot start further interpreters still gets the surrounding.
+        why = option_matrix.why_not_tried(every[name], tmp_path)
+        if why and not why.startswith("it cannot start"):
             printed[name] = why
             continue
         words = [*every[name].before, sys.executable, "-c", code]
@@ -60,6 +62,5 @@ def test_a_surrounding_is_set_up_for_the_command(tmp_path: Path) -> None:
         printed[name] = done.stdout.strip() or done.stderr
     assert printed["umask 077"].startswith("0o77 ")
     if os.geteuid() == 0:
-        user = printed["unprivileged user"]
-        assert "Permission denied" in user or user.split()[1] == str(option_matrix.NOBODY)
+        assert printed["unprivileged user"].split()[1] == str(option_matrix.NOBODY)
         assert printed["read-only HOME"].endswith(" False")

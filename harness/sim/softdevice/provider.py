@@ -39,6 +39,10 @@ def prepare(variables: Mapping[str, str]) -> None:
 def warm_up_devices(injections: str) -> None:
     """Run one piece of work on every visible device, then free memory and reset statistics.
 
+    One-time memory then does not look like a leak of the first case: the first use of a device starts the threads of
+    all streams, each of which allocates some 35 KiB for the thread-local state of torch's libraries, and the first
+    tensor makes the device's first segment.
+
     No faults are injected meanwhile. The faults of `injections` (syntax of `harness.sim.native.faults`) are injected
     afterwards, so that their random sequences start at the beginning.
     """

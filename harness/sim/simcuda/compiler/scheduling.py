@@ -91,7 +91,10 @@ _state = _State()
 
 @contextmanager
 def no_vectors() -> Iterator[None]:
-    """Make Inductor choose no vector instructions in this thread."""
+    """Make Inductor choose no vector instructions in this thread, and not look for any.
+
+    Inductor detects the available kinds by compiling and loading a program for each, which takes half a minute.
+    """
     before, _state.plain = _state.plain, True
     try:
         yield
