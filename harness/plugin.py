@@ -6,8 +6,6 @@ xdist, the controller. The *zygote* only collects. A session without conformance
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import sys
 from collections.abc import Generator
@@ -157,16 +155,16 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
     if config.invocation_params.args == context.root_args and (wrong := context.root.difference(RootFolder.of(config))):
         config.pluginmanager.register(hooks.MisplacedHooks(wrong), "harness-misplaced")
         return
+    controller = hooks.DistantController(config)
     worker = Worker(
         context,
         machine.inventory(context.device),
+        controller,
         name=given["workerid"],
         device=given[worker_messages.DEVICE_KEY],
         workerinput=given,
-        late=functools.partial(worker_messages.send_late_report, config),
-        fail=functools.partial(worker_messages.send_write_failure, config),
     )
-    hooks.register_worker_hooks(config, worker, contextlib.nullcontext)
+    hooks.register_worker_hooks(config, worker, controller)
 
 
 def _configure_controller(config: pytest.Config) -> None:
@@ -188,12 +186,10 @@ def _configure_controller(config: pytest.Config) -> None:
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(compact_reports.ExpandReportsPlugin(), "harness-compact-reports")
         return
-    late = functools.partial(hooks.show_late, config)
+    controller = hooks.OwnController(config, run)
     leased = run.leases.take("main")
-    worker = Worker(
-        run.context, run.inventory, name="main", device=leased, workerinput=None, late=late, fail=run.record.fail
-    )
-    worker_hooks.register_worker_hooks(config, worker, run.signals.handled)
+    worker = Worker(run.context, run.inventory, controller, name="main", device=leased, workerinput=None)
+    worker_hooks.register_worker_hooks(config, worker, controller)
 
 
 @pytest.hookimpl(tryfirst=True)

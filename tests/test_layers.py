@@ -127,3 +127,45 @@ def test_the_verdict_needs_no_executor() -> None:
         reached |= new
         waiting += new
     assert not [name for name in reached if _room(name) == "executor"]
+
+
+#: Constructors that take a function which is no clock, with the reason. Others take values, objects of their own floor
+#: or of a lower one, and protocols, so that a reader who follows a name finds what is called.
+_TAKE_FUNCTIONS = {
+    "AcceleratorCounters": "the number of devices is a function of each kind of device",
+    "Capabilities": "capabilities are probed when they are first asked for",
+    "ChildWatch": "the fixtures that live change while the watch exists",
+    "CollectorPlugin": "the function that never returns: the process becomes a fork server",
+    "DeviceLeases": "a line about a wait goes to the terminal of the caller",
+    "Head": "a line about the cluster goes to the terminal of the caller",
+    "Heartbeat": "the thread calls it in turn",
+    "LiveScreen": "what is drawn belongs to the screen's owner",
+    "Names": "the ids are read only for names that are too long",
+    "ParentWatch": "a test replaces the look into /proc",
+    "PinnedArenas": "a test replaces the look into /proc",
+    "Prober": "the release of torch is looked for in another process, once",
+    "PullScheduling": "the session of a cluster run has its facts in four objects",
+    "SettingsSection": "the rows of a section depend on what is imported",
+    "SignsOfLife": "the snapshot is taken for each line",
+    "ZygoteClient": "a line about a wait goes to the journal of the caller",
+    "_Loader": "the function runs after an import that somebody else makes",
+}
+
+
+def _functions_taken(node: ast.ClassDef) -> Iterator[str]:
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            for argument in [*method.args.args, *method.args.kwonlyargs]:
+                written = ast.unparse(argument.annotation) if argument.annotation else ""
+                if "Callable" in written and argument.arg != "clock":
+                    yield argument.arg
+
+
+def test_constructors_take_objects_and_no_functions() -> None:
+    classes = [
+        node
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert {node.name for node in classes if [*_functions_taken(node)]} == _TAKE_FUNCTIONS.keys()

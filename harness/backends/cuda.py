@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.backends import simulation
+from harness.backends.accelerator import DeviceCounters
 from harness.backends.backend import Backend
 
 if TYPE_CHECKING:
@@ -96,21 +97,48 @@ def torch_uses_cuda(torch: ModuleType) -> bool:
     return hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
 
-def is_initialized(torch: ModuleType) -> bool:
-    """Return whether this process uses CUDA GPUs. Does not initialise any. In a build for HIP they are AMD GPUs."""
-    of_hip = getattr(getattr(torch, "version", None), "hip", None) is not None
-    return torch_uses_cuda(torch) and simulation.simulated_runtime() is None and not of_hip
+class CudaBackend(Backend):
+    """Devices that ``torch.cuda`` serves: NVIDIA GPUs, and, in a subclass, simulated ones."""
+
+    def is_initialized(self, torch: ModuleType) -> bool:
+        """Return whether this process uses CUDA GPUs. In a build for HIP they are AMD GPUs."""
+        of_hip = getattr(getattr(torch, "version", None), "hip", None) is not None
+        return torch_uses_cuda(torch) and simulation.simulated_runtime() is None and not of_hip
+
+    def device_count(self, torch: ModuleType) -> int:
+        return int(torch.cuda.device_count())
+
+    def synchronize(self, torch: ModuleType, index: int) -> None:
+        torch.cuda.synchronize(index)
+
+    def seed(self, torch: ModuleType, seed: int) -> None:
+        torch.cuda.manual_seed_all(seed)
+
+    def empty_cache(self, torch: ModuleType) -> None:
+        torch.cuda.empty_cache()
+
+    def faults_struck(self, torch: ModuleType) -> Mapping[str, int]:  # noqa: ARG002
+        return simulation.faults_struck()
+
+    def counters(self) -> DeviceCounters:
+        return CudaCounters()
+
+    def release_caches(self, torch: ModuleType) -> None:
+        release_caches(torch)
 
 
-def _release_caches(torch: ModuleType) -> None:
+def release_caches(torch: ModuleType) -> None:
+    """Free memory that ``torch.cuda`` caches per stream or per graph."""
     from harness._compat import release_cuda_caches  # imports pytest, which not every process has
 
     release_cuda_caches(torch)
 
 
-BACKEND = Backend(
+#: The meters of torch's objects of ``torch.cuda``, see `Backend`.
+OBJECTS = {"cuda_streams": "streams", "cuda_events": "events", "cuda_graphs": "graphs", "cuda_mempools": "mempools"}
+
+BACKEND = CudaBackend(
     kind="cuda",
-    torch_type="cuda",
     inventory="harness.devices.inventory:gpu_inventory",
     noun="GPUs",
     label="",
@@ -125,16 +153,8 @@ BACKEND = Backend(
     faults_variable=INJECT,
     interposed=True,
     implied={"silicon": True},
-    is_initialized=is_initialized,
-    device_count=lambda torch: int(torch.cuda.device_count()),
-    synchronize=lambda torch, index: torch.cuda.synchronize(index),
-    seed=lambda torch, seed: torch.cuda.manual_seed_all(seed),
-    empty_cache=lambda torch: torch.cuda.empty_cache(),
-    faults_struck=lambda _: simulation.faults_struck(),
-    counters=CudaCounters,
-    release_caches=_release_caches,
     # The driver loads a kernel when it is first launched. On an H100, batches of 10 to 360 cases grew by 6 to 26 KiB
     # per case.
     heap_per_case=24 << 10,
-    objects={"cuda_streams": "streams", "cuda_events": "events", "cuda_graphs": "graphs", "cuda_mempools": "mempools"},
+    objects=OBJECTS,
 )

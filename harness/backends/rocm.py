@@ -11,10 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from harness.backends import cuda
-from harness.backends.accelerator import AcceleratorDefaults
 from harness.backends.backend import Backend
-
-_DEFAULTS = AcceleratorDefaults(cuda.BACKEND.torch_type)
 
 
 def is_hip(torch: ModuleType) -> bool:
@@ -22,11 +19,20 @@ def is_hip(torch: ModuleType) -> bool:
     return getattr(torch.version, "hip", None) is not None
 
 
-def _device_count(torch: ModuleType) -> int:
-    return _DEFAULTS.device_count(torch) if is_hip(torch) else 0
+class RocmBackend(Backend):
+    """The GPUs of ``torch.cuda`` in a build for HIP; none in another build."""
+
+    def is_initialized(self, torch: ModuleType) -> bool:
+        return is_hip(torch) and super().is_initialized(torch)
+
+    def device_count(self, torch: ModuleType) -> int:
+        return super().device_count(torch) if is_hip(torch) else 0
+
+    def release_caches(self, torch: ModuleType) -> None:
+        cuda.release_caches(torch)
 
 
-BACKEND = Backend(
+BACKEND = RocmBackend(
     kind="rocm",
     torch_type=cuda.BACKEND.torch_type,
     noun="AMD GPUs",
@@ -37,8 +43,5 @@ BACKEND = Backend(
     device_nodes=("/dev/kfd",),
     implied={"accelerator": True, "silicon": True},
     capabilities={"cuda_graphs": True},
-    is_initialized=lambda torch: is_hip(torch) and _DEFAULTS.is_initialized(torch),
-    device_count=_device_count,
-    objects=cuda.BACKEND.objects,
-    release_caches=cuda.BACKEND.release_caches,
+    objects=cuda.OBJECTS,
 )

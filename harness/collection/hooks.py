@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -24,19 +25,24 @@ from harness.scheduling.stop_request import StoppedError
 _Key = tuple[str, str, str, int]
 
 
+class CollectingWorker(Protocol):
+    """The worker in whose process the stand-ins are made."""
+
+    def description(self) -> CollectionDescription:
+        """Wait for the zygote's description, and return it. Raises DescriptionError, StoppedError."""
+        ...
+
+    def print_once(self, text: str) -> None:
+        """Show the user a text that holds for all workers of the run."""
+        ...
+
+
 class DescribedCollection:
     """Makes stand-ins for test modules. If anything needs real items, each process collects for itself instead."""
 
-    def __init__(
-        self, config: pytest.Config, wait: Callable[[], CollectionDescription], print_line: Callable[[str], None]
-    ) -> None:
-        """`wait` waits for the zygote's description and returns it. It raises DescriptionError and StoppedError.
-
-        `print_line` shows the user why this process collects for itself, if the reason comes from the zygote.
-        """
+    def __init__(self, config: pytest.Config, worker: CollectingWorker) -> None:
         self._config = config
-        self._wait = wait
-        self._print_line = print_line
+        self._worker = worker
         self._description: CollectionDescription | None = None
         self._marks: nodes.DescribedMarks | None = None
         self._failure = ""
@@ -50,7 +56,7 @@ class DescribedCollection:
         if real_items.plugins_that_need_items(manager, self._config.rootpath):
             return
         try:
-            description = self._wait()
+            description = self._worker.description()
         except DescriptionError as error:
             self._failure = str(error)
             return
@@ -58,7 +64,7 @@ class DescribedCollection:
             session.shouldstop = str(error)
             pytest.exit(str(error), returncode=EXIT_NOTHING_RAN)
         if description.local:
-            self._print_line(real_items.collects_itself_text(description.local))
+            self._worker.print_once(real_items.collects_itself_text(description.local))
             return
         self._description, self._marks = description, nodes.DescribedMarks(description)
         # Stand-ins live as long as the process, so each garbage collection would walk them for nothing.

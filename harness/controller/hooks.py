@@ -37,9 +37,24 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 
-def show_late(config: pytest.Config, report: pytest.TestReport) -> None:
-    """Give pytest another report on a case that was already reported."""
-    config.hook.pytest_runtest_logreport(report=report)
+class OwnController:
+    """The controller of the worker in this process."""
+
+    def __init__(self, config: pytest.Config, run: Run) -> None:
+        self._config = config
+        self._run = run
+
+    def report_late(self, report: pytest.TestReport) -> None:
+        """Give pytest another report on a case that was already reported."""
+        self._config.hook.pytest_runtest_logreport(report=report)
+
+    def report_write_failure(self, text: str) -> None:
+        """Make the run red because a file could not be written."""
+        self._run.record.fail(text)
+
+    def handling_signals(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this process handles the signals that end a run."""
+        return self._run.signals.handled()
 
 
 def _has_all_red(ledger: Ledger, reporter: pytest.TerminalReporter) -> bool:
@@ -120,7 +135,7 @@ class ControllerHooks:
         if self._session is not None:
             self._session.testsfailed += worker_messages.failed_of(node)
         for report in worker_messages.late_reports_of(node):
-            show_late(node.config, report)
+            node.config.hook.pytest_runtest_logreport(report=report)
 
     def pytest_report_header(self) -> list[str]:
         lines = header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
@@ -213,14 +228,7 @@ class ControllerHooks:
         from harness.scheduling.xdist_scheduling import LongestFirstScheduling  # it imports xdist
 
         handed_out = HandedOut(Path(self._run.context.temp_dir))
-        return LongestFirstScheduling(
-            config,
-            self._run.expected,
-            self._run.widths,
-            self._run.apart,
-            handed_out,
-            devices=len(self._run.devices),
-        )
+        return LongestFirstScheduling(config, self._run, handed_out, devices=len(self._run.devices))
 
     def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
         """Return the scheduler for a session of a cluster run, in which the head hands out the cases."""

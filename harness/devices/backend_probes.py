@@ -142,14 +142,15 @@ def _event(backend: Backend, torch: Any) -> tuple[str, str]:
 
 
 def _statistics(backend: Backend, torch: Any) -> tuple[str, str]:
-    if backend.counters is None:
+    counters = backend.counters()
+    if counters is None:
         return MISSING, "the registration has no counters"
     device = backend.first_device(torch)
     torch.zeros(1, device=device)
     unreadable: dict[str, str] = {}
-    before = backend.counters().read(torch, unreadable, full=False)
+    before = counters.read(torch, unreadable, full=False)
     held = torch.zeros(_ELEMENTS, device=device)
-    after = backend.counters().read(torch, unreadable, full=False)
+    after = counters.read(torch, unreadable, full=False)
     del held
     if unreadable:
         wrong = any("not a whole number" in why for why in unreadable.values())

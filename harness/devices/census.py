@@ -107,9 +107,9 @@ def _count(backend: Backend, torch: ModuleType) -> dict[str, Any]:
                 "memory": memory,
             }
         )
-    if backend.counters is not None:
-        with contextlib.suppress(Exception):  # each run reads this again and reports the error
-            backend.counters().read(torch, notes, full=False)
+    with contextlib.suppress(Exception):  # each run reads this again and reports the error
+        if (counters := backend.counters()) is not None:
+            counters.read(torch, notes, full=False)
     return {
         "devices": devices,
         "notes": [

@@ -10,7 +10,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from xdist.report import report_collection_diff
@@ -89,26 +89,26 @@ def number(node: WorkerController) -> tuple[int, str]:
 # Hand out cases to xdist's workers, the longest first, as a `Backlog` decides.
 
 
+class ScheduledRun(Protocol):
+    """What is known about the cases of a run, by id."""
+
+    def expected(self, ids: Sequence[str]) -> Sequence[float]:
+        """Return the expected seconds of each of these cases."""
+
+    def widths(self, ids: Sequence[str]) -> Sequence[int]:
+        """Return the number of devices of each case, see `Backlog`."""
+
+    def apart(self, ids: Sequence[str]) -> Sequence[int]:
+        """Return the positions of the cases that run in their own process."""
+
+
 class LongestFirstScheduling(WorkerScheduling):
     """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`). Only the controller's main thread uses it."""
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        expected: Callable[[Sequence[str]], Sequence[float]],
-        widths: Callable[[Sequence[str]], Sequence[int]],
-        apart: Callable[[Sequence[str]], Sequence[int]],
-        handed_out: HandedOut,
-        *,
-        devices: int,
-    ) -> None:
-        """`expected` returns the expected seconds of each of the given cases. `widths`, `apart`, `devices`: see
-        `Backlog`.
-        """
+    def __init__(self, config: pytest.Config, run: ScheduledRun, handed_out: HandedOut, *, devices: int) -> None:
+        """`devices`: see `Backlog`."""
         super().__init__(config, handed_out)
-        self._expected = expected
-        self._widths = widths
-        self._apart = apart
+        self._run = run
         self._devices = devices
         #: Expected seconds of the cases after the first one of each queue. Adding them up again per case would be
         #: quadratic.
@@ -133,11 +133,11 @@ class LongestFirstScheduling(WorkerScheduling):
             if self._ids is None:
                 return
             self._backlog = Backlog(
-                self._expected(self._ids),
+                self._run.expected(self._ids),
                 len(self._queues),
-                self._widths(self._ids),
+                self._run.widths(self._ids),
                 self._devices,
-                self._apart(self._ids),
+                self._run.apart(self._ids),
             )
             for place, node in enumerate(self._by_number()):
                 self._send(node, self._backlog.first(place))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pytest
 
+from harness.collection.cases import is_case
 from harness.scheduling.workers import HandedOutList
 
 
@@ -34,9 +35,8 @@ class RunOrder:
     It is the order of its list, or, on an xdist worker, the order in which the controller hands items out.
     """
 
-    def __init__(self, is_case: Callable[[pytest.Item], bool], handed_out: HandedOutList | None = None) -> None:
+    def __init__(self, handed_out: HandedOutList | None = None) -> None:
         """`handed_out`: for an xdist worker, the positions of its items in the list."""
-        self._is_case = is_case
         self._handed_out = handed_out
         self._items: list[pytest.Item] = []
         #: The position after the item that pytest has asked for.
@@ -65,10 +65,10 @@ class RunOrder:
         for position in range(first, min(first + count, len(self._items))):
             item = self._items[position]
             is_last = position + 1 == len(self._items)
-            if not self._is_case(item) or (is_last and not self._is_whole):
+            if not is_case(item) or (is_last and not self._is_whole):
                 break
             following = None if is_last else self._items[position + 1]
-            upcoming.append(Ahead(item, following if following is not None and self._is_case(following) else None))
+            upcoming.append(Ahead(item, following if following is not None and is_case(following) else None))
         return upcoming
 
     @property

@@ -30,7 +30,7 @@ class Case:
     `before`: the number of attempts before the run was resumed. `finished`: the case had its verdict before that.
     `objection`: why the run does not accept that the case is gated. `waivers`: those that apply to it in this run.
     `share` and `memory`: its needs on each of its `devices`, see `harness.scheduling.leases.Claim`. `own_process`: no
-    other case may use its process before or after it.
+    other case may use its process before or after it. `keeps`: the memory that it may keep, as text.
     """
 
     item: pytest.Item
@@ -44,6 +44,7 @@ class Case:
     share: Fraction = ALONE
     memory: int = 0
     own_process: bool = False
+    keeps: str = ""
     before: int = 0
     finished: bool = False
 

@@ -17,6 +17,7 @@ from harness.core.errors import HarnessError
 from harness.devices import capabilities
 from harness.devices.capabilities import Capabilities
 from harness.devices.device import Device, Inventory
+from harness.fixtures import kept
 from harness.gating import policy as rules
 from harness.gating import requirements, types, waivers
 from harness.gating.policy import Policy
@@ -87,6 +88,7 @@ class CasePreparation:
             memory=memory,
             # Ranks are forks of the process, which must not have used a device.
             own_process=bool(_named(marks, "own_process")) or requirements.wants_ranks(wanted),
+            keeps=keeps.text if _named(marks, "keeps") and (keeps := kept(item)) is not None else "",
             before=self._resumption.attempts.get(case_id, 0),
             finished=case_id in self._resumption.finished,
         )

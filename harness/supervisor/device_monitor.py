@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -16,10 +16,12 @@ from harness.scheduling.leases import ALONE
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import examination
 from harness.supervisor.attempt import Attempt
+from harness.supervisor.binding import Bindings
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import Binding, ExecutorHandle
+from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 #: Seconds of one wait for another worker, between two checks for a request to stop the run.
@@ -33,39 +35,37 @@ class DeviceMonitor:
         self,
         pool: DevicePool,
         slot: ExecutorSlot,
-        bind: Callable[[Sequence[Device]], Binding],
+        bindings: Bindings,
+        journal: WorkerJournal,
         *,
         seed: int,
         limit: float,
-        retire: Callable[[], None],
-        add_finding: Callable[[str, str, Sequence[str]], None],
     ) -> None:
-        """`limit`: the most seconds for an examination. `retire` ends the executor in the `slot`, if there is one."""
+        """`limit`: the most seconds for an examination."""
         self._pool = pool
         self._slot = slot
-        self._bind = bind
+        self._bindings = bindings
+        self._journal = journal
         self._seed = seed
         self._limit = limit
-        self._retire = retire
-        self._add_finding = add_finding
 
-    def missing(self, count: int) -> str:
+    def missing(self, count: int) -> str | None:
         """Return why fewer than `count` healthy devices exist, or an empty string.
 
-        Examines devices that are new to this worker.
-
-        Raises StoppedError.
+        Examines devices that are new to this worker. None: the current executor must end first, since it holds a device
+        that this worker leaves, or one that it must examine. Raises StoppedError.
         """
         while True:
-            if self._pool.move():
-                self._retire()
+            if self._pool.move() and self._slot.current is not None:
+                return None
             try:
                 devices = self._pool.choose(count)
             except NoDeviceError as error:
                 return str(error)
             if not self._pool.unexamined(devices):
                 return ""
-            self._retire()
+            if self._slot.current is not None:
+                return None
             try:
                 self.examine_new(devices)
             except NoDeviceError as error:
@@ -89,11 +89,11 @@ class DeviceMonitor:
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, "at the start", [])
             else:
-                self._add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
+                self._journal.add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
         if left := self._pool.users_left_before(device):
             listed = ", ".join(map(str, sorted(left)))
             text = f"nvml lists processes that have ended as its users: {listed}"
-            self._add_finding("device_sign", f"device {device.uuid} at the start: {text}", [])
+            self._journal.add_finding("device_sign", f"device {device.uuid} at the start: {text}", [])
         with self._first_turn(device):
             if self._pool.drained(device) is not None:
                 return
@@ -112,7 +112,7 @@ class DeviceMonitor:
         with suppress(Timeout):
             lock.acquire(blocking=False)
         if not lock.is_locked:
-            with self._slot.activities.doing(f"waiting for another worker's examination of device {device.uuid}"):
+            with self._journal.doing(f"waiting for another worker's examination of device {device.uuid}"):
                 while not lock.is_locked:
                     self._slot.stop.refuse()
                     with suppress(Timeout):
@@ -141,7 +141,7 @@ class DeviceMonitor:
             elif event.severity == "suspect":
                 suspect.add(device.uuid)
             if event.kind == "hang":  # later readings do not show it again
-                self._add_finding("device_sign", f"device {device.uuid} {moment}: {event.text}", [case.id])
+                self._journal.add_finding("device_sign", f"device {device.uuid} {moment}: {event.text}", [case.id])
         for device in self._pool.known(handle.binding.devices):
             if handle.unkillable:
                 self._pool.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
@@ -161,7 +161,7 @@ class DeviceMonitor:
         A failure of the harness itself is no evidence about the device, so the check is then made a second time. Raises
         NoDeviceError, ZygoteError.
         """
-        with self._slot.activities.doing(f"examining device {device.uuid} {moment}"):
+        with self._journal.doing(f"examining device {device.uuid} {moment}"):
             return self._examine_now(device, moment, cases)
 
     def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> str:
@@ -176,7 +176,7 @@ class DeviceMonitor:
             self._pool.leave_unexamined(device)
             text = f"not known, because the harness failed: {handle.harness_error.error}"
             unexamined = f"device {device.uuid} {moment}: {text}; the device is used without an examination"
-            self._add_finding("unexamined_device", unexamined, cases)
+            self._journal.add_finding("unexamined_device", unexamined, cases)
             return text
         self._pool.record_examination(
             device, healthy=health.healthy, text=health.text, moment=moment, seconds=health.seconds, cases=cases
@@ -185,11 +185,11 @@ class DeviceMonitor:
             if event.severity == "fatal":
                 self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
             elif event.kind == "hang":
-                self._add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
+                self._journal.add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
         return health.text
 
     def _examine_once(self, device: Device) -> tuple[ExecutorHandle, DeviceHealth]:
-        handle = self._slot.spawn(self._bind([device]))
+        handle = self._slot.spawn(self._bindings.bind([device]))
         health = examination.examine(handle, seed=self._seed, limit=self._limit)
         self._slot.dispose(handle, "examination", hold=True)
         return handle, health

@@ -21,11 +21,10 @@ from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare_readings, standing_problems
 from harness.devices.visibility import combinable_devices
 from harness.journal.events import Device as DeviceLine
-from harness.journal.events import Finding
-from harness.journal.journal import Record
 from harness.scheduling import leases
 from harness.scheduling.leases import Claim
 from harness.supervisor.case import Case
+from harness.supervisor.worker_journal import WorkerJournal
 
 #: Seconds within which the driver must release the devices of a process that has ended.
 RELEASE_LIMIT = 10.0
@@ -39,10 +38,9 @@ class DevicePool:
         self,
         leased: Device,
         usable: Sequence[Device],
+        journal: WorkerJournal,
         *,
-        worker: str,
         folder: Path,
-        record: Record,
         examine: bool,
         nvml_limit: float = NVML_LIMIT,
         release_limit: float = RELEASE_LIMIT,
@@ -54,9 +52,8 @@ class DevicePool:
         """
         self.device = leased
         self._usable = tuple(usable)
-        self._worker = worker
+        self._journal = journal
         self._folder = folder
-        self._record = record
         self._monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
@@ -161,7 +158,7 @@ class DevicePool:
     def drain(self, device: Device, why: str, moment: str, cases: Sequence[str]) -> None:
         """Give this device no more cases, and make the run red. `cases` are the possible causes."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        mine = self._folder / f".{self._worker}"
+        mine = self._folder / f".{self._journal.worker}"
         mine.write_text(f"{why}, {moment}", encoding="utf-8", errors="backslashreplace")
         try:
             os.link(mine, self._file(device))  # atomic: only one worker is first, and no reader gets a partial file
@@ -171,7 +168,7 @@ class DevicePool:
             mine.unlink()
         self._record_state(device, "drained", why, moment, None)
         message = f"device {device.uuid} ({device.name}) is drained: {why}, {moment}"
-        self._record(Finding(t=clock.now(), kind="sick_device", message=message, cases=tuple(cases)))
+        self._journal.add_finding("sick_device", message, cases)
 
     def drained(self, device: Device) -> str | None:
         """Return why a device is drained, or None if it is not."""
@@ -251,9 +248,9 @@ class DevicePool:
             t=clock.now(),
             device=device.uuid,
             state=state,
-            worker=self._worker,
+            worker=self._journal.worker,
             moment=moment,
             message=message,
             seconds=None if seconds is None else round(seconds, 6),
         )
-        self._record(line)
+        self._journal.record(line)

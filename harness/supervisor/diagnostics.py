@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from harness.core.disposable import run_disposable
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.devices import kernel_log
+from harness.scheduling.stop_request import StopListener
 from harness.supervisor import core_files
-from harness.supervisor.activity import Activities
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.worker_journal import WorkerJournal
 
 #: Seconds that a program may take.
 SMI_LIMIT, REPORT_LIMIT = 30.0, 300.0
@@ -57,14 +58,14 @@ class RedAttempt:
 class Diagnostics:
     """Collects files and notes about the red cases of a worker."""
 
-    def __init__(self, context: RunContext, activities: Activities, is_stopping: Callable[[], bool]) -> None:
-        """`is_stopping`: whether the run was asked to stop; then no program is started."""
+    def __init__(self, context: RunContext, journal: WorkerJournal, stop: StopListener) -> None:
+        """After a request to `stop` the run, no program is started."""
         self._items = context.collect_on_failure
         #: The first worker that writes the bug report of the run makes this file.
         self._once = Path(context.temp_dir) / "bug-report-made"
         self._working_folder = Path(context.invocation_dir)
-        self._activities = activities
-        self._is_stopping = is_stopping
+        self._journal = journal
+        self._stop = stop
         self._made: Counter[bool] = Counter()
 
     def add(self, case: Case, handle: ExecutorHandle, attempt: Attempt) -> Attempt:
@@ -83,7 +84,7 @@ class Diagnostics:
             exit_status=attempt.evidence.exit_status,
             begun=(clock.monotonic() - attempt.duration, clock.now() - attempt.duration),
         )
-        with self._activities.doing(f"collecting diagnostics after {case.id} was {attempt.outcome}"):
+        with self._journal.doing(f"collecting diagnostics after {case.id} was {attempt.outcome}"):
             return replace(attempt, notes=(*attempt.notes, *self.collect(failure)))
 
     def collect(self, failure: RedAttempt) -> list[str]:
@@ -119,7 +120,7 @@ class Diagnostics:
                 collected.elsewhere.append(f"core file: {core_file}")
 
     def _run_program(self, item: str, collected: _Collected) -> None:
-        if self._is_stopping():
+        if self._stop.receive() is not None:
             collected.missing.append(f"{item}: the run is being stopped")
         elif item == "nvidia-smi":
             collected.program(item, ["nvidia-smi", "-q"], SMI_LIMIT, "nvidia-smi.txt")

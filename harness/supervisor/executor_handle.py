@@ -28,25 +28,23 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from harness.backends.backend import DeviceKind
-from harness.backends.table import device_variables
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.errors import convert_to_write_error
 from harness.core.kill_ladder import LADDER
-from harness.fixtures import CaseSettings
 from harness.protocol.endings import ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
+from harness.supervisor.binding import Binding
 from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
@@ -158,28 +156,6 @@ class Outputs:
             file.close()
         self.phases.close()
         os.close(self._page)
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What an executor is bound to: devices (by UUID), environment, and the `workerinput` of its xdist worker.
-
-    `kind` is that of the devices. `library`: for software devices, the backend to load. `leak_check` is
-    ``--leak-check``: off, fast or full. `snapshots`: the executor writes the allocator's snapshot when a case fails.
-    `settings`: the settings of the run that cases may read. `unused`: the executor does not use a software device
-    before the case, which has its own process and may fork. `echo`: its output is shown at once.
-    """
-
-    devices: tuple[str, ...]
-    kind: DeviceKind
-    environment: Mapping[str, str | None]
-    workerinput: Mapping[str, object] | None
-    leak_check: str
-    library: str | None = None
-    snapshots: bool = False
-    settings: CaseSettings = field(default_factory=CaseSettings)
-    unused: bool = False
-    echo: bool = False
 
 
 class ExecutorHandle:
@@ -449,12 +425,6 @@ class ExecutorHandle:
         while not self._channel.closed and select.select([self._channel], [], [], 0)[0]:
             self._read_channel()
         self._channel.closed = True
-
-
-def executor_device_variables(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the variables of an executor's environment that select its devices."""
-    names = device_variables()
-    return {name: value for name, value in environment.items() if name in names and value}
 
 
 #: Seconds between two looks at the files of a running case.

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from harness.core import clock, temp_folder
 from harness.core.errors import WriteError, convert_to_write_error
-from harness.journal.events import Executor, Finding
-from harness.journal.journal import Record
+from harness.journal.events import Executor
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim, Lease
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor import compiler_caches, kept_files
-from harness.supervisor.activity import Activities
-from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.supervisor.binding import Binding
+from harness.supervisor.collection_check import CollectionCheck
+from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.executor_handle import ExecutorHandle, Outputs
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 
 
@@ -28,42 +30,49 @@ class ExecutorNaming:
     worker: str
     #: The folder of their temporary files.
     temp: Path
-    #: The folder of the files that are kept.
-    kept: Path
+    #: The run directory, in which files are kept.
+    run_dir: Path
     #: The number of the worker's last executor before the run was resumed.
     last: int = 0
 
+    @property
+    def kept(self) -> Path:
+        """The folder of the files that are kept."""
+        return self.run_dir / kept_files.FOLDER
 
-@dataclass(frozen=True, slots=True)
-class SlotHooks:
-    """The actions of a slot's owner around the life of an executor."""
 
-    #: Finds or starts a zygote. Raises ZygoteError, StoppedError.
-    connect: Callable[[], ZygoteClient]
-    #: Cleans up after an executor whose exit status is not 0.
-    after_unclean_exit: Callable[[], None]
-    #: Waits until the driver has released these devices of the executor with this name and these last cases.
-    await_release: Callable[[Sequence[str], str, Sequence[str]], None]
-    #: Compares what the cold executor with this name has collected: the number of tests, and the hash of their ids.
-    compare_collection: Callable[[str, int, str], None] = lambda *_: None
+class Zygotes(Protocol):
+    """Where a slot gets its zygote."""
+
+    def connect(self) -> ZygoteClient:
+        """Find or start a zygote. Raises ZygoteError, StoppedError."""
+        ...
 
 
 class ExecutorSlot:
     """Spawns executors and disposes of them."""
 
     def __init__(
-        self, naming: ExecutorNaming, hooks: SlotHooks, *, record: Record, stop: StopListener, leases: DeviceLeases
+        self,
+        naming: ExecutorNaming,
+        zygotes: Zygotes,
+        pool: DevicePool,
+        journal: WorkerJournal,
+        *,
+        stop: StopListener,
+        leases: DeviceLeases,
+        check: CollectionCheck | None = None,
     ) -> None:
-        """`leases`: the leases of the devices of an executor. `record` writes a line into the journal."""
+        """`leases`: the leases of the devices of an executor. `check`: compares what cold executors collect."""
         self._naming = naming
-        self._hooks = hooks
+        self._zygotes = zygotes
+        self._pool = pool
+        self._journal = journal
+        self._check = check
         self._keep_budget = kept_files.MOST_OF_WORKER
-        self._record = record
         self.stop = stop
         self._leases = leases
         self._lease = Lease(())
-        #: What the worker does between attempts at cases.
-        self.activities = Activities(record, naming.worker)
         #: The output files that no executor uses.
         self._outputs: list[Outputs] = []
         self._link: ZygoteClient | None = None
@@ -78,7 +87,7 @@ class ExecutorSlot:
         Raises NoDeviceError, and StoppedError after a request to stop the run.
         """
         assert self.current is None
-        doing = self.activities.doing
+        doing = self._journal.doing
         return self._leases.take(
             claim,
             waiting=lambda device: doing(f"waiting for device {device}, which another worker uses"),
@@ -138,18 +147,18 @@ class ExecutorSlot:
     def _spawn(self, binding: Binding, claim: Claim) -> ExecutorHandle:
         self.lease(claim)
         self.stop.refuse()
-        doing = self.activities.doing
+        doing = self._journal.doing
         begun = clock.monotonic()
         if self._link is None:
             with doing("waiting for the zygote to collect the cases"):
-                self._link = self._hooks.connect()
+                self._link = self._zygotes.connect()
         handle = self._adopt(binding) or self._start(self._link, binding)
         self.current = handle
         self._leases.bind(handle.pid)
         self._lease = Lease(binding.devices, claim.share, claim.memory)
-        if handle.collected is not None:
-            self._hooks.compare_collection(handle.name, *handle.collected)
-        self._journal(handle, "started", startup=round(clock.monotonic() - begun, 6), reason=self._link.cold)
+        if handle.collected is not None and self._check is not None:
+            self._check.compare_with_executor(handle.name, *handle.collected)
+        self._record_state(handle, "started", startup=round(clock.monotonic() - begun, 6), reason=self._link.cold)
         return handle
 
     def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:
@@ -159,7 +168,7 @@ class ExecutorSlot:
         outputs = self._outputs.pop() if self._outputs else Outputs()
         try:
             # Only a cold executor takes long, since it imports and collects; a fork takes milliseconds.
-            with self.activities.doing(f"starting executor {name} cold") if link.cold else contextlib.nullcontext():
+            with self._journal.doing(f"starting executor {name} cold") if link.cold else contextlib.nullcontext():
                 return ExecutorHandle(name, link, outputs, binding, naming.temp / name, naming.kept / name, ahead=ahead)
         except BaseException:
             self._outputs.append(outputs)
@@ -213,15 +222,15 @@ class ExecutorSlot:
                 handle.lost = str(error)
         if handle.unkillable:
             reason = "could not be killed"
-        self._journal(handle, "ended", reason=reason)
+        self._record_state(handle, "ended", reason=reason)
         for text in handle.stuck:
-            self._record(Finding(t=clock.now(), kind="unkillable", message=text, cases=tuple(handle.cases)))
+            self._journal.add_finding("unkillable", text, handle.cases)
         self._report_failure(handle)
         self._put_away(handle)
         self.current = None
         if handle.exit_status != 0:
-            self._hooks.after_unclean_exit()
-        self._hooks.await_release(handle.binding.devices, handle.name, handle.cases[-1:])
+            compiler_caches.release_locks(self._naming.run_dir)
+        self._pool.await_release(handle.binding.devices, handle.name, handle.cases[-1:])
         if not hold:
             self._leases.give_back()
         if handle.lost:
@@ -251,17 +260,17 @@ class ExecutorSlot:
                 self.dispose(self.current, "rehearsal", hold=True)
             self.current, self._lease = kept, lease
             if kept is not None and self._link is not link:  # its zygote has ended since, and the executor with it
-                self._journal(kept, "ended", reason="the zygote was lost")
+                self._record_state(kept, "ended", reason="the zygote was lost")
                 self._put_away(kept)
                 self.current = None
 
     def drop_zygote(self) -> None:
         """Disconnect from the zygote, and drop the current executor: the kernel kills it when its zygote ends."""
         if self.current is not None:
-            self._journal(self.current, "ended", reason="the zygote was lost")
+            self._record_state(self.current, "ended", reason="the zygote was lost")
             self._put_away(self.current)
             self.current = None
-            self._hooks.after_unclean_exit()
+            compiler_caches.release_locks(self._naming.run_dir)
         self._put_spare_away()
         self._leases.give_back()
         if self._link is not None:
@@ -288,9 +297,9 @@ class ExecutorSlot:
             return
         self._reported_failures.add(failure.traceback)
         message = f"the harness failed in executor {handle.name}: {failure.error}\n{failure.traceback}"
-        self._record(Finding(t=clock.now(), kind="harness_error", message=message, cases=tuple(handle.cases[-1:])))
+        self._journal.add_finding("harness_error", message, handle.cases[-1:])
 
-    def _journal(
+    def _record_state(
         self,
         handle: ExecutorHandle,
         state: Literal["started", "ended"],
@@ -298,7 +307,7 @@ class ExecutorSlot:
         startup: float | None = None,
         reason: str = "",
     ) -> None:
-        self._record(
+        self._journal.record(
             Executor(
                 t=clock.now(),
                 executor=handle.name,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import uuid
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -20,17 +20,16 @@ from harness.protocol import worker_messages
 from harness.protocol.reports import outcome_of_case
 from harness.scheduling.order import Reach
 from harness.scheduling.resumption import ResumeError
+from harness.supervisor.pytest_session import Controller
 from harness.supervisor.worker import Worker
 
 
-def register_worker_hooks(
-    config: pytest.Config, worker: Worker, signals: Callable[[], AbstractContextManager[None]]
-) -> None:
-    """Register the hooks of a worker. `signals`: a context around each case, which handles this process's signals."""
+def register_worker_hooks(config: pytest.Config, worker: Worker, controller: Controller) -> None:
+    """Register the hooks of a worker."""
     manager = config.pluginmanager
     narrowing = NarrowCollection(Reach.of(worker.policy, worker.selection.only))
     manager.register(narrowing, "harness-narrowing")
-    manager.register(WorkerHooks(worker, signals, narrowing), "harness-worker")
+    manager.register(WorkerHooks(worker, controller, narrowing), "harness-worker")
     if hasattr(config, "workerinput"):
         from harness.protocol.compact_reports import CompactReportsPlugin
 
@@ -38,11 +37,30 @@ def register_worker_hooks(
     if worker.isolated and worker.context.start != "cold":
         from harness.collection.hooks import DescribedCollection
 
-        manager.register(DescribedCollection(config, worker.description, worker.print_once), "harness-described")
+        manager.register(DescribedCollection(config, worker), "harness-described")
     if not worker.isolated:
-        from harness.supervisor import inline_hooks
+        from harness.supervisor.inline import register_inline_hooks
 
-        inline_hooks.register_inline_hooks(config, worker)
+        register_inline_hooks(config, worker)
+
+
+class DistantController:
+    """The controller of an xdist worker, beyond xdist's channel."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def report_late(self, report: pytest.TestReport) -> None:
+        """Send the report at the end of this worker: xdist accepts reports only on the running case."""
+        worker_messages.send_late_report(self._config, report)
+
+    def report_write_failure(self, text: str) -> None:
+        """Send the text at the end of this worker."""
+        worker_messages.send_write_failure(self._config, text)
+
+    def handling_signals(self) -> AbstractContextManager[None]:
+        """Handle no signals: an xdist worker leaves them to its controller."""
+        return nullcontext()
 
 
 class MisplacedHooks:
@@ -61,11 +79,9 @@ class MisplacedHooks:
 class WorkerHooks:
     """Makes the worker run its cases."""
 
-    def __init__(
-        self, worker: Worker, signals: Callable[[], AbstractContextManager[None]], narrowing: NarrowCollection
-    ) -> None:
+    def __init__(self, worker: Worker, controller: Controller, narrowing: NarrowCollection) -> None:
         self._worker = worker
-        self._signals = signals
+        self._controller = controller
         self._narrowing = narrowing
         self._seen: list[pytest.Item] = []
         self._ids: set[str] = set()
@@ -149,7 +165,7 @@ class WorkerHooks:
         if not is_case(item) or not self._worker.isolated:
             return None
         following = nextitem if nextitem is not None and is_case(nextitem) else None
-        with self._signals():
+        with self._controller.handling_signals():
             self._worker.run(item, following)
         if self._worker.over:
             item.session.shouldstop = self._worker.over

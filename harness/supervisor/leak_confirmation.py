@@ -14,15 +14,14 @@ from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.journal.events import Confirmation
-from harness.journal.journal import Record
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
 from harness.supervisor.case import Case
-from harness.supervisor.case_runner import CaseRunner
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.lane import Lane
 from harness.supervisor.search_time import SearchTime
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 TIMES = growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS
@@ -68,10 +67,10 @@ def repeat(
 class LeakConfirmation:
     """Confirms or rejects the suspected leaks of attempts."""
 
-    def __init__(self, runner: CaseRunner, slot: ExecutorSlot, record: Record, search_time: SearchTime) -> None:
-        self._runner = runner
-        self._slot = slot
-        self._record = record
+    def __init__(self, lane: Lane, journal: WorkerJournal, search_time: SearchTime) -> None:
+        self._lane = lane
+        self._slot = lane.slot
+        self._journal = journal
         self._time = search_time
 
     def confirm(self, case: Case, attempt: Attempt) -> Attempt:
@@ -87,7 +86,7 @@ class LeakConfirmation:
             if not is_exact:
                 held.enter_context(self._time.spending())
             held.enter_context(self._slot.set_aside())
-            held.enter_context(self._slot.activities.doing(f"confirming a leak of {case.id}"))
+            held.enter_context(self._journal.doing(f"confirming a leak of {case.id}"))
             held.enter_context(
                 shm_turn.shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.receive() is not None)
             )
@@ -103,7 +102,7 @@ class LeakConfirmation:
             if leaks:
                 self._end_current()
                 where = self._repeat(case, [leak.meter for leak in leaks], within=not is_exact).origins
-        self._record(
+        self._journal.record(
             Confirmation(
                 t=clock.now(),
                 case=case.id,
@@ -132,7 +131,7 @@ class LeakConfirmation:
         if within and self._time.left <= 0:
             return RepeatResult(failure=self._time.used_up())
         try:
-            handle = self._runner.spawn(case)
+            handle = self._lane.spawn(case)
             repeated = repeat(handle, request, traced, most=self._time.left if within else math.inf)
         except StoppedError as error:
             return RepeatResult(failure=str(error))

@@ -13,9 +13,10 @@ from harness.supervisor import leak_confirmation as confirmation
 from harness.supervisor.attempt import GRACE
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, Open, SpentError
 from harness.supervisor.search_time import MORE, SearchTime
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 #: The most cases that one line names.
@@ -28,26 +29,26 @@ class LeakTrials:
     def __init__(
         self,
         cases: Sequence[Case],
-        *,
-        spawn: Callable[[Case], ExecutorHandle],
-        slot: ExecutorSlot,
+        lane: Lane,
+        journal: WorkerJournal,
         search_time: SearchTime,
+        *,
+        activity: str,
         without: Container[str] = (),
-        on_trial: Callable[[int], object],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`cases` in the order in which they ran. `spawn` starts an executor for a case, in the `slot`.
+        """`cases` in the order in which they ran. Growth of the meters in `without` is ignored.
 
-        Growth of the meters in `without` is ignored. `on_trial` is called with the number of each trial that begins.
-        `clock` must be the clock of the handles' deadlines.
+        `activity` describes the search, which the journal has as the worker's current activity. `clock` must be the
+        clock of the handles' deadlines.
         """
         self._clock = clock
         self._cases = {case.id: case for case in cases}
-        self._spawn = spawn
-        self._slot = slot
+        self._lane = lane
+        self._journal = journal
         self._time = search_time
+        self._activity = activity
         self._without = without
-        self._on_trial = on_trial
         self._begun = clock()
         self._spent = ""
         self._broken = ""
@@ -79,7 +80,7 @@ class LeakTrials:
         origins: Mapping[str, Sequence[str]] = {}
         if self._time.left <= 0:
             return origins
-        handle = self._spawn(members[0])
+        handle = self._lane.spawn(members[0])
         try:
             for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
                 answer = self._round(handle, members, number, meters)
@@ -87,9 +88,9 @@ class LeakTrials:
                     break
                 origins = answer["origins"]
         except ZygoteError:
-            self._slot.drop_zygote()
+            self._lane.slot.drop_zygote()
         else:
-            self._slot.dispose(handle, "rehearsal", hold=True)
+            self._lane.slot.dispose(handle, "rehearsal", hold=True)
         return origins
 
     def trial(self, ids: Sequence[str], is_open: Open) -> CountedRounds:
@@ -100,19 +101,19 @@ class LeakTrials:
         if self._time.left <= 0:
             raise self._give_up(self._time.used_up())
         self.trials += 1
-        self._on_trial(self.trials)
+        self._journal.rename_activity(f"{self._activity}: trial {self.trials}")
         members = [self._cases[case] for case in ids]
-        handle = self._spawn(members[0])
+        handle = self._lane.spawn(members[0])
         try:
             rounds = self._rounds(handle, members, is_open)
         except ZygoteError as error:
-            self._slot.drop_zygote()
+            self._lane.slot.drop_zygote()
             self._broken = f"a process that ran {_several(members)} again: {str(error).splitlines()[0]}"
             return []
         except SpentError:
-            self._slot.dispose(handle, "rehearsal", hold=True)
+            self._lane.slot.dispose(handle, "rehearsal", hold=True)
             raise
-        self._slot.dispose(handle, "rehearsal", hold=True)
+        self._lane.slot.dispose(handle, "rehearsal", hold=True)
         if rounds:
             self._tried.update(ids)
         return rounds

@@ -25,7 +25,7 @@ not tell in advance; then cases begin one by one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -36,9 +36,10 @@ from harness.supervisor.attempt import Attempt, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
 from harness.supervisor.case import Case, may_follow
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_journal import CaseJournal
-from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.case_lines import CaseLines
+from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.lane import Lane
+from harness.supervisor.worker_journal import WorkerJournal
 
 #: Cases that may begin, with empty histories.
 Next = Sequence[tuple[CaseHistory, Ahead]]
@@ -49,18 +50,18 @@ class Lookahead:
 
     def __init__(
         self,
-        slot: ExecutorSlot,
-        pool: DevicePool,
-        journal: CaseJournal,
-        prepare: Callable[[pytest.Item], Case],
+        lane: Lane,
+        preparation: CasePreparation,
+        lines: CaseLines,
+        journal: WorkerJournal,
         *,
         enabled: bool,
     ) -> None:
         """`enabled`: whether the run's isolation and policy let cases begin early at all."""
-        self._slot = slot
-        self._pool = pool
+        self._lane = lane
+        self._preparation = preparation
+        self._lines = lines
         self._journal = journal
-        self._prepare = prepare
         self._enabled = enabled
         #: Returns the cases that pytest will ask for after the current one; None if that is not known.
         self.upcoming: Upcoming | None = None
@@ -110,12 +111,9 @@ class Lookahead:
         while self._begun and self._begun[-1].burst is burst and self._begun[-1].place >= burst.ran:
             self._begun.pop()  # it will not begin: an earlier case was not a plain pass, or the time was over
 
-    def next_cases(self, history: CaseHistory, attempt: Attempt, obstacle: Callable[[], str]) -> Next:
-        """Return the cases that may begin before the last attempt is reported.
-
-        `obstacle` returns why no case can run, or an empty string.
-        """
-        handle, upcoming = self._slot.current, self.upcoming
+    def next_cases(self, history: CaseHistory, attempt: Attempt) -> Next:
+        """Return the cases that may begin before the last attempt is reported."""
+        handle, upcoming = self._lane.slot.current, self.upcoming
         if not self._enabled or (self._begun and not self._begun[-1].burst.over):
             return ()  # the executor is busy with a request
         if upcoming is None or handle is None or handle.name != attempt.executor or not attempt.usable:
@@ -128,7 +126,7 @@ class Lookahead:
             if last is None or not last.usable or not last.evidence.is_plain_pass:
                 return ()
             before = self._begun[-1].history.case
-        if self._pool.monitored or self._slot.wanted or obstacle():
+        if self._lane.pool.monitored or self._lane.slot.wanted or self._lane.missing(1) != "":
             return ()
         return self._following(before, upcoming(len(self._begun), self._many))
 
@@ -136,7 +134,7 @@ class Lookahead:
         """Return the longest sequence of these cases that one request may have."""
         sequence: list[tuple[CaseHistory, Ahead]] = []
         for ahead in upcoming:
-            case = self._prepare(ahead.item)
+            case = self._preparation.prepare(ahead.item)
             if not may_follow(case, before) or (sequence and case.waivers) or case.id in self._skipped:
                 break
             sequence.append((CaseHistory(case), ahead))
@@ -149,23 +147,23 @@ class Lookahead:
         """Return the `start` line of the case that runs next: one that has begun, or the first of `cases`."""
         if self._begun:
             first = self._begun[0]
-            return (self._journal.start(first.history, first.handle, alone=False, at=first.at),)
+            return (self._lines.start(first.history, first.handle, alone=False, at=first.at),)
         if cases:
-            assert self._slot.current is not None
-            return (self._journal.start(cases[0][0], self._slot.current, alone=False),)
+            assert self._lane.slot.current is not None
+            return (self._lines.start(cases[0][0], self._lane.slot.current, alone=False),)
         return ()
 
     def begin(self, cases: Next) -> None:
         """Have the executor run these cases, one after the other."""
         if not cases:
             return
-        assert self._slot.current is not None
+        assert self._lane.slot.current is not None
         requests = []
         for history, ahead in cases:
             case = history.case
-            following = following_id(case, ahead.nextitem, self._prepare)
+            following = following_id(case, ahead.nextitem, self._preparation)
             requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
-        burst = Burst(self._slot.current, requests, [history.next_number for history, _ in cases])
+        burst = Burst(self._lane.slot.current, requests, [history.next_number for history, _ in cases])
         self._begun += [Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
 
     def _skip(self, begun: Begun) -> None:
@@ -179,13 +177,13 @@ class Lookahead:
         Nothing is recorded about the cases after it, which may have begun.
         """
         self._begun.clear()
-        self._slot.abandon(reason)
-        self._journal.record_abandoned(begun.history, begun.handle, reason, outcome, final=final)
+        self._lane.slot.abandon(reason)
+        self._journal.record(self._lines.abandoned(begun.history, begun.handle, reason, outcome, final=final))
 
 
-def following_id(case: Case, nextitem: pytest.Item | None, prepare: Callable[[pytest.Item], Case]) -> str | None:
+def following_id(case: Case, nextitem: pytest.Item | None, preparation: CasePreparation) -> str | None:
     """Return the id of the next case if it will run in the same executor, so that shared fixtures are kept."""
     if nextitem is None:
         return None
-    following = prepare(nextitem)
+    following = preparation.prepare(nextitem)
     return following.id if may_follow(following, case) else None

@@ -1,46 +1,39 @@
-"""The supervisor: takes each case through gate, attempts and verdict to journal and pytest. It runs no case itself."""
+"""The supervisor: takes each case through gate, attempts and verdict to journal and pytest. It runs no case itself.
+
+It is the only part of a worker that decides. The lane makes attempts; the investigations, of leaks and of processes
+that end badly, return the cases to run once more, and the supervisor runs them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from harness.backends.table import BACKENDS
 from harness.configuration.context import RunContext
-from harness.core import clock
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome, Ruling
-from harness.core.text import format_exit_code
-from harness.devices.device import Device
+from harness.core.text import format_count, format_exit_code
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
-from harness.journal.events import SessionProperty
-from harness.journal.journal import Record
-from harness.protocol import worker_messages
-from harness.protocol.endings import SessionNews
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import examination, pytest_reports
 from harness.supervisor.ahead import Upcoming
 from harness.supervisor.attempt import Attempt, leave
-from harness.supervisor.attempts import Attempts
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, needs_own_process, takes_short_exit
 from harness.supervisor.case_history import CaseHistory, attempt_result, message
-from harness.supervisor.case_journal import CaseJournal
+from harness.supervisor.case_lines import CaseLines
 from harness.supervisor.case_preparation import CasePreparation
-from harness.supervisor.device_monitor import DeviceMonitor
-from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_handle import Binding, ExecutorHandle
-from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.exit_bisect import ExitBisect
+from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.exit_bisect import suspects_of_exit
+from harness.supervisor.lane import Lane
 from harness.supervisor.leak_confirmation import LeakConfirmation
-from harness.supervisor.leak_search import LeakSearch
+from harness.supervisor.leak_search import Accusation, LeakSearch, RanCase
 from harness.supervisor.lookahead import Lookahead, following_id
+from harness.supervisor.pytest_session import PytestSession
 from harness.supervisor.search_time import SearchTime
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 
@@ -52,62 +45,28 @@ class Supervisor:
         context: RunContext,
         policy: Policy,
         preparation: CasePreparation,
-        *,
-        worker: str,
-        record: Record,
-        late: Callable[[pytest.TestReport], None],
-        slot: ExecutorSlot,
-        pool: DevicePool,
-        bind: Callable[[Sequence[Device]], Binding],
+        lane: Lane,
+        session: PytestSession,
+        lines: CaseLines,
+        journal: WorkerJournal,
     ) -> None:
-        """`late` gives pytest a further report of a case that was already reported.
-
-        `bind` makes the binding of an executor.
-        """
         self._context = context
         self._policy = policy
         self._preparation = preparation
-        self._late = late
-        self._slot = slot
-        self._pool = pool
+        self._lane = lane
+        self._slot = lane.slot
+        self._session = session
+        self._lines = lines
+        self._journal = journal
         self._each_fresh = context.isolation == "case"
-        #: The cases that have a verdict, with the number of attempts at each, and the history of the current case.
-        self._ran: dict[str, tuple[Case, int]] = {}
+        #: The cases that have a verdict, and the history of the current case.
+        self._ran: dict[str, RanCase] = {}
         self._history: CaseHistory | None = None
-        #: pytest's session, known from the first case on.
-        self._session: pytest.Session | None = None
-        self._leaky: set[str] = set()
-        self._durations: dict[str, float] = {}
-        self._journal = CaseJournal(context, worker, record, verify=policy.verify)
         in_turn = self._each_fresh or policy.repeat > 1 or policy.verify > 0
-        self._lookahead = Lookahead(slot, pool, self._journal, preparation.prepare, enabled=not in_turn)
-        monitor = DeviceMonitor(
-            pool,
-            slot,
-            bind,
-            seed=context.seed,
-            limit=examination.LIMIT * context.timeout_multiplier,
-            retire=self.finish,
-            add_finding=self.add_finding,
-        )
-        self._attempts = Attempts(
-            slot,
-            pool,
-            monitor,
-            Diagnostics(context, slot.activities, lambda: slot.stop.receive() is not None),
-            self._lookahead,
-            self._journal,
-            bind=bind,
-            apply_news=self._apply_news,
-            # If each attempt has its own process, there are no levels of one process to compare.
-            levels=policy.repeat > 1 and not self._each_fresh,
-        )
+        self._lookahead = Lookahead(lane, preparation, lines, journal, enabled=not in_turn)
         search_time = SearchTime(context.leak_search, context.timeout_multiplier)
-        self._confirmation = LeakConfirmation(self, slot, record, search_time)
-        self._exit_bisect = ExitBisect(self, slot, case_timeout=context.case_timeout)
-        self._leak_search = LeakSearch(
-            self, slot, record, search_time, duration=lambda case: self._durations.get(case, 0.0)
-        )
+        self._confirmation = LeakConfirmation(lane, journal, search_time)
+        self._leak_search = LeakSearch(lane, lines, journal, search_time)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None, upcoming: Upcoming | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
@@ -115,18 +74,18 @@ class Supervisor:
         With `upcoming`, the next cases may begin while this one is reported. Call `run` for them next. After a request
         to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
-        self._session = item.session
+        self._session.begin_case(item)
         begun = self._lookahead.take(item)
         # If pytest's next item differs from the announced one, the wrong fixtures are still set up.
         as_announced = begun is None or begun.nextitem is nextitem
         self._lookahead.upcoming = upcoming if as_announced else None
         # Check this before the decisions about a case, because they depend on its device.
-        missing = "" if begun is not None else self.obstacle(1)
+        missing = "" if begun is not None else self._obstacle(1)
         case = self._preparation.prepare(item)
         if case.unmet is not None:
-            self._journal.record_gated(case)
-            pytest_reports.log(item, [pytest_reports.gated(item, case.unmet.text, case.objection)])
-        elif missing := missing or (self.obstacle(case.devices) if case.devices > 1 else ""):
+            self._journal.record(case.gated(case.unmet, self._journal.worker))
+            self._session.report_gated(case)
+        elif missing := missing or (self._obstacle(case.devices) if case.devices > 1 else ""):
             self._not_run(case, missing)
         else:
             new = CaseHistory(case, earlier=self._lookahead.earlier_attempts(case))
@@ -141,48 +100,25 @@ class Supervisor:
                 self._lookahead.clear()
                 self._slot.abandon("interrupted")
                 raise
-            self._ran[case.id], self._history = (case, len(history.attempts)), None
-            self._report(history)
+            self._history = None
+            self._session.report(history)
             if not as_announced:
                 self._lookahead.skip_next()
-            self._pass_on_to_session(history)
+            self._session.apply_attempts(history)
         end = nextitem is None or not as_announced or self._slot.wanted or self._slot.stop.known is not None
         if end and not self._lookahead:
             self.finish()
         if nextitem is None:
             self.search_leaks()
 
-    def _report(self, history: CaseHistory) -> None:
-        """Report a case to pytest."""
-        item = history.case.item
-        for warning in (*history.decisive.warnings, *pytest_reports.lost_dependency(item, history.decisive)):
-            pytest_reports.show_warning(item, warning)
-        if history.outcome is Outcome.NOT_RUN:
-            self._report_not_run(history.case, message(history.decisive))
-        else:
-            pytest_reports.log(item, pytest_reports.case_reports(history, partial(self._journal.reproduce, history)))
+    def _obstacle(self, count: int) -> str:
+        """Return why no case can run on `count` healthy devices, or an empty string.
 
-    def _pass_on_to_session(self, history: CaseHistory) -> None:
-        """Give pytest's session what the case requested from its copy of the session."""
-        for attempt in history.attempts:
-            self._apply_news(attempt.evidence.end.session)
-        interruption = history.attempts[-1].evidence.end.interruption
-        if interruption.startswith("raised Exit"):
-            history.case.item.session.shouldstop = interruption
-
-    def _apply_news(self, news: SessionNews) -> None:
-        """Apply the changes by code in an executor to pytest's session. Properties go into the journal."""
-        if not news or self._session is None:
-            return
-        for name, reason in news.ends.items():
-            setattr(self._session, name, reason)
-        if news.failed:
-            self._session.testsfailed += news.failed
-            worker_messages.send_failed(self._session.config, news.failed)
-        if news.properties:
-            self._journal.record(
-                *(SessionProperty(t=clock.now(), name=name, value=value) for name, value in news.properties)
-            )
+        Devices that this worker has not examined yet are examined. For that, the current executor may end.
+        """
+        while (missing := self._lane.missing(count)) is None:
+            self.finish()
+        return missing
 
     @property
     def has_begun(self) -> bool:
@@ -190,18 +126,15 @@ class Supervisor:
         return bool(self._lookahead)
 
     def _not_run(self, case: Case, reason: str) -> None:
-        self._journal.record_not_run(case, reason)
-        self._report_not_run(case, reason)
-
-    def _report_not_run(self, case: Case, reason: str) -> None:
-        pytest_reports.log(case.item, [pytest_reports.skipped(case.item, outcome=Outcome.NOT_RUN, text=reason)])
+        self._journal.record(case.not_run(reason, self._journal.worker))
+        self._session.report_not_run(case, reason)
 
     def finish(self) -> None:
         """Retire the current executor. If it ends badly, find the cases that cause it."""
         handle = self._slot.current
         if handle is None:
             return
-        with self._slot.activities.doing(f"ending executor {handle.name}"):
+        with self._journal.doing(f"ending executor {handle.name}"):
             try:
                 ended = leave(handle, self._context.case_timeout, light=False)
             except ZygoteError as error:
@@ -209,9 +142,9 @@ class Supervisor:
                 self._add_unknown_end(handle, str(error))
                 return
             except StoppedError as error:
-                self._attempts.dispose(handle, str(error))
+                self._lane.dispose(handle, str(error))
                 return
-            self._attempts.dispose(handle, "retired")
+            self._lane.dispose(handle, "retired")
         if handle.lost:  # the zygote could not report the end in time
             self._add_unknown_end(handle, handle.lost)
             return
@@ -219,16 +152,75 @@ class Supervisor:
             return  # no evidence about its cases; `dispose` records a finding
         if not ended or handle.exit_status != 0:
             how = f"ended with {format_exit_code(handle.exit_status or 0)}" if ended else "did not end"
-            self._exit_bisect.investigate(handle, f"executor {handle.name} {how} at interpreter exit")
+            self._investigate_exit(handle, f"executor {handle.name} {how} at interpreter exit")
         else:
             self._leak_search.suspect(handle)
 
+    def _add_unknown_end(self, handle: ExecutorHandle, why: str) -> None:
+        text = f"the exit status of executor {handle.name} is unknown: {why}"
+        self._journal.add_finding("zygote", text, handle.cases)
+
+    # Investigations
+
+    def _investigate_exit(self, handle: ExecutorHandle, ending: str) -> None:
+        """Bisect the cases of an executor that ended badly, and run those that remain alone. `ending`: how it ended."""
+        activity = f"bisecting {format_count(len(handle.cases), 'case')}, because executor {handle.name} ended badly"
+        cases = [self._history_of(case).case for case in dict.fromkeys(handle.cases)]
+        try:
+            with self._journal.doing(activity):
+                if missing := self._lane.missing(len(handle.binding.devices)):
+                    raise NoDeviceError(missing)
+                suspects = suspects_of_exit(self._lane, cases, self._context.case_timeout)
+                guilty = [case for case in suspects if self._breaks_alone(case)]
+        except (NoDeviceError, StoppedError) as error:
+            why = f"{ending}; the case that causes this was not found: {error}"
+        else:
+            why = "" if guilty else f"{ending}; no single case causes this alone"
+        if why:
+            self._journal.add_finding("executor_exit", why, handle.cases)
+
+    def _breaks_alone(self, case: Case) -> bool:
+        """Run a case once more, alone; that is its last attempt. Return whether its process ends badly."""
+        history = self._history_of(case.id)
+        attempt = self._run_again_alone(history)
+        self._conclude(history, attempt)
+        if attempt.outcome.breaks_executor:
+            self._report_late(history)
+        return attempt.outcome.breaks_executor
+
     def search_leaks(self) -> None:
         """Search the executors that have grown. Call this when all cases of this worker have been reported."""
-        self._leak_search.search(self._leaky)
+        for suspicion in self._leak_search.take_suspicions():
+            ran = [self._ran[case] for case in suspicion.cases if not self._ran[case].leaked]
+            if ran:
+                with self._leak_search.looking_into(suspicion, ran) as accusations:
+                    for accusation in accusations:
+                        self._accuse(accusation)
 
-    def _add_unknown_end(self, handle: ExecutorHandle, why: str) -> None:
-        self.add_finding("zygote", f"the exit status of executor {handle.name} is unknown: {why}", handle.cases)
+    def _accuse(self, accusation: Accusation) -> None:
+        history = self._history_of(accusation.case)
+        self._conclude(history, accusation.applied_to(self._run_again_alone(history)))
+        self._report_late(history)
+
+    def _history_of(self, case_id: str) -> CaseHistory:
+        """Return the history of a case, to add attempts to."""
+        if self._history is not None and self._history.case.id == case_id:
+            return self._history
+        ran = self._ran[case_id]
+        return CaseHistory(ran.case, ran.attempts)
+
+    def _run_again_alone(self, history: CaseHistory) -> Attempt:
+        """Make one more recorded attempt at a case that already has a verdict. Raises NoDeviceError, StoppedError."""
+        attempt = self._run_alone(history)
+        if attempt.outcome is Outcome.NOT_RUN:  # an attempt that did not run is no evidence
+            self._conclude(history, attempt)
+            raise StoppedError(message(attempt))
+        return attempt
+
+    def _report_late(self, history: CaseHistory) -> None:
+        """Report a red case, after pytest got another outcome for it."""
+        if history.outcome.is_red and history is not self._history:
+            self._session.report_late(history)
 
     def close(self) -> None:
         """Release everything, and kill the current executor."""
@@ -246,7 +238,7 @@ class Supervisor:
             self._verify(history)
             return
         for repetition in range(1, self._policy.repeat + 1):
-            if history.attempts and self.obstacle(history.case.devices):
+            if history.attempts and self._obstacle(history.case.devices):
                 return
             last = repetition == self._policy.repeat
             following = nextitem if last else None
@@ -254,13 +246,13 @@ class Supervisor:
             attempt = self._confirmation.confirm(history.case, first)
             begun = None
             for _ in range(self._policy.retries):
-                if not self._should_retry(history, attempt) or self.obstacle(history.case.devices):
+                if not self._should_retry(history, attempt) or self._obstacle(history.case.devices):
                     break
                 self._record(history, attempt)
                 attempt = self._confirmation.confirm(history.case, self._run_alone(history))
             enough = self._policy.until_fail and attempt.outcome.is_red
             if last or enough:
-                self.conclude(history, attempt)
+                self._conclude(history, attempt)
             else:
                 self._record(history, attempt, final=True)
             if attempt.outcome is Outcome.LEAKED:
@@ -277,20 +269,22 @@ class Supervisor:
         """
         case = history.case
         if begun is not None:
-            return self._sure(history, self._attempts.end_of(history, begun))
+            begun.result()
+            self._lookahead.note_end(begun)
+            return self._sure(history, self._lane.end_of(history, begun))
         alone = self._each_fresh or needs_own_process(case)
         handle = self._slot.current
-        if handle is not None and (alone or not self._slot.serves(self._pool.claim(case))):
+        if handle is not None and (alone or not self._slot.serves(self._lane.pool.claim(case))):
             self.finish()
             handle = None
         if handle is None:
-            handle = self.spawn(case)
+            handle = self._lane.spawn(case)
         last = alone or (not stay and not handle.cases)
         light = (self._each_fresh or takes_short_exit(case)) and not BACKENDS[handle.binding.kind].hardware
-        following = None if last else following_id(case, nextitem, self._preparation.prepare)
+        following = None if last else following_id(case, nextitem, self._preparation)
         # On a GPU, the two processes would use the device at the same time.
         ahead = light and stay and (nextitem is None or self._is_alike(case, nextitem))
-        attempt = self._attempts.make(handle, history, following=following, leave=last, light=light, ahead=ahead)
+        attempt = self._lane.make(handle, history, following=following, leave=last, light=light, ahead=ahead)
         return self._sure(history, attempt)
 
     def _is_alike(self, case: Case, nextitem: pytest.Item) -> bool:
@@ -303,33 +297,29 @@ class Supervisor:
         """Return the attempt, or, if it is doubtful, another one alone."""
         case = history.case
         broke_after_others = first.outcome.breaks_executor and not first.alone
-        doubtful = broke_after_others or (first.outcome.is_red and self._is_drained(first.devices))
+        doubtful = broke_after_others or (first.outcome.is_red and self._lane.is_drained(first.devices))
         if not first.evidence.lost_by_harness and not doubtful:
             return first
-        if missing := self.obstacle(case.devices):
+        if missing := self._obstacle(case.devices):
             return replace(first, notes=(*first.notes, f"not run again alone: {missing}"))
         self._record(history, first)
         return self._run_alone(history)
-
-    def _is_drained(self, uuids: Sequence[str]) -> bool:
-        """Return whether any of these devices is drained."""
-        return any(self._pool.drained(device) is not None for device in self._pool.known(uuids))
 
     def _verify(self, history: CaseHistory) -> None:
         """Make N attempts in one process, while it stays usable, and N attempts in fresh processes (``--verify``)."""
         self.finish()
         loops = self._policy.verify
         for attempt_number in range(1, 2 * loops + 1):
-            if missing := self.obstacle(history.case.devices):
+            if missing := self._obstacle(history.case.devices):
                 raise NoDeviceError(missing)
             if attempt_number <= loops:
-                handle = self._slot.current or self.spawn(history.case)
+                handle = self._slot.current or self._lane.spawn(history.case)
                 last = attempt_number == loops
-                attempt = self._attempts.make(handle, history, following=None, leave=last, light=False)
+                attempt = self._lane.make(handle, history, following=None, leave=last, light=False)
             else:
                 attempt = self._run_alone(history)
             if attempt_number == 2 * loops:
-                self.conclude(history, attempt)
+                self._conclude(history, attempt)
             else:
                 self._record(history, attempt)
 
@@ -342,34 +332,39 @@ class Supervisor:
 
     def _run_alone(self, history: CaseHistory) -> Attempt:
         self.finish()
-        return self._attempts.make(self.spawn(history.case), history, following=None, leave=True, light=False)
+        return self._lane.make(self._lane.spawn(history.case), history, following=None, leave=True, light=False)
 
     # Verdicts
 
     def _record(self, history: CaseHistory, attempt: Attempt, *, final: bool = False) -> None:
         """Add an attempt that does not end its case to the history, and record it."""
         self._add(history, attempt, final=final)
-        self._journal.record(self._journal.finish(history, attempt, final=final))
+        self._journal.record(self._lines.finish(history, attempt, final=final))
 
-    def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
+    def _conclude(self, history: CaseHistory, attempt: Attempt) -> None:
         """Add the last attempt, apply the rules of the run, and record it. The next cases begin immediately."""
         self._add(history, attempt, final=True)
         if attempt.outcome is not Outcome.NOT_RUN:  # no rule applies to a case that was stopped
             history.ruling = self._ruling(history)
-        following = self._lookahead.next_cases(history, attempt, partial(self.obstacle, 1))
+        following = self._lookahead.next_cases(history, attempt)
         # One write: a case that has begun must be in the journal if this process dies now.
-        self._journal.record(
-            self._journal.finish(history, attempt, final=True), *self._lookahead.start_lines(following)
-        )
+        self._journal.record(self._lines.finish(history, attempt, final=True), *self._lookahead.start_lines(following))
         self._lookahead.begin(following)
 
     def _add(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> None:
         history.add(attempt, final=final)
-        self._durations[history.case.id] = attempt.duration
-        if attempt.outcome is Outcome.LEAKED:
-            self._leaky.add(history.case.id)
-            self._attempts.keep_files_of(attempt.executor)
-        self._journal.record_levels(history, attempt)
+        before = self._ran.get(history.case.id)
+        leaks = attempt.outcome is Outcome.LEAKED
+        self._ran[history.case.id] = RanCase(
+            history.case,
+            history.earlier + len(history.attempts),
+            attempt.duration,
+            leaked=leaks or (before is not None and before.leaked),
+        )
+        if leaks:
+            self._lane.keep_files_of(attempt.executor)
+        if levels := self._lines.levels(history, attempt):
+            self._journal.record(*levels)
 
     def _ruling(self, history: CaseHistory) -> Ruling | None:
         loops = self._policy.verify
@@ -377,36 +372,3 @@ class Supervisor:
             attempts = [attempt_result(attempt) for attempt in history.attempts]
             return rules.rule_on_verification(attempts[:loops], attempts[loops:], history.case.limit)
         return rules.rule_on_verdict(self._policy, history.settled, history.counting(), history.case.waivers)
-
-    # Methods for investigations of an executor: `CaseRunner`
-
-    def obstacle(self, count: int) -> str:
-        return self._attempts.obstacle(count)
-
-    def spawn(self, case: Case) -> ExecutorHandle:
-        return self._attempts.spawn(case)
-
-    def history_of(self, case_id: str) -> CaseHistory:
-        """Return the history of a case, to add attempts to."""
-        if self._history is not None and self._history.case.id == case_id:
-            return self._history
-        return CaseHistory(*self._ran[case_id])
-
-    def run_alone(self, history: CaseHistory) -> Attempt:
-        """Make one more recorded attempt at a case that already has a verdict. Raises NoDeviceError, StoppedError."""
-        attempt = self._run_alone(history)
-        if attempt.outcome is Outcome.NOT_RUN:  # an attempt that did not run is no evidence
-            self.conclude(history, attempt)
-            raise StoppedError(message(attempt))
-        return attempt
-
-    def report_late(self, history: CaseHistory) -> None:
-        """Report a case to pytest as red, after pytest got another outcome for it."""
-        if history.outcome.is_red and history is not self._history:
-            self._late(pytest_reports.failure_report(history, "teardown", self._journal.reproduce(history)))
-
-    def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
-        return self._journal.reproduce_leak([self.history_of(case).case for case in cases], times, handle)
-
-    def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
-        self._journal.add_finding(kind, text, cases, reproduce)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from harness.collection import description
@@ -10,9 +9,9 @@ from harness.collection.description import CollectionDescription, DescriptionErr
 from harness.configuration.context import RunContext
 from harness.core import clock
 from harness.core.errors import WriteError
-from harness.journal.events import Finding, Wait
-from harness.journal.journal import Record
+from harness.journal.events import Wait
 from harness.scheduling.stop_request import StopListener
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import (
     ANSWER_LIMIT,
     START_LIMIT,
@@ -37,19 +36,15 @@ class ZygoteLinks:
     def __init__(
         self,
         context: RunContext,
-        worker: str,
+        journal: WorkerJournal,
         stop: StopListener,
         *,
-        record: Record,
-        on_write_error: Callable[[WriteError], None],
         skip_early_exit_handlers: bool,
     ) -> None:
-        """`on_write_error` gets the zygote's failed writes. `skip_early_exit_handlers`: see `ZygoteSpec`."""
+        """`skip_early_exit_handlers`: see `ZygoteSpec`."""
         self._context = context
-        self._worker = worker
+        self._journal = journal
         self._stop = stop
-        self._record = record
-        self._on_write_error = on_write_error
         self._skip_early_exit_handlers = skip_early_exit_handlers
         self._own: list[ZygoteProcess] = []
         self._was_linked = False
@@ -78,7 +73,7 @@ class ZygoteLinks:
                     why = early_end_text(log) if isinstance(error, NoZygoteError) else str(error)
                     raise _unfinished(why, file, log) from None
             except WriteError as error:
-                self._on_write_error(error)  # no case runs, but the cases are listed
+                self._journal.note_failure(error)  # no case runs, but the cases are listed
         collected = description.read_description(file)
         if collected.ended:
             raise _unfinished(collected.ended, file, log)
@@ -98,15 +93,15 @@ class ZygoteLinks:
             if link is not None:
                 self._was_linked = True
                 return link
-        log = run_dir / f"zygote-{self._worker}.log"
+        log = run_dir / f"zygote-{self._journal.worker}.log"
         spec = ZygoteSpec.of(self._context, skip_early_exit_handlers=self._skip_early_exit_handlers)
         for _ in range(_STARTS):
-            home = Path(self._context.temp_dir) / f"zygote-{self._worker}-{len(self._own) + 1}"
+            home = Path(self._context.temp_dir) / f"zygote-{self._journal.worker}-{len(self._own) + 1}"
             self._own.append(ZygoteProcess(spec, folder=Path(self._context.invocation_dir), home=home, log=log))
             link = self._link(self._own[-1].address, log)
             if link is not None:
                 return link
-        raise ZygoteError(f"worker {self._worker}: {_STARTS} zygotes died before they were ready; see {log}")
+        raise ZygoteError(f"worker {self._journal.worker}: {_STARTS} zygotes died before they were ready; see {log}")
 
     def close(self) -> None:
         """End the zygotes that this worker has started."""
@@ -123,7 +118,7 @@ class ZygoteLinks:
         except ZygoteUnfitError:
             raise
         except ZygoteError as error:
-            self._record(Finding(t=clock.now(), kind="zygote", message=str(error)))
+            self._journal.add_finding("zygote", str(error))
             return None
 
     def _expect_same_list(self, address: str, link: ZygoteClient) -> None:
@@ -141,7 +136,7 @@ class ZygoteLinks:
         )
 
     def _record_wait(self, message: str) -> None:
-        self._record(Wait(t=clock.now(), worker=self._worker, message=message))
+        self._journal.record(Wait(t=clock.now(), worker=self._journal.worker, message=message))
 
 
 def _unfinished(why: str, file: Path, log: Path) -> DescriptionError:

@@ -40,7 +40,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "count": Meaning(
         "one worker per device with -n auto",
         "no run starts",
-        "`device_count` in the device's module, or Backend(device_count=…)",
+        "`device_count` in the device's module, or a method of a `Backend`",
     ),
     "mask": Meaning(
         "each worker has a device for itself",
@@ -63,12 +63,12 @@ MEANINGS: Mapping[str, Meaning] = {
     "statistics": Meaning(
         "leaks of device memory are found",
         "leaks of device memory are not found; tensors are still counted",
-        "a c10::DeviceAllocator, or Backend(counters=…)",
+        "a c10::DeviceAllocator, or `counters` of a `Backend`",
     ),
     "seeds": Meaning(
         "each case has the same random numbers in each run",
         "random numbers of the device differ between runs",
-        "`manual_seed_all` in the device's module, or Backend(seed=…)",
+        "`manual_seed_all` in the device's module, or `seed` of a `Backend`",
     ),
     "pinned": Meaning(
         "the cases of pinned memory run",

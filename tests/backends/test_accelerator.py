@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.backends import accelerator
-from harness.backends.accelerator import AcceleratorCounters, AcceleratorDefaults
+from harness.backends.accelerator import AcceleratorCounters
+from harness.backends.backend import Backend
 
 
 def fake_torch(module: Any = None, **of_accelerator: Any) -> Any:
@@ -26,14 +27,14 @@ def raising(error: Exception) -> Any:
     return raises
 
 
-NPU = AcceleratorDefaults("npu")
+NPU = Backend("npu")
 
 
 def test_the_module_of_the_device_is_asked_first() -> None:
     torch = fake_torch(SimpleNamespace(device_count=lambda: 3), device_count=lambda: 5)
     assert NPU.device_count(torch) == 3
     assert NPU.device_count(fake_torch(device_count=lambda: 5)) == 5
-    assert AcceleratorDefaults("xyz").device_count(torch) == 0, "torch.accelerator serves another device"
+    assert Backend("xyz").device_count(torch) == 0, "torch.accelerator serves another device"
 
 
 def test_a_device_that_does_not_tell_is_initialized_once_it_was_entered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +53,7 @@ def test_a_way_to_synchronize_that_worked_is_kept_and_its_error_is_sticky() -> N
         synchronize=raising(RuntimeError("Backend doesn't support synchronizing all streams on device.")),
         current_stream=lambda _: stream,
     )
-    defaults = AcceleratorDefaults("npu")
+    defaults = Backend("npu")
     with pytest.raises(RuntimeError, match="sticky"):
         defaults.synchronize(fake_torch(SimpleNamespace(synchronize=raising(RuntimeError("sticky")))), 0)
     defaults.synchronize(torch, 0)

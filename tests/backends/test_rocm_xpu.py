@@ -79,8 +79,9 @@ def test_xpu_is_what_torch_xpu_says() -> None:
         "total_memory": 64 << 30,
         "uuid": "00000000-1",
     }
-    assert xpu.BACKEND.counters is not None
-    read = xpu.BACKEND.counters().read(torch, {}, full=False)
+    counters = xpu.BACKEND.counters()
+    assert counters is not None
+    read = counters.read(torch, {}, full=False)
     assert read["device_allocated[1]"] == 4096
 
 

@@ -10,15 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from harness.backends.cuda import CudaCounters, count_private_pools
+from harness.backends.cuda import CudaBackend, CudaCounters, count_private_pools
 from harness.backends.nvml_memory import NvmlProcess, memory_of_process
-from harness.backends.table import BACKENDS
 from harness.checks.meters import process as process_meters
 from harness.checks.meters import table
 from harness.checks.meters.process import FileMeters, resident_bytes
@@ -319,8 +318,20 @@ def test_caches_are_released_before_a_reading_unless_a_graph_is_alive(monkeypatc
             pass
 
     released: list[object] = []
-    cuda = replace(BACKENDS["cuda"], is_initialized=lambda _: True, release_caches=released.append)
-    monkeypatch.setattr(table, "BACKENDS", {"cuda": replace(cuda, counters=_NoCounters)})
+
+    class Busy(CudaBackend):
+        """GPUs in use, without memory to count."""
+
+        def is_initialized(self, torch: ModuleType) -> bool:
+            return bool(torch)
+
+        def counters(self) -> _NoCounters:
+            return _NoCounters()
+
+        def release_caches(self, torch: ModuleType) -> None:
+            released.append(torch)
+
+    monkeypatch.setattr(table, "BACKENDS", {"cuda": Busy("cuda")})
     reader = MeterReader("full", freeze=False)
     reader.read()
     assert released == [torch]

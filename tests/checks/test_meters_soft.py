@@ -44,8 +44,9 @@ class FakeSoft:
 
 def counters() -> DeviceCounters:
     """Return the registration's reader: the default one."""
-    assert BACKEND.counters is not None
-    return BACKEND.counters()
+    counters = BACKEND.counters()
+    assert counters is not None
+    return counters
 
 
 _STATISTICS = {"allocated_bytes.all.current": 5, "active.all.current": 1, "reserved_bytes.all.current": 4096}

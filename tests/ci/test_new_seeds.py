@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ci import new_seeds
+from tests.ci.new_seeds import Drawing
 
 ROOT = Path(__file__).parents[2]
 #: Each row: what a case does, and whether it draws.
@@ -24,10 +26,24 @@ CASES = {
 
 @pytest.mark.parametrize(
     ("cases", "seeds", "found"),
-    [(10, 7, [7]), (10, 25, [10, 10, 5]), (1000, 3, [1, 1, 1]), (0, 3, [3]), (3, 33, [33])],
+    [(10, 7, [7]), (10, 25, [10, 10, 5]), (1000, 3, [1, 1, 1]), (3, 33, [33])],
 )
 def test_no_run_has_too_many_cases(cases: int, seeds: int, found: list[int]) -> None:
-    assert new_seeds.rounds(cases, seeds, most=100) == found
+    functions = {"a::f": Drawing("a", cases, 1.0)}
+    assert [run["a::f"] for run in new_seeds.rounds(functions, {"a": seeds}, most=100)] == found
+
+
+def test_a_file_with_few_seeds_is_in_the_first_runs_only() -> None:
+    functions = {"a::f": Drawing("a", 10, 1.0), "b::g": Drawing("b", 10, 1.0)}
+    found = new_seeds.rounds(functions, {"a": 3, "b": 20}, most=100)
+    assert found == [{"a::f": 3, "b::g": 5}, {"b::g": 10}, {"b::g": 5}]
+    assert new_seeds.rounds({}, {}) == []
+
+
+def test_the_copies_of_a_file_fit_in_the_seconds() -> None:
+    functions = [Drawing("fast", 3, 0.1), Drawing("slow", 1, 4.0), Drawing("slow", 1, 2.0), Drawing("endless", 1, 99.0)]
+    assert new_seeds.seeds_of_files(functions, 200, 30.0) == {"fast": 200, "slow": 5, "endless": 1}
+    assert new_seeds.seeds_of_files(functions, 7, math.inf) == {"fast": 7, "slow": 7, "endless": 7}
 
 
 def _run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +61,7 @@ def test_the_cases_that_draw_run_with_each_seed(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "new_seeds: 4 cases of 1 files draw; 3 seeds each; 0 red runs"
     assert "12 cases: 12 passed" in done.stdout
     named = new_seeds.drawn(tmp_path / "results" / "drawn.ndjson")
-    assert [name.rpartition("::")[2] for _, name in named] == [name for name, (*_, draws) in CASES.items() if draws]
+    assert [name.rpartition("::")[2] for name in named] == [name for name, (*_, draws) in CASES.items() if draws]
 
 
 @pytest.mark.acceptance

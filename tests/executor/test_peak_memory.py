@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 import sys
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.executor import peak_memory
 from harness.executor.peak_memory import PeakMemory
@@ -67,9 +68,22 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
     return found
 
 
+class TwoDevices(Backend):
+    """Two devices that torch uses, or does not."""
+
+    def __init__(self, *, is_used: bool) -> None:
+        super().__init__("cuda")
+        self._is_used = is_used
+
+    def is_initialized(self, _: ModuleType) -> bool:
+        return self._is_used
+
+    def device_count(self, _: ModuleType) -> int:
+        return 2
+
+
 def test_the_largest_peak_of_the_devices_counts(fake: FakeAccelerator) -> None:
-    backend = replace(BACKENDS["cuda"], is_initialized=lambda _: True, device_count=lambda _: 2)
-    peaks = PeakMemory(backend)
+    peaks = PeakMemory(TwoDevices(is_used=True))
     peaks.begin()
     assert peaks.device() == 0
     fake.peaks = [3 * MIB, 2 * MIB]
@@ -79,8 +93,7 @@ def test_the_largest_peak_of_the_devices_counts(fake: FakeAccelerator) -> None:
 
 
 def test_a_device_that_torch_does_not_use_is_not_asked(fake: FakeAccelerator) -> None:
-    backend = replace(BACKENDS["cuda"], is_initialized=lambda _: False, device_count=lambda _: 2)
-    peaks = PeakMemory(backend)
+    peaks = PeakMemory(TwoDevices(is_used=False))
     peaks.begin()
     assert fake.peaks == [5, 7]
     assert peaks.device() == 0

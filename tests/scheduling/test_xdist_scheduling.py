@@ -55,12 +55,27 @@ class FakeConfig:
         return getattr(self.option, name)
 
 
+class FakeRun:
+    """A run whose cases need one device each, in any process."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = seconds
+
+    def expected(self, ids: Sequence[str]) -> Sequence[float]:
+        assert len(ids) == len(self._seconds)
+        return self._seconds
+
+    def widths(self, ids: Sequence[str]) -> Sequence[int]:
+        return [0] * len(ids)
+
+    def apart(self, _: Sequence[str]) -> Sequence[int]:
+        return []
+
+
 def begun(folder: Path, seconds: Sequence[float]) -> tuple[LongestFirstScheduling, list[FakeNode]]:
     """Return a run with one case per duration, and two workers that have their first cases."""
     config = cast("pytest.Config", FakeConfig())
-    scheduler = LongestFirstScheduling(
-        config, lambda _: seconds, lambda ids: [0] * len(ids), lambda _: [], HandedOut(folder), devices=2
-    )
+    scheduler = LongestFirstScheduling(config, FakeRun(seconds), HandedOut(folder), devices=2)
     nodes = [FakeNode("gw0"), FakeNode("gw1")]
     for node in nodes:
         worker = cast("WorkerController", node)

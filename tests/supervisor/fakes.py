@@ -15,15 +15,21 @@ from typing import Any, cast
 
 import pytest
 
+from harness.core.clock import now
 from harness.core.outcome import Outcome
+from harness.devices.device import CPU
 from harness.journal.events import Event
+from harness.journal.journal import Journal
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
 from harness.supervisor.attempt import Attempt, CaseRequest
+from harness.supervisor.binding import Binding
 from harness.supervisor.case import Case
-from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.executor_handle import ExecutorHandle, Outputs
 from harness.supervisor.judgement import Evidence, Judgement
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 from tests.reporting import build
 
@@ -44,11 +50,51 @@ class Clock:
         return self.now
 
 
-class RecordedLines(list[dict[str, Any]]):
-    """The lines that an object has recorded, as dictionaries."""
+class KeptLines:
+    """Replaces the file of a journal: keeps the lines as dictionaries."""
 
-    def __call__(self, *events: Event) -> None:
-        self += [build.whole_line(event) for event in events]
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def append(self, *events: Event) -> None:
+        self.lines += [build.whole_line(event) for event in events]
+
+
+class FakeJournal(WorkerJournal):
+    """A worker's journal without a file."""
+
+    def __init__(self, worker: str = "gw0", kept: KeptLines | None = None, clock: Callable[[], float] = now) -> None:
+        self._kept = KeptLines() if kept is None else kept
+        super().__init__(cast(Journal, self._kept), worker, clock=clock)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines that were appended."""
+        return self._kept.lines
+
+    @property
+    def findings(self) -> list[tuple[str, str, list[str]]]:
+        """Kind, text and cases of each finding."""
+        return [
+            (line["kind"], line["message"], [*line.get("cases", ())])
+            for line in self.lines
+            if line["event"] == "finding"
+        ]
+
+
+class FakeZygotes:
+    """Replaces a worker's connections to zygotes."""
+
+    def __init__(self, connect: Callable[[], ZygoteClient]) -> None:
+        self._connect = connect
+
+    def connect(self) -> ZygoteClient:
+        return self._connect()
+
+
+def cpu_pool(folder: Path) -> DevicePool:
+    """Return the pool of a worker that uses the CPU."""
+    return DevicePool(CPU, [CPU], FakeJournal(), folder=folder / "drained", examine=False)
 
 
 class FakeItem:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from harness.collection.cases import CASE_ID
 from harness.scheduling.workers import HandedOut, HandedOutList
 from harness.supervisor.ahead import Ahead, RunOrder
 
@@ -15,12 +16,14 @@ from harness.supervisor.ahead import Ahead, RunOrder
 def items(names: str) -> list[pytest.Item]:
     """Return fake items of one session; those with a lower-case name are cases."""
     session = SimpleNamespace(items=[])
-    session.items = [SimpleNamespace(name=name, session=session) for name in names]
+    session.items = [
+        SimpleNamespace(name=name, session=session, stash={CASE_ID: name} if name.islower() else {}) for name in names
+    ]
     return cast("list[pytest.Item]", session.items)
 
 
 def order() -> RunOrder:
-    return RunOrder(lambda item: item.name.islower())
+    return RunOrder()
 
 
 def test_each_case_is_followed_by_the_next_ones() -> None:
@@ -67,7 +70,7 @@ def test_a_worker_of_xdist_gets_what_is_handed_out(tmp_path: Path) -> None:
     """The last known case may be followed by another one, until the controller says that it is the last."""
     a, b, c, d, e = items("abcde")
     controller, worker = HandedOut(tmp_path), HandedOutList(tmp_path, "gw0")
-    run = RunOrder(lambda item: item.name.islower(), worker)
+    run = RunOrder(worker)
     run.at(a, c)
     assert run.ahead(0, 9) == []
     controller.add("gw0", [0, 2])
@@ -107,7 +110,7 @@ def test_a_worker_starves_that_knows_only_its_next_case(tmp_path: Path) -> None:
     """pytest begins a case once it knows the next one, or that there is none."""
     a, b, c = items("abc")
     reported = HandedOut(tmp_path)
-    run = RunOrder(lambda item: item.name.islower(), HandedOutList(tmp_path, "gw0"))
+    run = RunOrder(HandedOutList(tmp_path, "gw0"))
     reported.add("gw0", [0, 1])
     run.at(a, b)
     assert run.starves

@@ -9,23 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
-from harness.journal.journal import Record
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
+from harness.supervisor.binding import Binding, Bindings
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import Binding
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteClient
-from tests.supervisor.fakes import FakeExecutor, FakeZygote, RecordedLines, attempt, case
+from tests.supervisor.fakes import FakeExecutor, FakeJournal, FakeZygote, FakeZygotes, attempt, case
 
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(2)]
 LOST = HealthEvent("lost", "the device is lost", "fatal")
@@ -37,8 +38,8 @@ HANG = HealthEvent("hang", "nvml did not answer", "suspect")
 class FakePool(DevicePool):
     """A pool whose NVML reports the events that a test sets, by device, at its next queries."""
 
-    def __init__(self, folder: Path, worker: str, record: Record) -> None:
-        super().__init__(GPUS[0], GPUS, worker=worker, folder=folder / "drained", record=record, examine=False)
+    def __init__(self, folder: Path, journal: WorkerJournal) -> None:
+        super().__init__(GPUS[0], GPUS, journal, folder=folder / "drained", examine=False)
         self._monitored = True
         self.news: dict[str, list[list[HealthEvent]]] = {}
 
@@ -65,39 +66,57 @@ def fails(executor: FakeExecutor) -> None:
     executor.exit(EXIT_HARNESS_ERROR)
 
 
+class FakeBindings(Bindings):
+    """Binds executors to GPUs that do not exist. `bound`: their UUIDs."""
+
+    def __init__(self) -> None:
+        self.bound: list[str] = []
+
+    def bind(self, devices: Sequence[Device]) -> Binding:
+        self.bound += [device.uuid for device in devices]
+        return Binding(tuple(device.uuid for device in devices), "cuda", {}, None, "fast")
+
+
 class Bench:
     """A monitor with executors that answer health checks with `answers` in turn; the last one answers all others."""
 
     def __init__(self, folder: Path, worker: str = "gw0") -> None:
-        self.reported = RecordedLines()
-        self.findings: list[tuple[str, str, list[str]]] = []
-        self.retired = 0
-        self.examined: list[str] = []
+        self.journal = FakeJournal(worker)
+        self._bindings = FakeBindings()
         self.answers: list[Callable[[FakeExecutor], None]] = [healthy]
         self.zygotes: list[FakeZygote] = []
-        self.pool = FakePool(folder, worker, self.reported)
+        self.pool = FakePool(folder, self.journal)
         self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
         self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
-            ExecutorNaming(worker, folder / worker, folder / worker / "files"),
-            SlotHooks(self._connect, after_unclean_exit=lambda: None, await_release=lambda *_: None),
+            ExecutorNaming(worker, folder / worker, folder / worker),
+            FakeZygotes(self._connect),
+            self.pool,
+            self.journal,
             stop=self.stop,
-            record=self.reported,
             leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
         )
         self.monitor = DeviceMonitor(
             self.pool,
             self.slot,
-            self.bind,
+            self._bindings,
+            self.journal,
             seed=7,
             limit=60.0,
-            retire=self._retire,
-            add_finding=lambda kind, text, cases: self.findings.append((kind, text, [*cases])),
         )
 
-    def bind(self, devices: Sequence[Device]) -> Binding:
-        self.examined += [device.uuid for device in devices]
-        return Binding(tuple(device.uuid for device in devices), "cuda", {}, None, "fast")
+    @property
+    def examined(self) -> list[str]:
+        return self._bindings.bound
+
+    @property
+    def reported(self) -> list[dict[str, Any]]:
+        return self.journal.lines
+
+    @property
+    def findings(self) -> list[tuple[str, str, list[str]]]:
+        """The findings of the monitor, without those of its slot and pool."""
+        return [finding for finding in self.journal.findings if finding[0] in ("device_sign", "unexamined_device")]
 
     def states(self) -> list[tuple[str, str]]:
         return [(line["device"], line["state"]) for line in self.reported if line["event"] == "device"]
@@ -125,9 +144,6 @@ class Bench:
         if executor.last_request == "examine":
             executor.script = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         executor.script(executor)
-
-    def _retire(self) -> None:
-        self.retired += 1
 
 
 @pytest.fixture
@@ -163,7 +179,7 @@ def test_one_examination_at_the_start_serves_all_workers_of_a_run(tmp_path: Path
 
 def test_workers_wait_for_the_examination_at_the_start_and_use_its_result(tmp_path: Path) -> None:
     first, second = Bench(tmp_path, "gw0"), Bench(tmp_path, "gw1")
-    found: list[str] = []
+    found: list[str | None] = []
     waiting = threading.Thread(target=lambda: found.append(second.monitor.missing(1)))
     try:
         with first.pool.first_turn(GPUS[0]):
@@ -214,7 +230,7 @@ def test_a_sick_device_is_left_for_a_healthy_one(bench: Bench) -> None:
 
 def test_without_a_healthy_device_the_reason_is_reported(bench: Bench) -> None:
     bench.answers = [sick]
-    assert bench.monitor.missing(1).startswith("1 healthy devices wanted, 0 left; GPU-0 is drained: it burns")
+    assert str(bench.monitor.missing(1)).startswith("1 healthy devices wanted, 0 left; GPU-0 is drained: it burns")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +250,7 @@ def test_what_is_wrong_at_the_start(bench: Bench, event: HealthEvent, examined: 
 
 def test_a_device_that_does_not_become_free_is_the_reason_why_there_is_none(bench: Bench) -> None:
     bench.other.take(Claim("GPU-0"))
-    assert "device GPU-0 did not become free: worker gw9" in bench.monitor.missing(1)
+    assert "device GPU-0 did not become free: worker gw9" in str(bench.monitor.missing(1))
     bench.other.give_back()
     assert bench.monitor.missing(1) == ""
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from harness.core.errors import NoDeviceError
 from harness.devices.device import CPU, Device
 from harness.supervisor.device_pool import DevicePool
 from tests import fake_nvml
-from tests.supervisor.fakes import RecordedLines
+from tests.supervisor.fakes import FakeJournal, KeptLines
 
 GPUS = [Device(uuid=f"GPU-{number}", kind="cuda", name="Fake GPU", index=number) for number in range(3)]
 SLICES = [Device(uuid=f"MIG-GPU-0/{n}/0", kind="cuda", name="Fake", index=0, mig_parent="GPU-0") for n in range(2)]
@@ -24,17 +25,21 @@ class Workers:
     """The workers of a run, and their lines in the journal."""
 
     def __init__(self, folder: Path, devices: Sequence[Device]) -> None:
-        self.reported = RecordedLines()
+        self._kept = KeptLines()
         self._folder = folder / "drained"
         self._devices = devices
         self._cares: list[DevicePool] = []
 
     def join(self, leased: Device, *, examine: bool = True) -> DevicePool:
         name = f"gw{len(self._cares)}"
-        record = self.reported
-        care = DevicePool(leased, self._devices, worker=name, folder=self._folder, record=record, examine=examine)
+        journal = FakeJournal(name, self._kept)
+        care = DevicePool(leased, self._devices, journal, folder=self._folder, examine=examine)
         self._cares.append(care)
         return care
+
+    @property
+    def reported(self) -> list[dict[str, Any]]:
+        return self._kept.lines
 
     def close(self) -> None:
         for care in self._cares:
@@ -214,6 +219,7 @@ _WATCHES = """
 import os, pathlib, sys
 from harness.devices.device import Device
 from harness.supervisor.device_pool import DevicePool
+from tests.supervisor.fakes import FakeJournal
 
 def say(word, number):
     with open(os.environ["FAKE_NVML_STATE"], "a") as file:
@@ -224,7 +230,7 @@ def news(*which):
 
 uuids = [f"GPU-{digits}0000-0000-4000-8000-000000000000" for digits in ("0000", "1111")]
 usable = [Device(uuid=uuid, kind="cuda", name="Fake GPU", index=index) for index, uuid in enumerate(uuids)]
-care = DevicePool(usable[0], usable, worker="gw0", folder=pathlib.Path(sys.argv[1]), record=print, examine=True)
+care = DevicePool(usable[0], usable, FakeJournal(), folder=pathlib.Path(sys.argv[1]), examine=True)
 
 assert news(0, 1) == [(0, "rows", "suspect")]  # what was so before the run, and not the five errors
 assert news(0, 1) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,10 @@ from harness.configuration.context import RunContext
 from harness.configuration.options import DIAGNOSTICS
 from harness.core.outcome import Outcome
 from harness.devices import kernel_log
+from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
 from harness.supervisor import core_files, diagnostics
-from harness.supervisor.activity import Activities
 from harness.supervisor.diagnostics import Diagnostics, RedAttempt
-from tests.supervisor.fakes import RecordedLines
+from tests.supervisor.fakes import FakeJournal
 
 
 class World:
@@ -39,7 +40,8 @@ class World:
         monkeypatch.setenv("PATH", f"{self.programs}:{os.environ['PATH']}")
         monkeypatch.setattr(kernel_log.gpu_log_lines_since, "__defaults__", (self.kmsg,))
         monkeypatch.setattr(core_files, "PATTERN", self.core_pattern)
-        self.stopping = False
+        self.stops = folder / "stop"
+        self.stop = StopListener(self.stops, "gw0")
 
     def program(self, name: str, script: str) -> None:
         path = self.programs / name
@@ -48,7 +50,7 @@ class World:
 
     def worker(self, *items: str) -> Diagnostics:
         facts = SimpleNamespace(collect_on_failure=items, temp_dir=str(self.temp), invocation_dir=str(self.temp))
-        return Diagnostics(cast(RunContext, facts), Activities(RecordedLines(), "gw0"), lambda: self.stopping)
+        return Diagnostics(cast(RunContext, facts), FakeJournal(), self.stop)
 
     def failure(self, **changes: Any) -> RedAttempt:
         failure = RedAttempt(Outcome.CRASHED, self.files / "gw0-e1", 3, True, 4242, -signal.SIGSEGV, (0.0, 0.0))
@@ -59,8 +61,10 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.stop.close()
 
 
 FOLDER = "gw0-e1/diagnostics/3"
@@ -122,7 +126,8 @@ def test_a_program_that_hangs_is_killed_with_what_it_started(world: World, monke
 
 @pytest.mark.parametrize("stopping", [False, True], ids=["no gpu", "the run is being stopped"])
 def test_no_program_is_started(world: World, *, stopping: bool) -> None:
-    world.stopping = stopping
+    if stopping:
+        send_stop(world.stops, StopRequest.after(0.0, "stopped by SIGTERM"))
     world.program("nvidia-smi", "echo started")
     world.program("nvidia-bug-report.sh", "echo started")
     lines = world.worker("nvidia-smi", "bug-report").collect(world.failure(hardware=stopping))

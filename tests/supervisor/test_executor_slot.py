@@ -17,10 +17,11 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener
+from harness.supervisor import compiler_caches
 from harness.supervisor.executor_handle import Outputs
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
-from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeZygote, RecordedLines
+from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeJournal, FakeZygote, FakeZygotes, cpu_pool
 
 PATIENCE = 60.0
 
@@ -28,8 +29,8 @@ PATIENCE = 60.0
 class Bench:
     """A slot, its zygotes, and everything that it reported."""
 
-    def __init__(self, folder: Path) -> None:
-        self._recorded = RecordedLines()
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._journal = FakeJournal()
         self.zygotes: list[FakeZygote] = []
         self.unclean = 0
         #: Called with each zygote before the slot gets it.
@@ -39,12 +40,14 @@ class Bench:
         self.other = DeviceLeases(folder / "leases", worker="gw1", limit=0.0)
         self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
-            ExecutorNaming("gw0", folder, folder / "files"),
-            SlotHooks(lambda: self.connect(), after_unclean_exit=self._count_unclean, await_release=lambda *_: None),
+            ExecutorNaming("gw0", folder, folder),
+            FakeZygotes(lambda: self.connect()),
+            cpu_pool(folder),
+            self._journal,
             stop=self.stop,
-            record=self._recorded,
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
         )
+        monkeypatch.setattr(compiler_caches, "release_locks", self._count_unclean)
 
     def lines(self, *fields: str) -> list[tuple[Any, ...]]:
         return [tuple(line.get(field) for field in fields) for line in self.reported]
@@ -73,15 +76,15 @@ class Bench:
 
     @property
     def reported(self) -> list[dict[str, Any]]:
-        return [line for line in self._recorded if line["event"] != "activity"]
+        return [line for line in self._journal.lines if line["event"] != "activity"]
 
-    def _count_unclean(self) -> None:
+    def _count_unclean(self, _: Path) -> None:
         self.unclean += 1
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    made = Bench(tmp_path, monkeypatch)
     yield made
     made.close()
 

@@ -1,164 +1,253 @@
-"""Which of several cases breaks the end of its process: halves are tried, then single cases."""
+"""Which of several cases breaks the end of its process: halves are tried, then single cases, and those alone."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from harness.configuration.context import RunContext
 from harness.core.outcome import Outcome
+from harness.devices.device import Device
+from harness.gating.policy import Policy
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor.attempt import Attempt
+from harness.supervisor.binding import Binding, Bindings
 from harness.supervisor.case import Case
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.executor_handle import ExecutorHandle
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot, SlotHooks
-from harness.supervisor.exit_bisect import ExitBisect
-from tests.supervisor.fakes import BINDING, FakeExecutor, FakeZygote, RecordedLines, attempt, case
+from harness.supervisor.case_lines import CaseLines
+from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.device_monitor import DeviceMonitor
+from harness.supervisor.diagnostics import Diagnostics
+from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.lane import Lane
+from harness.supervisor.pytest_session import PytestSession
+from harness.supervisor.supervisor import Supervisor
+from tests.supervisor.fakes import BINDING, FakeExecutor, FakeItem, FakeJournal, FakeZygote, FakeZygotes, case, cpu_pool
 
 NAMES = [f"c{number}" for number in range(8)]
 
 
-class FakeRunner:
-    """Runs cases in executors that end badly after all cases of `breaks` have run in them; records the requests."""
+class NamedItem(FakeItem):
+    """An item of a session that nobody looks at."""
 
-    def __init__(self, folder: Path, breaks: Sequence[str], *, status: int = -11, devices: str = "") -> None:
-        self.alone: list[str] = []
-        self.concluded: list[tuple[str, Outcome]] = []
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path = Path("suites/a/test_a.py")
+        self.session = SimpleNamespace(config=None)
+
+
+class FakeBindings(Bindings):
+    def __init__(self) -> None:
+        pass
+
+    def bind(self, devices: Sequence[Device]) -> Binding:
+        assert [device.uuid for device in devices] == ["cpu"]
+        return BINDING
+
+
+class FakePreparation(CasePreparation):
+    """Makes a case of an item by its name."""
+
+    def __init__(self) -> None:
+        pass
+
+    def prepare(self, item: pytest.Item) -> Case:
+        return Case(item=item, id=item.name, seed=7, limit=60.0, devices=1, unmet=None)
+
+
+class FakeSession(PytestSession):
+    """Keeps what pytest would get."""
+
+    def __init__(self) -> None:
+        self.reported: list[tuple[str, Outcome]] = []
         self.late: list[str] = []
-        self.findings: list[tuple[str, str, list[str]]] = []
-        self.rehearsed: list[list[str]] = []
-        self._breaks = {*breaks}
-        self._status = status
-        self._missing = devices
-        self._zygote = FakeZygote(self._answer, {int(signal.SIGTERM): -15})
-        self.stop = StopListener(folder / "stop", "gw0")
-        self.slot = ExecutorSlot(
-            ExecutorNaming("gw0", folder, folder / "files"),
-            SlotHooks(lambda: self._zygote.client, after_unclean_exit=lambda: None, await_release=lambda *_: None),
-            stop=self.stop,
-            record=RecordedLines(),
-            leases=DeviceLeases(None),
-        )
 
-    def close(self) -> None:
-        self.slot.close("the test is over")
-        self.stop.close()
-        self._zygote.end()
+    def begin_case(self, item: pytest.Item) -> None:
+        pass
 
-    def obstacle(self, count: int) -> str:
-        return self._missing if count else "asked for no device"
-
-    def spawn(self, case: Case) -> ExecutorHandle:
-        assert case.id in NAMES
-        return self.slot.spawn(BINDING)
-
-    def history_of(self, case_id: str) -> CaseHistory:
-        return CaseHistory(case(case_id), 1)
-
-    def run_alone(self, history: CaseHistory) -> Attempt:
-        self.alone.append(history.case.id)
-        broken = {history.case.id} >= self._breaks
-        return replace(attempt(Outcome.CRASHED if broken else Outcome.PASSED, history.next_number))
-
-    def conclude(self, history: CaseHistory, attempt: Attempt) -> None:
-        self.concluded.append((history.case.id, attempt.outcome))
+    def report(self, history: CaseHistory) -> None:
+        self.reported.append((history.case.id, history.outcome))
 
     def report_late(self, history: CaseHistory) -> None:
         self.late.append(history.case.id)
 
-    def reproduce_leak(self, cases: Sequence[str], times: int, handle: ExecutorHandle) -> str:
-        raise AssertionError(f"nobody looks for leaks here: {cases}, {times}, {handle}")
+    def apply_attempts(self, history: CaseHistory) -> None:
+        pass
 
-    def add_finding(self, kind: str, text: str, cases: Sequence[str], reproduce: str | None = None) -> None:
-        assert reproduce is None
-        self.findings.append((kind, text, [*cases]))
+    def apply(self, news: object) -> None:
+        pass
+
+
+class FakeLane(Lane):
+    """A lane that has no device once `lost` says why."""
+
+    lost = ""
+
+    def missing(self, count: int) -> str | None:
+        return self.lost or super().missing(count)
+
+
+class World:
+    """A supervisor whose executors end badly after all cases of `breaks` have run in them.
+
+    `processes`: the cases of each executor that has ended. `status`: the exit status of a bad end.
+    """
+
+    def __init__(self, folder: Path, breaks: Sequence[str], *, status: int = -11, lost: str = "") -> None:
+        """`lost`: why there is no device after the end of the first executor."""
+        self._lost = lost
+        self.processes: list[list[str]] = []
+        self.journal = FakeJournal()
+        self.session = FakeSession()
+        self._breaks = {*breaks}
+        self._status = status
+        self._zygote = FakeZygote(self._answer, {int(signal.SIGTERM): -15})
+        self.stop = StopListener(folder / "stop", "gw0")
+        context = cast(
+            RunContext,
+            SimpleNamespace(
+                isolation="batch",
+                leak_search=0.0,
+                timeout_multiplier=1.0,
+                case_timeout=60.0,
+                collect_on_failure=(),
+                temp_dir=str(folder),
+                run_dir=str(folder),
+                invocation_dir=str(folder),
+                reproduce=lambda case, *_: f"pytest {case}",
+            ),
+        )
+        pool, lines = cpu_pool(folder), CaseLines(context, "gw0")
+        naming = ExecutorNaming("gw0", folder / "temp", folder)
+        zygotes = FakeZygotes(lambda: self._zygote.client)
+        slot = ExecutorSlot(naming, zygotes, pool, self.journal, stop=self.stop, leases=DeviceLeases(None))
+        bindings = FakeBindings()
+        self.lane = FakeLane(
+            slot,
+            pool,
+            DeviceMonitor(pool, slot, bindings, self.journal, seed=7, limit=60.0),
+            Diagnostics(context, self.journal, self.stop),
+            bindings,
+            self.session,
+            lines,
+            self.journal,
+            levels=False,
+        )
+        self.supervisor = Supervisor(context, Policy(), FakePreparation(), self.lane, self.session, lines, self.journal)
+
+    def run(self, names: Sequence[str]) -> None:
+        """Run these cases, one after the other, as pytest does."""
+        items = [cast(pytest.Item, NamedItem(name)) for name in names]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            self.supervisor.run(item, following)
+
+    @property
+    def rehearsed(self) -> list[list[str]]:
+        """The cases of the executors after the first, without the cases that ran alone in the end."""
+        return self.processes[1 : len(self.processes) - len(self.alone)]
+
+    @property
+    def alone(self) -> list[tuple[str, str]]:
+        """The cases that ran again alone, with the outcomes."""
+        ends = [line for line in self.journal.lines if line["event"] == "finish" and line["attempt"] > 1]
+        return [(line["case"], line["outcome"]) for line in ends]
+
+    def close(self) -> None:
+        self.supervisor.close()
+        self.stop.close()
+        self._zygote.end()
 
     def _answer(self, executor: FakeExecutor) -> None:
         if executor.last_request == "run":
             executor.pass_case()
             return
-        handle = self.slot.current
+        handle = self.lane.slot.current
         assert handle is not None
-        self.rehearsed.append([*handle.cases])
+        self.processes.append([*handle.cases])
+        self.lane.lost = self._lost
         bad = {*handle.cases} >= self._breaks
-        if bad and self._status == EXIT_HARNESS_ERROR:
+        if bad and self._status == EXIT_HARNESS_ERROR and len(self.processes) > 1:
             executor.send("harness_error", error="E: x", traceback="Traceback")
-        executor.exit(self._status if bad else 0)
-
-
-def investigate(runner: FakeRunner, cases: Sequence[str]) -> None:
-    handle = runner.slot.spawn(BINDING)
-    handle.cases += cases
-    runner.slot.dispose(handle, "retired")
-    ExitBisect(runner, runner.slot, case_timeout=60.0).investigate(handle, "executor e1 ended with SIGSEGV")
+            executor.exit(self._status)
+        else:
+            executor.exit((-11 if self._status == EXIT_HARNESS_ERROR else self._status) if bad else 0)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., FakeRunner]]:
-    """Bisect an executor that ran `cases`, on a machine where those in `breaks` together break its end."""
-    made: list[FakeRunner] = []
+def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    made: list[World] = []
 
-    def investigated(breaks: Sequence[str], cases: Sequence[str] = NAMES, **more: Any) -> FakeRunner:
-        made.append(FakeRunner(tmp_path, breaks, **more))
-        investigate(made[-1], cases)
+    def make(breaks: Sequence[str], **more: Any) -> World:
+        made.append(World(tmp_path, breaks, **more))
         return made[-1]
 
-    yield investigated
-    for runner in made:
-        runner.close()
+    yield make
+    for world in made:
+        world.close()
 
 
-Run = Callable[..., FakeRunner]
+MakeWorld = Callable[..., World]
 
 
-def test_halves_are_tried_until_one_is_left_which_is_tried_alone(run: Run) -> None:
-    runner = run(["c5"])
-    assert runner.rehearsed == [NAMES[:4], NAMES[4:], ["c4", "c5"], ["c4"], ["c5"], ["c6", "c7"]]
-    assert runner.alone == ["c5"]
-    assert runner.concluded == [("c5", Outcome.CRASHED)]
-    assert (runner.late, runner.findings) == (["c5"], [])
+def test_halves_are_tried_until_one_is_left_which_runs_alone(make_world: MakeWorld) -> None:
+    world = make_world(["c5"])
+    world.run(NAMES)
+    assert world.rehearsed == [NAMES[:4], NAMES[4:], ["c4", "c5"], ["c4"], ["c5"], ["c6", "c7"]]
+    assert world.alone == [("c5", "crashed")]
+    assert (world.session.late, world.journal.findings) == (["c5"], [])
+    assert world.session.reported == [(name, Outcome.PASSED) for name in NAMES]
 
 
-def test_one_that_ran_alone_is_tried_at_once(run: Run) -> None:
-    runner = run(["c0"], ["c0"])
-    assert (runner.rehearsed, runner.alone, runner.late) == ([], ["c0"], ["c0"])
+def test_one_that_ran_alone_is_blamed_at_once(make_world: MakeWorld) -> None:
+    """Its process ends in the attempt itself."""
+    world = make_world(["c0"])
+    world.run(["c0"])
+    assert world.processes == [["c0"]]
+    assert world.session.reported == [("c0", Outcome.CRASHED)]
+    assert (world.session.late, world.journal.findings) == ([], [])
 
 
-def test_a_case_that_ran_several_times_is_one_suspect(run: Run) -> None:
-    runner = run(["c1"], ["c1", "c1", "c1"])
-    assert (runner.rehearsed, runner.alone) == ([], ["c1"])
+def test_what_only_two_halves_do_together_is_a_finding(make_world: MakeWorld) -> None:
+    world = make_world(["c1", "c6"])
+    world.run(NAMES)
+    assert world.rehearsed == [NAMES[:4], NAMES[4:]]
+    ((kind, text, cases),) = world.journal.findings
+    assert (kind, cases) == ("executor_exit", NAMES)
+    assert text.startswith("executor gw0-e1 ended with ")
+    assert text.endswith(" at interpreter exit; no single case causes this alone")
 
 
-def test_what_only_two_halves_do_together_is_a_finding(run: Run) -> None:
-    runner = run(["c1", "c6"])
-    assert runner.rehearsed == [NAMES[:4], NAMES[4:]]
-    text = "executor e1 ended with SIGSEGV; no single case causes this alone"
-    assert runner.findings == [("executor_exit", text, NAMES)]
+def test_a_pair_in_one_half_is_no_single_case(make_world: MakeWorld) -> None:
+    """Each is tried within that half, and neither breaks it alone."""
+    world = make_world(["c0", "c1"])
+    world.run(NAMES)
+    assert world.rehearsed == [NAMES[:4], ["c0", "c1"], ["c0"], ["c1"], ["c2", "c3"], NAMES[4:]]
+    assert (world.alone, world.session.late) == ([], [])
+    assert [kind for kind, _, _ in world.journal.findings] == ["executor_exit"]
 
 
-def test_a_suspect_that_passes_alone_is_not_reported_late(run: Run) -> None:
-    """Both cases of a pair are in one half: each is tried within that half, and neither breaks it alone."""
-    runner = run(["c0", "c1"])
-    assert runner.rehearsed == [NAMES[:4], ["c0", "c1"], ["c0"], ["c1"], ["c2", "c3"], NAMES[4:]]
-    assert (runner.alone, runner.late) == ([], [])
-    assert [kind for kind, _, _ in runner.findings] == ["executor_exit"]
+def test_without_devices_the_case_is_not_found(make_world: MakeWorld) -> None:
+    world = make_world(["c1"], lost="1 healthy devices wanted, 0 left")
+    world.run(NAMES)
+    ((kind, text, cases),) = world.journal.findings
+    assert (kind, cases) == ("executor_exit", NAMES)
+    assert text.endswith("; the case that causes this was not found: 1 healthy devices wanted, 0 left")
+    assert world.rehearsed == []
 
 
-def test_without_devices_it_is_not_found_out(run: Run) -> None:
-    runner = run(["c1"], devices="1 healthy devices wanted, 0 left")
-    text = "executor e1 ended with SIGSEGV; the case that causes this was not found: 1 healthy devices wanted, 0 left"
-    assert runner.findings == [("executor_exit", text, NAMES)]
-    assert runner.rehearsed == []
+def test_a_failure_of_the_harness_in_a_rehearsal_accuses_no_case(make_world: MakeWorld) -> None:
+    world = make_world(["c5"], status=EXIT_HARNESS_ERROR)
+    world.run(NAMES)
+    assert world.rehearsed == [NAMES[:4], NAMES[4:]]
+    assert world.alone == []
+    assert [kind for kind, _, _ in world.journal.findings] == ["harness_error", "executor_exit"]
 
 
-def test_a_failure_of_the_harness_in_a_rehearsal_accuses_nobody(run: Run) -> None:
-    runner = run(["c5"], status=EXIT_HARNESS_ERROR)
-    assert runner.rehearsed == [NAMES[:4], NAMES[4:]]
-    assert (runner.alone, [kind for kind, _, _ in runner.findings]) == ([], ["executor_exit"])
+def test_a_history_goes_on_after_the_attempts_of_the_run() -> None:
+    assert CaseHistory(case("a::b"), 2).next_number == 3

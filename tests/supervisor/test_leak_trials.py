@@ -14,12 +14,12 @@ from harness.checks.shm_turn import SHARED_MEMORY_METERS
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.executor_slot import ExecutorSlot
+from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, alone, find_culprits
 from harness.supervisor.leak_trials import LeakTrials, describe, details
 from harness.supervisor.search_time import SearchTime
 from harness.zygote.client import ZygoteError
-from tests.supervisor.fakes import Clock
+from tests.supervisor.fakes import Clock, FakeJournal
 
 LIMIT = 300.0
 LEAK = {"heap_bytes": 100 << 10}
@@ -53,17 +53,25 @@ class Handle:
 
 
 class Bench:
-    """Creates and disposes of handles, as supervisor and slot do."""
+    """Creates and disposes of handles, as a lane and its slot do."""
 
     def __init__(self, answer: Answer, *, seconds: float = 0.1) -> None:
         self.clock = Clock()
         self.handles: list[Handle] = []
         self.disposed: list[object] = []
-        self.started: list[int] = []
+        self.journal = FakeJournal()
         self.dropped = 0
         self._answer = answer
         self._seconds = seconds
         self._searches = contextlib.ExitStack()
+
+    @property
+    def slot(self) -> Bench:
+        return self
+
+    @property
+    def activities(self) -> list[str]:
+        return [line["what"] for line in self.journal.lines]
 
     def spawn(self, _: Case) -> ExecutorHandle:
         assert len(self.disposed) + self.dropped == len(self.handles), "another still lives"
@@ -81,13 +89,14 @@ class Bench:
         """Return trials. `seconds` is the time for searches, which starts now."""
         search_time = SearchTime(seconds, clock=self.clock)
         self._searches.enter_context(search_time.spending())
+        self._searches.enter_context(self.journal.doing("searching"))
         return LeakTrials(
             [_case(name) for name in names(count)],
-            spawn=self.spawn,
-            slot=cast(ExecutorSlot, self),
-            search_time=search_time,
+            cast(Lane, self),
+            self.journal,
+            search_time,
+            activity="searching",
             without=without,
-            on_trial=self.started.append,
             clock=self.clock,
         )
 
@@ -110,7 +119,7 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     (culprits,) = find_culprits(names(4), trials.trial)
     assert culprits.cases == ("c2",)
     assert (trials.trials, trials.tried, trials.failure) == (3, 4, "")
-    assert bench.started == [1, 2, 3]
+    assert bench.activities == ["searching", *(f"searching: trial {number}" for number in (1, 2, 3))]
     assert bench.disposed == bench.handles
     whole, alone, again = bench.handles
     assert [len(each.sent) for each in (whole, alone, again)] == [WARMUP_ROUNDS + COUNTED_ROUNDS] * 3

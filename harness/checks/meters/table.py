@@ -370,9 +370,8 @@ class MeterReader:
         self.unreadable: dict[str, str] = {}
         self._tier = tier
         self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
-        self._counters = {
-            backend.kind: backend.counters() for backend in BACKENDS.values() if backend.counters is not None
-        }
+        counters = {backend.kind: backend.counters() for backend in BACKENDS.values()}
+        self._counters = {kind: reader for kind, reader in counters.items() if reader is not None}
         self._last: MeterReading | None = None
         self._frozen = meters_torch.TorchObjectCounts()
         self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize

@@ -25,17 +25,23 @@ def _module(torch: ModuleType) -> Any:
     return getattr(torch, "soft", None)
 
 
-def _failures(torch: ModuleType) -> Sequence[str]:
-    soft = _module(torch)
-    return [] if soft is None else [text for i in range(soft.device_count()) if (text := soft.failure(i))]
+class SoftBackend(Backend):
+    """The software device reports its failures, its injected faults and its threads."""
+
+    def failures(self, torch: ModuleType) -> Sequence[str]:
+        soft = _module(torch)
+        return [] if soft is None else [text for i in range(soft.device_count()) if (text := soft.failure(i))]
+
+    def faults_struck(self, torch: ModuleType) -> Mapping[str, int]:
+        soft = _module(torch)
+        return {} if soft is None else dict(soft.faults_struck())
+
+    def own_threads(self, torch: ModuleType) -> int:
+        """The first use of a device starts all threads, and they stay."""
+        return int(_module(torch).thread_count())
 
 
-def _faults_struck(torch: ModuleType) -> Mapping[str, int]:
-    soft = _module(torch)
-    return {} if soft is None else dict(soft.faults_struck())
-
-
-BACKEND = Backend(
+BACKEND = SoftBackend(
     kind="soft",
     inventory="harness.sim.softdevice.machine:inventory",
     noun="the software device",
@@ -50,10 +56,6 @@ BACKEND = Backend(
     faults_variable=INJECT,
     implied={"accelerator": True, "accelerator_graphs": True},
     capabilities={"sparse": False, "process_groups": False, "inductor": False},
-    failures=_failures,
-    faults_struck=_faults_struck,
-    # The first use of a device starts all threads, and they stay.
-    own_threads=lambda torch: int(_module(torch).thread_count()),
     # The allocators of the device take their memory from the host. Libraries keep buffers for each thread that calls
     # them (MKL 4.6 MiB at the first larger matrix product). It is random which thread gets which work, and so when each
     # thread allocates its buffers.

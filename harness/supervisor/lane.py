@@ -1,30 +1,30 @@
-"""The attempts of a worker: each case runs in an executor, which is kept, ended or replaced afterwards."""
+"""Where the cases of a worker run: its devices, and its executor, which is kept, ended or replaced after each case."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
-from harness.devices.device import Device
-from harness.protocol.endings import SessionNews
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
+from harness.supervisor.binding import Bindings
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, needs_own_process
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_journal import CaseJournal
+from harness.supervisor.case_lines import CaseLines
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_handle import Binding, ExecutorHandle
+from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.lookahead import Lookahead
+from harness.supervisor.pytest_session import PytestSession
+from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 
-class Attempts:
-    """Makes single attempts, each recorded with a `start` line. The supervisor decides their outcome."""
+class Lane:
+    """Makes single attempts on the devices of a worker, each recorded with a `start` line. It gives no verdict."""
 
     def __init__(
         self,
@@ -32,51 +32,52 @@ class Attempts:
         pool: DevicePool,
         monitor: DeviceMonitor,
         diagnostics: Diagnostics,
-        lookahead: Lookahead,
-        journal: CaseJournal,
+        bindings: Bindings,
+        session: PytestSession,
+        lines: CaseLines,
+        journal: WorkerJournal,
         *,
-        bind: Callable[[Sequence[Device]], Binding],
-        apply_news: Callable[[SessionNews], None],
         levels: bool,
     ) -> None:
-        """`bind` makes the binding of an executor. `apply_news` applies news to pytest's session.
-
-        `levels`: read the meters after each attempt.
-        """
-        self._slot = slot
-        self._pool = pool
+        """`levels`: read the meters after each attempt."""
+        self.slot = slot
+        self.pool = pool
         self._monitor = monitor
         self._diagnostics = diagnostics
-        self._lookahead = lookahead
+        self._bindings = bindings
+        self._session = session
+        self._lines = lines
         self._journal = journal
-        self._bind = bind
-        self._apply_news = apply_news
         self._levels = levels
         #: Executors whose files are kept, because a case in them was red.
         self._red: set[str] = set()
 
-    def obstacle(self, count: int) -> str:
+    def missing(self, count: int) -> str | None:
         """Return why no case can run: a request to stop, or fewer than `count` healthy devices; or an empty string.
 
-        Devices that this worker has not examined yet are examined.
+        Devices that this worker has not examined yet are examined. None: the current executor must end first.
         """
         try:
-            self._slot.stop.refuse()
+            self.slot.stop.refuse()
             return self._monitor.missing(count)
         except StoppedError as error:
             return str(error)
 
+    def is_drained(self, uuids: Sequence[str]) -> bool:
+        """Return whether any of these devices is drained."""
+        return any(self.pool.drained(device) is not None for device in self.pool.known(uuids))
+
     def spawn(self, case: Case) -> ExecutorHandle:
         """Start an executor on healthy devices. Raises NoDeviceError if none are left, StoppedError."""
         while True:
-            claim = self._pool.claim(case)
-            devices = self._pool.ordered(self._slot.lease(claim))
+            claim = self.pool.claim(case)
+            devices = self.pool.ordered(self.slot.lease(claim))
             self._monitor.examine_new(devices)
-            if all(self._pool.drained(device) is None for device in devices):
-                binding = replace(self._bind(devices), unused=needs_own_process(case))
-                return self._slot.spawn(binding, claim)
-            self._slot.release()
-            if missing := self.obstacle(case.devices):
+            if all(self.pool.drained(device) is None for device in devices):
+                binding = replace(self._bindings.bind(devices), unused=needs_own_process(case))
+                return self.slot.spawn(binding, claim)
+            self.slot.release()
+            if missing := self.missing(case.devices):
                 raise NoDeviceError(missing)
 
     def make(
@@ -94,32 +95,30 @@ class Attempts:
         `following`, `leave`, `light`: see `CaseRequest`. With `ahead`, the executor of the next case starts meanwhile.
         """
         case, number = history.case, history.next_number
-        self._journal.record(self._journal.start(history, handle, alone=not handle.cases))
+        self._journal.record(self._lines.start(history, handle, alone=not handle.cases))
         request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, self._levels)
         running = RunningAttempt(handle, request, number)
         if ahead:
-            self._slot.prepare(handle.binding)
+            self.slot.prepare(handle.binding)
         attempt = self.end_of(history, running)
         if not attempt.evidence.is_plain_pass or attempt.suspicions:
-            self._slot.drop_spare()  # it was alive during this attempt, which may have harmed it
+            self.slot.drop_spare()  # it was alive during this attempt, which may have harmed it
         return attempt
 
     def end_of(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
         handle, attempt = running.handle, running.result()
-        if isinstance(running, Begun):
-            self._lookahead.note_end(running)
         if attempt.outcome.is_red:
             self._red.add(handle.name)
             attempt = self._diagnostics.add(history.case, handle, attempt)
         if attempt.evidence.end.fixtures:
             self._journal.add_finding("teardown", "; ".join(attempt.evidence.end.fixtures), handle.cases)
         if attempt.evidence.zygote_lost:
-            self._slot.drop_zygote()
+            self.slot.drop_zygote()
         elif not attempt.usable:
             self._end_unfit(handle, attempt)
         attempt = self._monitor.after_attempt(history.case, handle, attempt)
-        self._slot.release()
+        self.slot.release()
         return attempt
 
     def keep_files_of(self, executor: str) -> None:
@@ -141,14 +140,14 @@ class Attempts:
             except StoppedError as error:
                 reason = str(error)
             except ZygoteError:
-                self._slot.drop_zygote()
+                self.slot.drop_zygote()
                 return
         # No other worker gets the device before it is known whether the device is sick.
         self.dispose(handle, "retired" if seen.leaving and handle.exit_status == 0 else reason, hold=True)
 
     def dispose(self, handle: ExecutorHandle, reason: str, *, hold: bool = False) -> None:
         """Release an executor. `hold`: keep its devices leased."""
-        self._slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
-        self._apply_news(handle.end.session)
+        self.slot.dispose(handle, reason, keep_files=handle.name in self._red, hold=hold)
+        self._session.apply(handle.end.session)
         if handle.end.error:
             self._journal.add_finding("teardown", handle.end.error, handle.cases)
