@@ -71,8 +71,12 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     }
   };
   follow(stream, target);
-  operators::enqueue(operators::Stream(stream), "aten::copy_",
-                     [to = Operand(self), from = Operand(from)] { to.tensor().copy_(from.tensor()); });
+  operators::Accesses accesses;
+  accesses.read(from);
+  accesses.write(self);
+  operators::enqueue(
+      operators::Stream(stream), "aten::copy_",
+      [to = Operand(self), from = Operand(from)] { to.tensor().copy_(from.tensor()); }, accesses);
   follow(target, stream);
   return self;
 }

@@ -15,6 +15,7 @@
 
 #include "philox.h"
 #include "random.h"
+#include "sites.h"
 
 namespace operators {
 namespace {
@@ -34,7 +35,47 @@ std::uint64_t numbers_for(std::int64_t elements, const Stream& stream) {
 
 }  // namespace
 
-void Stream::launch(const char* name, std::function<void()> work) const {
+void Accesses::add(const at::Tensor& tensor, bool write) {
+  if (!simcuda::sites::wanted() || !tensor.defined() || !tensor.is_cuda() || tensor.numel() == 0) {
+    return;
+  }
+  // Dimensions from the innermost one in memory. Dense ones are part of a run.
+  c10::SmallVector<std::pair<std::size_t, std::size_t>, 6> dimensions;  // bytes from one element to the next, size
+  const auto item = static_cast<std::size_t>(tensor.element_size());
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) > 0) {
+      dimensions.emplace_back(item * static_cast<std::size_t>(tensor.stride(i)),
+                              static_cast<std::size_t>(tensor.size(i)));
+    }
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  std::size_t run = item, dense = 0;
+  while (dense < dimensions.size() && dimensions[dense].first <= run) {
+    run = dimensions[dense].first * (dimensions[dense].second - 1) + run;
+    ++dense;
+  }
+  // Only the first runs of a tensor with many gaps are looked at.
+  constexpr std::size_t most = 1024;
+  c10::SmallVector<std::size_t, 6> place(dimensions.size(), 0);
+  const char* address = static_cast<const char*>(tensor.const_data_ptr());
+  for (std::size_t made = 0; made < most; ++made) {
+    runs_.push_back({address, run, write});
+    std::size_t i = dense;
+    for (; i < dimensions.size(); ++i) {
+      address += dimensions[i].first;
+      if (++place[i] < dimensions[i].second) {
+        break;
+      }
+      address -= dimensions[i].first * dimensions[i].second;
+      place[i] = 0;
+    }
+    if (i == dimensions.size()) {
+      break;
+    }
+  }
+}
+
+void Stream::launch(const char* name, std::function<void()> work, const Accesses& accesses) const {
   const c10::cuda::CUDAGuard guard(stream_.device());  // the default stream's handle does not identify the device
   // The runtime prints an error as one line, without torch's stack.
   std::function<void()> brief = [work = std::move(work)] {
@@ -44,6 +85,10 @@ void Stream::launch(const char* name, std::function<void()> work) const {
       throw std::runtime_error(error.what_without_backtrace());
     }
   };
+  if (simcuda::sites::wanted()) {
+    simcuda::sites::follow_allocator();
+    simcudaDeclare(&accesses.runs_);
+  }
   const auto status = static_cast<cudaError_t>(simcudaLaunch(stream_.stream(), name, &brief));
   if (status != cudaSuccess) {
     C10_CUDA_CHECK(status);

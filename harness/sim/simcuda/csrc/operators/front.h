@@ -8,6 +8,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/cuda/CUDAStream.h>
+#include <simcuda_races.h>
 
 #include <cstdint>
 #include <functional>
@@ -23,13 +24,25 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::CUDA;
 // CUDA's operators launch no kernel if there are no elements.
 constexpr bool kSkipsEmpty = true;
 
+// The memory that a launch uses, for the check for races. Without that check it stays empty.
+class Accesses {
+ public:
+  void read(const at::Tensor& tensor) { add(tensor, false); }
+  void write(const at::Tensor& tensor) { add(tensor, true); }
+
+ private:
+  friend class Stream;
+  void add(const at::Tensor& tensor, bool write);
+  std::vector<SimcudaAccess> runs_;
+};
+
 // A stream of the device. All methods throw torch's exceptions.
 class Stream {
  public:
   explicit Stream(c10::cuda::CUDAStream stream) : stream_(stream) {}
 
   // An exception of the work becomes a device-side assertion. `name` must never be freed.
-  void launch(const char* name, std::function<void()> work) const;
+  void launch(const char* name, std::function<void()> work, const Accesses& accesses = {}) const;
   void synchronize() const;
   bool capturing() const;
   // Invalidates the stream's capture, and throws.

@@ -15,6 +15,7 @@
 #include "own.h"
 #include "registrar.h"
 #include "silence.h"
+#include "sites.h"
 
 namespace simcuda {
 namespace {
@@ -119,6 +120,7 @@ void install() {
   add_all(registrar, names);
   add_recurrent_layers();
   add_sparse();
+  sites::install();
   std::ostringstream out;
   for (const std::string& name : names) {
     if (!registrar.served(name)) {

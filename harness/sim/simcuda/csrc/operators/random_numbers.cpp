@@ -138,6 +138,8 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
   const std::int64_t elements = iterator.numel();
   const Layout layout(elements, Drawn::kElements, device.index());
   const auto state = take_numbers(generator, device.index(), layout.numbers);
+  operators::Accesses accesses;
+  accesses.write(iterator.tensor(0));
   operators::enqueue(operators::current_stream(device.index()), name,
                      [state, elements, threads = layout.threads, places = Places(iterator), change] {
                        const auto [seed, offset] = unpack(state);
@@ -154,7 +156,8 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
                            }
                          }
                        }
-                     });
+                     },
+                     accesses);
 }
 
 // The kernels that torch's templates call after their checks.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "error.h"
+#include "races.h"
 
 namespace simcuda {
 
@@ -37,6 +38,7 @@ void add_allocation(Allocation allocation) {
       (next != allocations.begin() && std::prev(next)->second.contains(allocation.base))) {
     throw Error(cudaErrorHostMemoryAlreadyRegistered);
   }
+  races::forget(allocation.base, allocation.size);
   allocations.emplace_hint(next, allocation.base, std::move(allocation));
 }
 
@@ -49,6 +51,7 @@ std::optional<Allocation> remove_allocation(const void* address, std::initialize
     if (found->second.kind != kind) continue;
     Allocation allocation = std::move(found->second);
     allocations.erase(found);
+    races::forget(allocation.base, allocation.size);
     return allocation;
   }
   return std::nullopt;

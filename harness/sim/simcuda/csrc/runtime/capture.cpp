@@ -90,6 +90,7 @@ std::shared_ptr<Capture> capture_of(const Stream& stream) {
 cudaError_t submit(Stream& stream, Operation operation) {
   Device& device = stream.device();
   if (device.error() != cudaSuccess) return device.error();
+  operation.origin = races::origin(operation.name);  // without locks
   if (any_capture()) {
     const std::lock_guard lock(graphs_mutex());
     if (const auto capture = capture_of(stream)) {
@@ -101,7 +102,15 @@ cudaError_t submit(Stream& stream, Operation operation) {
     forbid_implicit(stream, operation.name);
   }
   if (operation.type == cudaGraphNodeTypeKernel) ledger::count_kernel(device.number);
+  const auto conflicts = races::access(stream.timeline(), operation.accesses, std::move(operation.origin));
+  if (operation.tells_host && races::enabled()) {
+    operation.work = [work = std::move(operation.work), before = stream.mark()] {
+      work();
+      races::learn(*before);
+    };
+  }
   if (operation.work) stream.push(operation.name, std::move(operation.work), std::move(operation.begin));
+  races::report(conflicts);
   return cudaSuccess;
 }
 

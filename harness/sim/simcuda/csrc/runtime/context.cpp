@@ -115,6 +115,7 @@ void Context::drain() {
     if (auto mark = queue->fence()) marks.push_back(std::move(mark));
   }
   for (const auto& mark : marks) mark->wait();
+  races::learn(device_.index);
 }
 
 std::shared_ptr<Stream> Context::legacy() {

@@ -76,6 +76,21 @@ Work work_of(const Copy& copy, const Place& to, const Place& from, bool synchron
   };
 }
 
+void add_rows(std::vector<races::Access>& accesses, const Copy& copy, const Copy::Side& side, bool write) {
+  for (std::size_t z = 0; z < copy.depth; ++z) {
+    for (std::size_t y = 0; y < copy.height; ++y) accesses.push_back({side.at(y, z), copy.width, write});
+  }
+}
+
+// The memory that a copy uses. The host may use pageable memory at any time, and no call shows when.
+std::vector<races::Access> accesses_of(const Copy& copy, const Place& to, const Place& from) {
+  std::vector<races::Access> accesses;
+  if (!races::enabled()) return accesses;
+  if (!from.pageable) add_rows(accesses, copy, copy.from, false);
+  if (!to.pageable) add_rows(accesses, copy, copy.to, true);
+  return accesses;
+}
+
 template <typename Value>
 void fill_row(char* row, unsigned value, std::size_t elements) {
   std::fill_n(reinterpret_cast<Value*>(row), elements, static_cast<Value>(value));
@@ -178,6 +193,7 @@ cudaError_t copy(Stream& stream, const Copy& copy, cudaMemcpyKind kind, bool syn
   Operation operation;
   operation.type = cudaGraphNodeTypeMemcpy;
   operation.name = name_of(to, from);
+  operation.accesses = accesses_of(copy, to, from);
   if (capture_of(stream)) {
     operation.work = work_of(copy, to, from, false);
     operation.params.type = cudaGraphNodeTypeMemcpy;
@@ -225,6 +241,7 @@ Operation copy_operation(const cudaMemcpy3DParms& params) {
   Operation operation;
   operation.type = cudaGraphNodeTypeMemcpy;
   operation.name = name_of(to, from);
+  operation.accesses = accesses_of(copy, to, from);
   operation.work = work_of(copy, to, from, false);
   operation.params.type = cudaGraphNodeTypeMemcpy;
   operation.params.memcpy.copyParams = params;
@@ -235,7 +252,11 @@ Operation fill_operation(const cudaMemsetParamsV2& params, bool synchronous) {
   Operation operation;
   operation.type = cudaGraphNodeTypeMemset;
   operation.name = "Memset";
-  operation.work = [fill = fill_of(params, synchronous)] { fill.run(); };
+  const Fill fill = fill_of(params, synchronous);
+  for (std::size_t y = 0; races::enabled() && y < fill.height; ++y) {
+    operation.accesses.push_back({fill.address + y * fill.pitch, fill.width * fill.element, true});
+  }
+  operation.work = [fill] { fill.run(); };
   operation.params.type = cudaGraphNodeTypeMemset;
   operation.params.memset = params;
   return operation;

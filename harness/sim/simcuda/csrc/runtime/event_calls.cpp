@@ -78,6 +78,7 @@ void record(Event& event, Stream& stream, unsigned flags) {
   }
   const auto number = event.page->record();
   auto mark = std::make_shared<Mark>();
+  races::record(stream.timeline(), *mark);
   std::vector<Item> items;
   items.push_back({nullptr,
                    [page = event.page, number, reached = std::move(reached)] {
@@ -87,6 +88,17 @@ void record(Event& event, Stream& stream, unsigned flags) {
                    mark});
   stream.push(std::move(items));
   event.set_mark(std::move(mark));
+}
+
+// Makes the stream wait for the last record, in this process or another one.
+void wait_for(Stream& stream, Event& event) {
+  if (const auto mark = event.mark()) races::wait(stream.timeline(), *mark);
+  stream.wait(last_record(event));
+}
+
+// Notes that the host has seen that the last record is reached.
+void learn(const Event& event) {
+  if (const auto mark = event.mark()) races::learn(*mark);
 }
 
 void describe_wait(const Stream& stream, const Event& event) {
@@ -109,7 +121,7 @@ void wait(Stream& stream, Event& event, unsigned flags) {
     if (!capture) {
       if (event.captured) throw Error(cudaErrorCapturedEvent);
       describe_wait(stream, event);
-      stream.wait(last_record(event));
+      wait_for(stream, event);
       return;
     }
     Capture::Member& member = *capture->member(stream);
@@ -142,7 +154,7 @@ void wait(Stream& stream, Event& event, unsigned flags) {
   }
   if (any_capture()) forbid_implicit(stream, "cudaStreamWaitEvent");
   describe_wait(stream, event);
-  stream.wait(last_record(event));
+  wait_for(stream, event);
 }
 
 }  // namespace
@@ -188,9 +200,10 @@ SIMCUDA_EXPORT cudaError_t cudaEventQuery(cudaEvent_t handle) {
     forbid_captured(*event, "cudaEventQuery");
     forbid_unsafe("cudaEventQuery");
     describe_wait(*event);
-    if (event->page) return event->page->done() ? cudaSuccess : cudaErrorNotReady;
     const auto mark = event->mark();
-    return mark == nullptr || mark->done() ? cudaSuccess : cudaErrorNotReady;
+    const bool done = event->page ? event->page->done() : mark == nullptr || mark->done();
+    if (done) learn(*event);
+    return done ? cudaSuccess : cudaErrorNotReady;
   });
 }
 
@@ -202,6 +215,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     forbid_unsafe("cudaEventSynchronize");
     describe_wait(*event);
     if (const auto mark = last_record(*event)) mark->wait();
+    learn(*event);
     release_after_wait(event->device());
     return event->device().error();
   });

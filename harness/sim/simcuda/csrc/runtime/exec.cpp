@@ -1,6 +1,8 @@
 #include "exec.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "activity.h"
@@ -37,18 +39,26 @@ void collect(const Graph& graph, std::vector<std::shared_ptr<Conditional>>& cond
 Exec::Exec(const Graph& graph, unsigned long long flags) : flags_(flags) {
   const std::lock_guard lock(graphs_mutex());
   program_ = std::make_shared<Program>();
-  append(*program_, graph, nullptr);
+  append(*program_, graph, nullptr, {});
   source_ = graph.clone();
   forget_graph(source_->handle());
   collect(graph, conditionals_);
   for (const auto& conditional : conditionals_) values_[conditional->handle] = conditional->default_value;
 }
 
-void Exec::append(Program& program, const Graph& graph, const unsigned long long* child) const {
+std::vector<std::size_t> Exec::append(Program& program, const Graph& graph, const unsigned long long* child,
+                                      const std::vector<std::size_t>& entry) const {
+  std::map<const Node*, std::vector<std::size_t>> ends;  // the last steps of each node
+  std::set<const Node*> needed;
   for (const Node* const node : graph.sorted()) {
     const unsigned long long number = child ? *child : node->id;
+    std::vector<std::size_t> needs = node->needs.empty() ? entry : std::vector<std::size_t>();
+    for (const Node* const need : node->needs) {
+      needed.insert(need);
+      needs.insert(needs.end(), ends[need].begin(), ends[need].end());
+    }
     if (node->type() == cudaGraphNodeTypeGraph) {
-      append(program, *node->child, &number);
+      ends[node] = append(program, *node->child, &number, needs);
       continue;
     }
     Step step;
@@ -59,16 +69,24 @@ void Exec::append(Program& program, const Graph& graph, const unsigned long long
     step.device = node->device;
     step.operation = node->operation;
     step.event = node->event;
+    step.needs = std::move(needs);
     if (node->type() == cudaGraphNodeTypeConditional) {
       step.conditional = node->conditional->handle;
       step.condition = node->condition;
       for (const auto& body : node->bodies) {
         step.bodies.push_back(std::make_shared<Program>());
-        append(*step.bodies.back(), *body, &number);
+        append(*step.bodies.back(), *body, &number, {});
       }
     }
+    ends[node] = {program.size()};
     program.push_back(std::move(step));
   }
+  if (graph.nodes.empty()) return entry;
+  std::vector<std::size_t> last;
+  for (const auto& [node, places] : ends) {
+    if (!needed.contains(node)) last.insert(last.end(), places.begin(), places.end());
+  }
+  return last;
 }
 
 cudaError_t Exec::launch(Stream& stream) {
@@ -100,7 +118,9 @@ cudaError_t Exec::launch(Stream& stream) {
   const auto program = program_;
   const auto ticket = activity::ticket(stream.activity_id(), number_);
   std::vector<Item> items;
+  if (last_) races::wait(stream.timeline(), *last_);
   if (last_ && !last_->done()) items.push_back({last_, nullptr, nullptr});
+  races::Replay replay(stream.timeline(), lanes_, races::enabled() ? program->size() : 0);
   items.push_back({nullptr,
                    [self] {
                      for (const auto& conditional : self->conditionals_) {
@@ -121,6 +141,8 @@ cudaError_t Exec::launch(Stream& stream) {
   };
   for (std::size_t i = 0; i < program->size(); ++i) {
     const Step& step = (*program)[i];
+    static const std::vector<races::Access> none;
+    replay.node(i, step.needs, step.enabled ? step.operation.accesses : none, step.operation.origin);
     if (step.operation.begin && step.enabled) {
       flush(i, nullptr);
       auto begun = std::make_shared<Mark>();
@@ -137,6 +159,7 @@ cudaError_t Exec::launch(Stream& stream) {
     if (!step.event || !step.enabled) continue;
     if (step.type == cudaGraphNodeTypeEventRecord) {
       auto mark = std::make_shared<Mark>();
+      replay.record(i, *mark);
       flush(i, nullptr);
       Work finish;
       if (step.event->page)
@@ -146,14 +169,18 @@ cudaError_t Exec::launch(Stream& stream) {
     } else {
       flush(i, nullptr);
       auto mark = step.event->page ? IpcEventPage::mark(step.event->page) : step.event->mark();
+      if (const auto known = step.event->mark()) replay.wait(i, *known);
       if (mark) items.push_back({std::move(mark), nullptr, nullptr});
     }
     begin = i + 1;
   }
+  const auto conflicts = replay.finish();
   last_ = std::make_shared<Mark>();
+  races::record(stream.timeline(), *last_);
   flush(program->size(), nullptr);
   items.push_back({nullptr, nullptr, last_});
   stream.push(std::move(items));
+  races::report(conflicts);
   return cudaSuccess;
 }
 
@@ -217,7 +244,7 @@ Node* Exec::update(const Graph& graph, cudaGraphExecUpdateResult& result) {
     }
   }
   auto program = std::make_shared<Program>();
-  append(*program, graph, nullptr);
+  append(*program, graph, nullptr, {});
   auto source = graph.clone();
   forget_graph(source->handle());
   // Nodes of the graph from which this one was instantiated still identify its steps.

@@ -51,9 +51,12 @@ class Exec : public std::enable_shared_from_this<Exec> {
     cudaGraphConditionalHandle conditional = 0;
     cudaGraphConditionalNodeType condition = cudaGraphCondTypeIf;
     std::vector<std::shared_ptr<Program>> bodies;
+    std::vector<std::size_t> needs;  // the places of the steps that come before it
   };
 
-  void append(Program& program, const Graph& graph, const unsigned long long* child) const;
+  // `entry`: the places of the steps that all of the graph comes after. Returns those of the steps at its end.
+  std::vector<std::size_t> append(Program& program, const Graph& graph, const unsigned long long* child,
+                                  const std::vector<std::size_t>& entry) const;
   // Runs steps. With `whole`, for the body of a conditional node, also runs the first parts of operations, which have
   // otherwise begun before.
   void run(const Program& program, std::size_t begin, std::size_t end, bool whole = false);
@@ -68,6 +71,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
   std::shared_ptr<Mark> last_;
   std::vector<std::shared_ptr<Conditional>> conditionals_;
   Conditions values_;  // used by the running launch
+  std::vector<std::uint32_t> lanes_;  // of races::Replay
 };
 
 void add_exec(std::shared_ptr<Exec> exec);

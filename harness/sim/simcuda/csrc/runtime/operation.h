@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "stream.h"
 
@@ -21,6 +22,11 @@ struct Operation {
   // Called by the launching thread at each launch of a graph with this node, before anything is queued. The launch
   // returns its error. Memory nodes use it.
   std::function<cudaError_t()> at_launch;
+  // For the check for races: the memory that it uses, the place in the program, and whether it is a function of the
+  // program, from which other threads may learn that earlier work is done.
+  std::vector<races::Access> accesses{};
+  std::shared_ptr<const races::Origin> origin{};
+  bool tells_host = false;
   // Kept alive as long as the node, a graph instantiated from it, or a replay.
   std::shared_ptr<void> kept;
 };

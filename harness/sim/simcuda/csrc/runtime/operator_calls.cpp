@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "../include/simcuda.h"
 #include "../include/simcuda_shared.h"
@@ -11,9 +12,18 @@
 #include "capture.h"
 #include "context.h"
 #include "operation.h"
+#include "races.h"
 #include "trace.h"
 
 using namespace simcuda;
+
+namespace {
+
+thread_local std::vector<races::Access> declared;
+
+}  // namespace
+
+SIMCUDA_EXPORT void simcudaDeclare(const std::vector<SimcudaAccess>* accesses) { declared = *accesses; }
 
 SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<void()>* work) {
   SIMCUDA_CALL(device, {
@@ -21,6 +31,7 @@ SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::fun
     Operation operation;
     operation.name = name;
     operation.work = std::move(*work);
+    operation.accesses = std::exchange(declared, {});
     return submit(*find_stream(stream), std::move(operation));
   });
 }

@@ -29,7 +29,10 @@ Stream::Stream(Device& device, StreamOrder& order, Kind kind, unsigned flags, in
       flags_(flags),
       priority_(priority),
       id_(next_id()),
-      queue_(std::make_shared<work::Queue>(pool(), priority)) {}
+      queue_(std::make_shared<work::Queue>(pool(), priority)),
+      timeline_(device.index, id_, legacy()     ? races::Role::legacy
+                              : blocking() ? races::Role::blocking
+                                           : races::Role::other) {}
 
 void Stream::push(const char* name, Work work, Begin begin) {
   std::vector<Item> items;
@@ -76,7 +79,9 @@ void Stream::push(std::vector<Item> items) {
 }
 
 void Stream::wait(std::shared_ptr<Mark> mark) {
-  if (mark == nullptr || mark->done()) return;
+  if (mark == nullptr) return;
+  races::wait(timeline_, *mark);
+  if (mark->done()) return;
   std::vector<Item> items;
   items.push_back({std::move(mark), nullptr, nullptr});
   push(std::move(items));
@@ -84,6 +89,7 @@ void Stream::wait(std::shared_ptr<Mark> mark) {
 
 std::shared_ptr<Mark> Stream::mark(Work reached) {
   auto mark = std::make_shared<Mark>();
+  races::record(timeline_, *mark);
   // A mark on a blocking stream must also wait for earlier work on the legacy stream.
   if (idle() && (!blocking() || order_.legacy->idle())) {
     if (reached) reached();

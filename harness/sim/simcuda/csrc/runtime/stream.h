@@ -15,6 +15,7 @@
 
 #include "../../../softdevice/csrc/core/queue.h"
 #include "device.h"
+#include "races.h"
 
 namespace simcuda {
 
@@ -51,6 +52,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned long long id() const { return id_; }
   unsigned long long activity_id() const { return legacy() ? 0 : id_; }  // for observers of activities
 
+  races::Timeline& timeline() { return timeline_; }
+
   // These three ignore captures and the device's error.
   void push(const char* name, Work work, Begin begin = nullptr);  // guarded, see below
   void push(std::vector<Item> items);                             // not guarded
@@ -61,7 +64,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // Whether no work is left; for the legacy stream, also none in the blocking streams.
   bool idle();
-  void drain() { mark()->wait(); }
+  void drain() {
+    mark()->wait();
+    races::learn(timeline_);
+  }
 
   std::map<int, cudaStreamAttrValue> attributes;  // the attributes that were set; guarded by the mutex of captures
 
@@ -75,6 +81,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const unsigned long long id_;
   const std::shared_ptr<work::Queue> queue_;
+  races::Timeline timeline_;
 };
 
 // Runs work in a thread of the pool, with the device as the current one. If the device has failed, the work does not

@@ -79,7 +79,9 @@ SIMCUDA_EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
     check(found->device().error());
     forbid_captured(*found, "cudaStreamQuery");
     activity::describe_wait(SimcudaWait::stream, found->device().index, found->activity_id());
-    return found->idle() ? cudaSuccess : cudaErrorNotReady;
+    if (!found->idle()) return cudaErrorNotReady;
+    races::learn(found->timeline());
+    return cudaSuccess;
   });
 }
 
@@ -102,6 +104,7 @@ SIMCUDA_EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t 
     operation.type = cudaGraphNodeTypeHost;
     operation.name = "host function";
     operation.work = host_work(function, data);
+    operation.tells_host = true;
     operation.params.host.fn = function;
     operation.params.host.userData = data;
     return submit(*find_stream(stream), std::move(operation));
@@ -124,9 +127,10 @@ SIMCUDA_EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStream
     // The callback runs even if the device has failed, and receives the error.
     std::vector<Item> items;
     items.push_back({nullptr,
-                     [=, &device = found->device()] {
+                     [=, &device = found->device(), before = found->mark()] {
                        const InHostFunction inside;
                        callback(stream, device.error(), data);
+                       races::learn(*before);
                      },
                      nullptr});
     found->push(std::move(items));

@@ -15,7 +15,7 @@ using soft::Code;
 using soft::Failure;
 using soft::aten::translated;
 
-void Stream::launch(const char* name, soft::Work work) const {
+void Stream::launch(const char* name, soft::Work work, const Accesses& /*accesses*/) const {
   translated([&] {
     core_->launch(name, [work = std::move(work)] {
       try {

@@ -23,13 +23,19 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse1;
 // Whether an operator that writes no elements is not launched.
 constexpr bool kSkipsEmpty = false;
 
+// The memory that a launch uses. The software device does not look at it.
+struct Accesses {
+  void read(const at::Tensor& /*tensor*/) {}
+  void write(const at::Tensor& /*tensor*/) {}
+};
+
 // A stream of the device. All methods throw torch's exceptions.
 class Stream {
  public:
   explicit Stream(soft::Stream& core) : core_(&core) {}
 
   // An exception of the work becomes a device-side assertion. `name` must never be freed.
-  void launch(const char* name, soft::Work work) const;
+  void launch(const char* name, soft::Work work, const Accesses& accesses = {}) const;
   void synchronize() const;
   bool capturing() const;
   // Invalidates the stream's capture, and throws.

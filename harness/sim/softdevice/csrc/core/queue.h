@@ -41,6 +41,8 @@ class Mark {
   Clock::time_point time() const { return time_; }
   void finish();  // may be called once
 
+  std::shared_ptr<const void> attached;  // what the owner of the mark attaches to it before others get it
+
  private:
   friend class Queue;
   // Makes the queue ready when the mark finishes; returns false if it is already done.

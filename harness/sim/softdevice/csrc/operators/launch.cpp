@@ -171,12 +171,15 @@ void Operand::take(const at::Tensor& written) const {
 
 Operand Operand::frozen() const { return defined() && !host_.defined() ? constant(tensor()) : *this; }
 
-void enqueue(const Stream& stream, const char* name, std::function<void()> work) {
-  stream.launch(name, [work = std::move(work)] {
-    prepare_thread();
-    const at::DisableRecordFunctionGuard unobserved;  // observers of all threads would attribute it to the program
-    work();
-  });
+void enqueue(const Stream& stream, const char* name, std::function<void()> work, const Accesses& accesses) {
+  stream.launch(
+      name,
+      [work = std::move(work)] {
+        prepare_thread();
+        const at::DisableRecordFunctionGuard unobserved;  // observers of all threads would attribute it to the program
+        work();
+      },
+      accesses);
 }
 
 void Meeting::add(const at::Tensor& tensor, bool host_allowed) {
@@ -363,10 +366,12 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
   auto call = std::make_shared<Call>(Call{op, plan_, recipe_.body, {}, {}, {}, {}});
   const bool stale = captures_stale_inputs(stream);
+  Accesses accesses;
   bool writes = false;
   std::int64_t elements = 0;  // of the largest written tensor
   const auto note_written = [&](const at::Tensor& tensor) {
     writes = true;
+    accesses.write(tensor);
     elements = std::max(elements, tensor.defined() ? tensor.numel() : 0);
   };
   call->operands.resize(plan.arguments);
@@ -377,6 +382,8 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       call->operands[i].push_back(stale && !plan.written[i] ? operand.frozen() : operand);
       if (plan.written[i]) {
         note_written(tensor);
+      } else {
+        accesses.read(tensor);
       }
       return at::Tensor();
     }));
@@ -411,7 +418,7 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     }
     call->generator = draw(generator, stream, elements);
   }
-  enqueue(stream, recipe_.kernel != nullptr ? recipe_.kernel : plan.name, [call] { call->run(); });
+  enqueue(stream, recipe_.kernel != nullptr ? recipe_.kernel : plan.name, [call] { call->run(); }, accesses);
 }
 
 }  // namespace operators

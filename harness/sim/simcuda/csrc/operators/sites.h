@@ -1,0 +1,14 @@
+// What the check for races needs of torch: the stacks of the program, and the blocks that the allocator gives to tensors.
+#pragma once
+
+namespace simcuda::sites {
+
+bool wanted();  // whether the runtime checks for races
+
+// From the first call on, the runtime gets the blocks of the caching allocator, which must be initialised.
+void follow_allocator();
+
+// Gives the runtime the functions that remember and describe a place in the program.
+void install();
+
+}  // namespace simcuda::sites

@@ -1,0 +1,405 @@
+#include "races.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace simcuda::races {
+
+namespace {
+
+const bool enabled_ = [] {
+  const char* const value = std::getenv("SIMCUDA_CHECK");
+  return value != nullptr && std::strstr(value, "races") != nullptr;
+}();
+
+// Reports of one process. More would hide the first ones.
+constexpr std::size_t most_reports = 20;
+
+// Where an access stands in the order. `generation` is that of the allocator's block.
+struct Stamp {
+  std::uint32_t lane = 0;
+  std::uint64_t tick = 0;
+  std::uint64_t generation = 0;
+  Accessor accessor;
+};
+
+// Bytes with the same history: the last write, and the reads since then that are not ordered among themselves.
+struct Cell {
+  std::uintptr_t end = 0;
+  Stamp write;  // lane 0: none
+  std::vector<Stamp> reads;
+};
+
+struct Block {
+  std::uintptr_t end;
+  std::uint64_t generation;
+};
+
+bool knows(const Clock& clock, const Stamp& stamp) {
+  return stamp.lane < clock.size() && clock[stamp.lane] >= stamp.tick;
+}
+
+void join(Clock& clock, const Clock& other) {
+  if (clock.size() < other.size()) clock.resize(other.size());
+  for (std::size_t lane = 0; lane < other.size(); ++lane) clock[lane] = std::max(clock[lane], other[lane]);
+}
+
+}  // namespace
+
+// Never destroyed: work may be launched until the very end of the process.
+struct State {
+  std::mutex mutex;
+  std::vector<Timeline*> timelines;
+  std::map<int, Clock> ended;  // by device: the blocking streams that are destroyed
+  Clock host;
+  std::uint32_t lanes = 0;
+  std::map<std::uintptr_t, Cell> memory;
+  std::map<std::uintptr_t, Block> blocks;
+  std::uint64_t generations = 0;
+  std::mutex reporting;
+  std::set<std::string> reported;
+  SimcudaSites sites{nullptr, nullptr};
+
+  std::uint32_t next_lane() { return ++lanes; }
+
+  // Joins what CUDA's order of the legacy default stream says, and what the host knows.
+  void order(Timeline& timeline) {
+    join(timeline.clock, host);
+    if (timeline.role == Role::other) return;
+    for (const Timeline* const other : timelines) {
+      const bool before = timeline.role == Role::legacy ? other->role == Role::blocking : other->role == Role::legacy;
+      if (before && other->device == timeline.device) join(timeline.clock, other->clock);
+    }
+    if (timeline.role == Role::legacy) join(timeline.clock, ended[timeline.device]);
+  }
+
+  void learn(int device) {
+    for (const Timeline* const timeline : timelines) {
+      if (timeline->device == device) join(host, timeline->clock);
+    }
+    join(host, ended[device]);
+  }
+
+  std::uint64_t generation_of(std::uintptr_t address) const {
+    const auto next = blocks.upper_bound(address);
+    if (next == blocks.begin()) return 0;
+    const Block& block = std::prev(next)->second;
+    return address < block.end ? block.generation : 0;
+  }
+
+  // Makes a boundary of cells at the address.
+  void split(std::uintptr_t address) {
+    const auto next = memory.upper_bound(address);
+    if (next == memory.begin()) return;
+    const auto cell = std::prev(next);
+    if (cell->first == address || cell->second.end <= address) return;
+    memory.emplace_hint(next, address, cell->second);
+    cell->second.end = address;
+  }
+
+  void touch(const Access& access, const Clock& clock, std::uint32_t lane, Accessor accessor, Conflicts& conflicts) {
+    if (access.bytes == 0) return;
+    const auto begin = reinterpret_cast<std::uintptr_t>(access.address), end = begin + access.bytes;
+    accessor.writes = access.write;
+    const Stamp stamp{lane, clock[lane], generation_of(begin), std::move(accessor)};
+    split(begin);
+    split(end);
+    const auto conflict = [&](const Stamp& earlier, std::uintptr_t at, std::uintptr_t until) {
+      const std::size_t bytes = std::min(until, end) - at;
+      if (!conflicts.empty() && conflicts.back().earlier.origin == earlier.accessor.origin &&
+          conflicts.back().later.origin == stamp.accessor.origin) {
+        conflicts.back().bytes += bytes;
+        return;
+      }
+      conflicts.push_back({earlier.accessor, stamp.accessor, earlier.generation != stamp.generation, bytes});
+    };
+    auto cell = memory.lower_bound(begin);
+    std::uintptr_t covered = begin;
+    for (; cell != memory.end() && cell->first < end; ++cell) {
+      Cell& known = cell->second;
+      if (known.write.lane != 0 && !knows(clock, known.write)) conflict(known.write, cell->first, known.end);
+      if (access.write) {
+        for (const Stamp& read : known.reads) {
+          if (!knows(clock, read)) conflict(read, cell->first, known.end);
+        }
+        continue;
+      }
+      if (covered < cell->first) memory.emplace_hint(cell, covered, Cell{cell->first, {}, {stamp}});
+      covered = known.end;
+      std::erase_if(known.reads, [&](const Stamp& read) { return knows(clock, read); });
+      known.reads.push_back(stamp);
+    }
+    if (access.write) {
+      memory.erase(memory.lower_bound(begin), cell);
+      memory.emplace_hint(cell, begin, Cell{end, stamp, {}});
+    } else if (covered < end) {
+      memory.emplace_hint(cell, covered, Cell{end, {}, {stamp}});
+    }
+  }
+};
+
+namespace {
+
+State& state() {
+  static auto* const made = new State;
+  return *made;
+}
+
+// Counts one more piece of work of the lane.
+void advance(Clock& clock, std::uint32_t lane) {
+  if (clock.size() <= lane) clock.resize(lane + 1);
+  ++clock[lane];
+}
+
+const Clock* clock_of(const work::Mark& mark) { return static_cast<const Clock*>(mark.attached.get()); }
+
+}  // namespace
+
+bool enabled() { return enabled_; }
+
+Timeline::Timeline(int device, unsigned long long stream, Role role) : device(device), stream(stream), role(role) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().timelines.push_back(this);
+}
+
+Timeline::~Timeline() {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  std::erase(state().timelines, this);
+  join(state().ended[device], clock);
+}
+
+void record(Timeline& timeline, work::Mark& mark) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().order(timeline);
+  mark.attached = std::make_shared<const Clock>(timeline.clock);
+}
+
+void wait(Timeline& timeline, const work::Mark& mark) {
+  if (!enabled() || clock_of(mark) == nullptr) return;
+  const std::lock_guard lock(state().mutex);
+  join(timeline.clock, *clock_of(mark));
+}
+
+void learn(const work::Mark& mark) {
+  if (!enabled() || clock_of(mark) == nullptr) return;
+  const std::lock_guard lock(state().mutex);
+  join(state().host, *clock_of(mark));
+}
+
+void learn(Timeline& timeline) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().order(timeline);
+  join(state().host, timeline.clock);
+}
+
+void learn(int device) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().learn(device);
+}
+
+void forget(const void* address, std::size_t bytes) {
+  if (!enabled() || bytes == 0) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(address), end = begin + bytes;
+  const std::lock_guard lock(state().mutex);
+  state().split(begin);
+  state().split(end);
+  state().memory.erase(state().memory.lower_bound(begin), state().memory.lower_bound(end));
+  state().blocks.erase(state().blocks.lower_bound(begin), state().blocks.lower_bound(end));
+}
+
+void note_block(const void* address, std::size_t bytes) {
+  if (!enabled() || bytes == 0) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(address), end = begin + bytes;
+  const std::lock_guard lock(state().mutex);
+  auto& blocks = state().blocks;
+  auto first = blocks.lower_bound(begin);
+  if (first != blocks.begin() && std::prev(first)->second.end > begin) std::prev(first)->second.end = begin;
+  first = blocks.erase(first, blocks.lower_bound(end));
+  blocks.emplace_hint(first, begin, Block{end, ++state().generations});
+}
+
+std::shared_ptr<const Origin> origin(const char* name) {
+  if (!enabled()) return nullptr;
+  const auto gather = state().sites.gather;
+  return std::make_shared<const Origin>(Origin{name, gather == nullptr ? nullptr : gather()});
+}
+
+Conflicts access(Timeline& timeline, const std::vector<Access>& accesses, std::shared_ptr<const Origin> origin) {
+  Conflicts conflicts;
+  if (!enabled()) return conflicts;
+  const std::lock_guard lock(state().mutex);
+  state().order(timeline);
+  if (timeline.lane == 0) timeline.lane = state().next_lane();
+  advance(timeline.clock, timeline.lane);
+  const Accessor accessor{std::move(origin), timeline.device, timeline.stream};
+  for (const Access& each : accesses) state().touch(each, timeline.clock, timeline.lane, accessor, conflicts);
+  return conflicts;
+}
+
+Replay::Replay(Timeline& timeline, std::vector<std::uint32_t>& lanes, std::size_t nodes)
+    : timeline_(timeline), lanes_(lanes), clocks_(nodes), branches_(nodes), continued_(nodes) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().order(timeline_);
+  base_ = timeline_.clock;
+}
+
+void Replay::node(std::size_t place, const std::vector<std::size_t>& needs, const std::vector<Access>& accesses,
+                  const std::shared_ptr<const Origin>& origin) {
+  if (!enabled()) return;
+  Clock& clock = clocks_[place];
+  clock = base_;
+  bool follows = false;
+  for (const std::size_t need : needs) {
+    join(clock, clocks_[need]);
+    if (!follows && !continued_[need]) {
+      follows = continued_[need] = true;
+      branches_[place] = branches_[need];
+    }
+  }
+  if (!follows) branches_[place] = used_++;
+  const std::lock_guard lock(state().mutex);
+  while (lanes_.size() < used_) lanes_.push_back(state().next_lane());
+  const std::uint32_t lane = lanes_[branches_[place]];
+  advance(clock, lane);
+  const Accessor accessor{origin, timeline_.device, timeline_.stream, true};
+  for (const Access& each : accesses) state().touch(each, clock, lane, accessor, conflicts_);
+}
+
+void Replay::record(std::size_t place, work::Mark& mark) {
+  if (enabled()) mark.attached = std::make_shared<const Clock>(clocks_[place]);
+}
+
+void Replay::wait(std::size_t place, const work::Mark& mark) {
+  if (enabled() && clock_of(mark) != nullptr) join(clocks_[place], *clock_of(mark));
+}
+
+Conflicts Replay::finish() {
+  if (!enabled()) return {};
+  const std::lock_guard lock(state().mutex);
+  for (const Clock& clock : clocks_) join(timeline_.clock, clock);
+  return std::move(conflicts_);
+}
+
+namespace {
+
+// The most findings that one process keeps in its file.
+constexpr std::size_t most_kept = 1000;
+
+std::string place_of(const Accessor& accessor) {
+  return std::string(accessor.in_graph ? "a graph launched on " : "") + "stream " + std::to_string(accessor.stream) +
+         " of device " + std::to_string(accessor.device);
+}
+
+std::string frames_of(const Origin& origin) {
+  const auto describe = state().sites.describe;
+  return origin.site == nullptr || describe == nullptr ? "" : describe(origin.site.get());
+}
+
+std::string described(const Accessor& accessor, const std::string& frames) {
+  std::string text = "  " + std::string(accessor.origin->name) + " on " + place_of(accessor) + "\n";
+  for (std::size_t begin = 0; begin < frames.size();) {
+    const std::size_t end = std::min(frames.find('\n', begin), frames.size());
+    text += "    " + frames.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return text;
+}
+
+std::string advice(const Conflict& conflict) {
+  const Accessor &earlier = conflict.earlier, &later = conflict.later;
+  const std::string first = place_of(earlier), second = place_of(later);
+  if (conflict.reused) {
+    return "the memory was given to another tensor while " + first + " could still use it: " +
+           "record_stream, or a wait before the tensor is freed, is missing";
+  }
+  if (first == second) return "the two nodes are on branches of the graph that do not wait for each other";
+  return second + " does not wait for " + first + ": an event recorded there after " + earlier.origin->name +
+         ", and a wait for it before " + later.origin->name + ", are missing";
+}
+
+// Text for a JSON string.
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char letter : text) {
+    if (letter == '"' || letter == '\\') result += '\\';
+    if (letter == '\n') {
+      result += "\\n";
+    } else if (static_cast<unsigned char>(letter) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(letter));
+      result += escaped;
+    } else {
+      result += letter;
+    }
+  }
+  return result + '"';
+}
+
+// Appends a line to the file of this process in the folder SIMCUDA_FINDINGS.
+void keep(const Conflict& conflict, const std::string& kind, const std::string& text) {
+  const char* const folder = std::getenv("SIMCUDA_FINDINGS");
+  if (folder == nullptr || *folder == 0) return;
+  const std::string path = std::string(folder) + "/" + std::to_string(getpid()) + ".ndjson";
+  std::FILE* const file = std::fopen(path.c_str(), "a");
+  if (file == nullptr) return;
+  const std::string line = "{\"kind\": " + quoted(kind) + ", \"earlier\": " + quoted(conflict.earlier.origin->name) +
+                           ", \"later\": " + quoted(conflict.later.origin->name) +
+                           ", \"bytes\": " + std::to_string(conflict.bytes) + ", \"text\": " + quoted(text) + "}\n";
+  std::fputs(line.c_str(), file);
+  std::fclose(file);
+}
+
+}  // namespace
+
+void report(const Conflicts& conflicts) {
+  for (const Conflict& conflict : conflicts) {
+    const Accessor &earlier = conflict.earlier, &later = conflict.later;
+    const std::string first = frames_of(*earlier.origin), second = frames_of(*later.origin);
+    const std::string kind = conflict.reused ? "used after it was freed" : "race";
+    std::size_t number = 0;
+    {
+      const std::lock_guard lock(state().reporting);
+      const std::string key = kind + '\n' + earlier.origin->name + '\n' + first + later.origin->name + '\n' + second;
+      if (state().reported.size() >= most_kept || !state().reported.insert(key).second) continue;
+      number = state().reported.size();
+    }
+    const std::string text = later.origin->name + std::string(later.writes ? " writes " : " reads ") + std::to_string(conflict.bytes) +
+                             " bytes that " + earlier.origin->name + (earlier.writes ? " has written" : " has read") +
+                             ", in no order\n" + described(earlier, first) + described(later, second) + "  " +
+                             advice(conflict) + "\n";
+    keep(conflict, kind, text);
+    if (number <= most_reports) std::fprintf(stderr, "simulated CUDA: %s: %s", kind.c_str(), text.c_str());
+    if (number == most_reports) std::fprintf(stderr, "simulated CUDA: further findings of this process are not shown\n");
+  }
+}
+
+}  // namespace simcuda::races
+
+extern "C" {
+
+__attribute__((visibility("default"))) int simcudaChecksRaces() { return simcuda::races::enabled() ? 1 : 0; }
+
+__attribute__((visibility("default"))) void simcudaSetSites(const SimcudaSites* sites) {
+  simcuda::races::state().sites = *sites;
+}
+
+__attribute__((visibility("default"))) void simcudaNoteBlock(const void* address, std::size_t bytes) {
+  simcuda::races::note_block(address, bytes);
+}
+}
