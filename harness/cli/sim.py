@@ -23,9 +23,10 @@ app = typer.Typer(
 
 
 class Check(StrEnum):
-    """What `run` reports besides what was used."""
+    """What `run` looks for besides what was used."""
 
     LEAKS = "leaks"
+    RACES = "races"
 
 
 class EnvironmentFormat(StrEnum):
@@ -78,8 +79,16 @@ def run(
     memory: _Memory = None,
     inject: _Inject = None,
     check: Annotated[
-        Check | None,
-        typer.Option("--check", help="leaks: also report the streams, events and graphs that were not destroyed."),
+        list[Check] | None,
+        typer.Option(
+            "--check",
+            help="leaks: also report the streams, events and graphs that were not destroyed. races: report work that "
+            "uses the same memory without an order between its streams, whatever the timing was. May be repeated.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="With --check races: also write the findings to a JSON file."),
     ] = None,
     quiet: Annotated[
         bool,
@@ -92,17 +101,21 @@ def run(
     simulation are built first, if they are missing. At the end, one line on stderr says how many kernels ran, and how
     much memory of each device a process used.
 
-    Exit status: that of the program, 128 + N if signal N ended it; 127 if it does not exist, 126 if it cannot be
-    executed; 4 if the simulation is not possible here.
+    Exit status: that of the program, 128 + N if signal N ended it; 1 if it would be 0 and a race was found; 127 if the
+    program does not exist, 126 if it cannot be executed; 4 if the simulation is not possible here.
     """
     from harness.sim.simcuda import program as programs
 
+    checks = frozenset(check or ())
+    if quiet and checks:
+        raise typer.BadParameter("--quiet reports nothing at the end, so there is no --check with it")
+    if report is not None and Check.RACES not in checks:
+        raise typer.BadParameter("--report has the findings of --check races, which is not given")
     environ = _environment(devices, memory, inject)
     if quiet:
         raise typer.Exit(programs.replace_process(program, environ))
-    raise typer.Exit(
-        programs.run_with_summary(program, environ, lambda line: say(line, err=True), leaks=check is Check.LEAKS)
-    )
+    wanted = programs.Watch(leaks=Check.LEAKS in checks, races=Check.RACES in checks, report=report)
+    raise typer.Exit(programs.run_with_summary(program, environ, lambda line: say(line, err=True), wanted))
 
 
 @app.command()

@@ -228,6 +228,7 @@ def test_export_chrome_trace_kernels_are_joined_to_their_launches(device: torch.
     """
     x = scenes.values(device)
     first, second = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
 
     def work() -> None:
         for stream in (first, second, first):

@@ -11,14 +11,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from harness.backends import simcuda
 from harness.core import linux
 from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_RED
 from harness.core.text import format_bytes, format_count
 from harness.sim.interposer import front
 from harness.sim.native import declared, faults
-from harness.sim.simcuda import ledger, machine, provider
+from harness.sim.simcuda import ledger, machine, provider, races
 from harness.sim.simcuda.ledger import Usage
 
 #: Signals that end a program by default, or that programs give a meaning, and that a parent can pass on.
@@ -122,19 +125,33 @@ def _status_of(child: int) -> int | None:
     return _BY_SIGNAL + os.WTERMSIG(how) if os.WIFSIGNALED(how) else os.WEXITSTATUS(how)
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What to look for: objects that are not destroyed, and races. `report`: a JSON file for the races."""
+
+    leaks: bool = False
+    races: bool = False
+    report: Path | None = None
+
+
 def run_with_summary(
-    command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], object], *, leaks: bool
+    command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], object], watch: Watch
 ) -> int:
     """Run the program as `run_program` does. `say` gets one line at its end: what its processes have used.
 
-    `leaks`: also what they have not destroyed. Raise WriteError if there is no room for the record.
+    The status is 1 if it would be 0 and a race was found. Raise WriteError if there is no room for the record, or if
+    the report cannot be written.
     """
-    with ledger.recorded(environ) as record:
-        status = run_program(command, {**environ, ledger.RECORD: str(record)})
-        used = ledger.read_usage(record)
+    with ledger.recorded(environ) as record, ledger.recorded(environ) as findings:
+        watching = {races.CHECK: "races", races.FINDINGS: str(findings)} if watch.races else {}
+        status = run_program(command, {**environ, ledger.RECORD: str(record), **watching})
+        used, found = ledger.read_usage(record), races.read_findings(findings)
+    if watch.report is not None:
+        races.write_report(watch.report, found)
     if used.processes or status not in (_NOT_FOUND, _NOT_EXECUTABLE):
-        say(summary_line(used, leaks=leaks))
-    return status
+        line = summary_line(used, leaks=watch.leaks)
+        say(f"{line}; {races.summary(found)}" if watch.races else line)
+    return EXIT_RED if found and not status else status
 
 
 def summary_line(used: Usage, *, leaks: bool) -> str:

@@ -24,6 +24,6 @@ extern "C" {
 
 int simcudaChecksRaces();                                       // 1 or 0
 void simcudaSetSites(const SimcudaSites* sites);                // copied
-void simcudaDeclare(const std::vector<SimcudaAccess>* accesses);  // of this thread's next simcudaLaunch
+void simcudaDeclare(const std::vector<SimcudaAccess>* accesses);  // of this thread's next launch of the runtime's
 void simcudaNoteBlock(const void* address, std::size_t bytes);  // torch's allocator gives this block to a tensor
 }

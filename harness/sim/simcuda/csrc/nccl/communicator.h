@@ -139,6 +139,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void read(const Call& call, std::uint64_t number);
   void reclaim_locked();
   std::size_t input_elements(const Call& call) const;
+  std::size_t output_elements(const Call& call) const;
+  void declare(const std::vector<Call>& calls) const;  // for the check for races: the memory that they use
 
   const int device_;
   const Settings settings_;

@@ -13,25 +13,11 @@ namespace {
 
 constexpr std::size_t large_bytes = std::size_t{64} << 10;
 
-std::size_t output_elements(const Call& call, int rank, int ranks) {
-  switch (call.kind) {
-    case Kind::reduce:
-      return call.root == rank ? call.count : 0;
-    case Kind::all_gather:
-    case Kind::all_to_all:
-      return call.count * static_cast<std::size_t>(ranks);
-    case Kind::gather:
-      return call.root == rank ? call.count * static_cast<std::size_t>(ranks) : 0;
-    default:
-      return call.count;
-  }
-}
-
 }  // namespace
 
 void Communicator::read(const Call& call, std::uint64_t number) {
   const std::size_t element = size_of(call.type), part = call.count * element;
-  const std::size_t bytes = output_elements(call, rank_, ranks_) * element;
+  const std::size_t bytes = output_elements(call) * element;
   if (bytes == 0 || !accessible(device_, call.to, bytes)) return;
   auto* const to = static_cast<char*>(call.to);
   // A rank's data, from the equal part with index `place` on.

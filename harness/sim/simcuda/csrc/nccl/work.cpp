@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "../include/simcuda_races.h"
 #include "../include/simcuda_shared.h"
 #include "communicator.h"
 #include "cuda.h"
@@ -90,6 +91,7 @@ void Communicator::launch(std::vector<Call> calls, cudaStream_t stream) {
   const OnDevice current(device_);
   const unsigned long long capture = capture_of(stream);
   order(stream);
+  declare(made->calls);
   auto pending = capture != 0 ? nullptr : std::make_shared<Pending>(shared_from_this());
   std::function<void(std::function<void()>)> begin = [made](std::function<void()> finish) {
     made->communicator->begin(made, std::move(finish));
@@ -127,6 +129,36 @@ std::size_t Communicator::input_elements(const Call& call) const {
     default:
       return call.count;
   }
+}
+
+std::size_t Communicator::output_elements(const Call& call) const {
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  switch (call.kind) {
+    case Kind::reduce:
+      return call.root == rank_ ? call.count : 0;
+    case Kind::all_gather:
+    case Kind::all_to_all:
+      return call.count * ranks;
+    case Kind::gather:
+      return call.root == rank_ ? call.count * ranks : 0;
+    case Kind::send:
+      return 0;
+    default:
+      return call.count;
+  }
+}
+
+void Communicator::declare(const std::vector<Call>& calls) const {
+  if (simcudaChecksRaces() == 0) return;
+  std::vector<SimcudaAccess> accesses;
+  for (const Call& call : calls) {
+    const std::size_t size = size_of(call.type);
+    accesses.push_back({call.from, input_elements(call) * size, false});
+    // The root of a broadcast in place writes nothing.
+    const bool written = call.kind != Kind::broadcast || call.root != rank_ || call.from != call.to;
+    if (written) accesses.push_back({call.to, output_elements(call) * size, true});
+  }
+  simcudaDeclare(&accesses);
 }
 
 void Communicator::begin(const std::shared_ptr<Launch>& launch, std::function<void()> finish) {

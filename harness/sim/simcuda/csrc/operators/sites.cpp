@@ -1,12 +1,15 @@
 #include "sites.h"
 
+#include <Python.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <simcuda_races.h>
-#include <torch/csrc/profiler/combined_traceback.h>
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
+#include <vector>
 
 namespace simcuda::sites {
 namespace {
@@ -14,28 +17,77 @@ namespace {
 // The frames of a report: those of the program itself, or the innermost ones of torch if there are no others.
 constexpr std::size_t most_frames = 4;
 
-std::shared_ptr<void> gather() {
-  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, /*cpp=*/false);
+struct Frame {
+  const std::string* file;
+  const std::string* function;
+  int line;
+};
+
+struct Site {
+  std::vector<Frame> own, innermost;
+};
+
+// Returns the one copy of a text. A reference to the code object instead would keep alive what torch's compiler hangs on
+// it.
+const std::string* kept(PyObject* text) {
+  static auto* const texts = new std::unordered_set<std::string>;  // guarded by the GIL
+  Py_ssize_t size = 0;
+  const char* const data = PyUnicode_AsUTF8AndSize(text, &size);
+  if (data == nullptr) {
+    PyErr_Clear();
+    return &*texts->insert("?").first;
+  }
+  return &*texts->emplace(data, static_cast<std::size_t>(size)).first;
 }
 
 bool is_of_torch(const std::string& file) { return file.find("/site-packages/torch/") != std::string::npos; }
 
-std::string describe(const void* site) {
-  auto* const traceback = static_cast<torch::CapturedTraceback*>(const_cast<void*>(site));
-  const auto symbolized = torch::symbolize({traceback});
-  std::string own, all;
-  std::size_t own_frames = 0, all_frames = 0;
-  for (const auto place : symbolized.tracebacks.at(0)) {
-    const auto& frame = symbolized.all_frames.at(place);
-    const std::string line = frame.filename + ":" + std::to_string(frame.lineno) + " in " + frame.funcname + "\n";
-    if (all_frames++ < most_frames) {
-      all += line;
+void walk(Site& site) {
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  while (frame != nullptr && site.own.size() < most_frames) {
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    PyObject* const name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_name");
+    PyObject* const file = PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), "co_filename");
+    if (name != nullptr && file != nullptr) {
+      const Frame found{kept(file), kept(name), PyFrame_GetLineNumber(frame)};
+      if (site.innermost.size() < most_frames) {
+        site.innermost.push_back(found);
+      }
+      if (!is_of_torch(*found.file)) {
+        site.own.push_back(found);
+      }
     }
-    if (!is_of_torch(frame.filename) && own_frames++ < most_frames) {
-      own += line;
-    }
+    PyErr_Clear();
+    Py_XDECREF(name);
+    Py_XDECREF(file);
+    Py_DECREF(code);
+    PyFrameObject* const back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
   }
-  return own.empty() ? all : own;
+  Py_XDECREF(frame);
+}
+
+// Threads that Python does not know, such as those of autograd, have no place in the program.
+std::shared_ptr<void> gather() {
+  if (Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) {
+    return nullptr;
+  }
+  auto site = std::make_shared<Site>();
+  const PyGILState_STATE state = PyGILState_Ensure();
+  walk(*site);
+  PyGILState_Release(state);
+  return site;
+}
+
+std::string describe(const void* pointer) {
+  const auto& site = *static_cast<const Site*>(pointer);
+  std::string text;
+  for (const Frame& frame : site.own.empty() ? site.innermost : site.own) {
+    text += *frame.file + ":" + std::to_string(frame.line) + " in " + *frame.function + "\n";
+  }
+  return text;
 }
 
 void note(const c10::CachingDeviceAllocator::TraceEntry& entry) {
@@ -53,7 +105,12 @@ bool wanted() {
 
 void follow_allocator() {
   static std::once_flag followed;
-  std::call_once(followed, [] { c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(&note); });
+  std::call_once(followed, [] {
+    // Other allocators, such as cudaMallocAsync, do not tell; each of their blocks is an allocation of the runtime.
+    if (c10::cuda::CUDACachingAllocator::name() == "native") {
+      c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(&note);
+    }
+  });
 }
 
 void install() {

@@ -46,6 +46,7 @@ SIMCUDA_EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name,
       begin([mark = std::move(mark)] { mark->finish(); });
     };
     operation.work = std::move(*work);
+    operation.accesses = std::exchange(declared, {});
     return submit(*find_stream(stream), std::move(operation));
   });
 }

@@ -1,0 +1,54 @@
+"""What the check for races has found in the processes of a program (``csrc/runtime/races.h``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.core.atomic import write_atomically
+
+#: The variable with the checks of a process, separated by commas, and the variable with the folder of the findings.
+CHECK, FINDINGS = "SIMCUDA_CHECK", "SIMCUDA_FINDINGS"
+
+
+class RaceFinding(msgspec.Struct, frozen=True):
+    """Two pieces of work that use the same memory without an order.
+
+    `kind`: ``race``, or ``used after it was freed`` if the allocator gave the memory to another tensor between them.
+    `earlier`, `later`: their names. `bytes`: how many both use. `text`: where each was launched, and what is missing.
+    """
+
+    kind: str
+    earlier: str
+    later: str
+    bytes: int
+    text: str
+    pid: int = 0
+
+
+def read_findings(folder: Path) -> list[RaceFinding]:
+    """Return the findings of all processes, by process id. A line that a killed process has not completed is dropped."""
+    found = []
+    for path in sorted(folder.glob("*.ndjson"), key=lambda path: (len(path.name), path.name)):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            try:
+                finding = msgspec.json.decode(line, type=RaceFinding)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            found.append(msgspec.structs.replace(finding, pid=int(path.stem) if path.stem.isdigit() else 0))
+    return found
+
+
+def summary(findings: Sequence[RaceFinding]) -> str:
+    """Return how many findings of each kind there are, as in ``2 race, 1 used after it was freed``."""
+    counts = Counter(finding.kind for finding in findings)
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "no races"
+
+
+def write_report(path: Path, findings: Sequence[RaceFinding]) -> None:
+    """Write the findings as JSON: an object with the list `findings`. Raise WriteError."""
+    data = msgspec.json.format(msgspec.json.encode({"findings": findings}), indent=2)
+    write_atomically(path, data + b"\n")

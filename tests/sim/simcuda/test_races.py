@@ -1,0 +1,131 @@
+"""The check for races: planted ones are found, and programs that order their streams are not reported."""
+
+from __future__ import annotations
+
+import json
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.sim.simcuda import races
+from harness.sim.simcuda.races import RaceFinding
+from tests.cli.commands import harness, refused
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """By program: the kind of finding that it should cause, and those that it has caused."""
+    done = harness("sim", "run", "--check", "races", "--", sys.executable, "-c", _ALL, cwd=ROOT)
+    assert done.returncode == 1, done.stderr  # races were found, and the program ended with 0
+    wanted, found = map(json.loads, done.stdout.splitlines()[-2:])
+    return wanted, found
+
+
+_ALL = """
+import json
+from tests.sim.simcuda import race_programs
+print(json.dumps({name: kind for name, (kind, _) in race_programs.PROGRAMS.items()}))
+race_programs.main()
+"""
+
+
+@needs_cuda_build
+def test_each_planted_race_is_found(outcomes: tuple[dict[str, str], dict[str, list[str]]]) -> None:
+    wanted, found = outcomes
+    planted = {name: kind for name, kind in wanted.items() if kind}
+    assert len(planted) >= 60
+    assert {name: found[name] for name in planted} == {name: [kind] for name, kind in planted.items()}
+
+
+@needs_cuda_build
+def test_programs_that_order_their_streams_are_not_reported(
+    outcomes: tuple[dict[str, str], dict[str, list[str]]],
+) -> None:
+    wanted, found = outcomes
+    assert {name: kinds for name, kinds in found.items() if not wanted[name] and kinds} == {}
+
+
+_RACE = """
+import torch
+x = torch.zeros(1024, device="cuda")
+side = torch.cuda.Stream()
+torch.cuda.synchronize()
+def train():
+    with torch.cuda.stream(side):
+        x.add_(1)
+def evaluate():
+    return x * 2
+train()
+evaluate()
+"""
+
+
+@needs_cuda_build
+def test_a_race_is_described_and_is_the_exit_status(tmp_path: Path) -> None:
+    program, report = tmp_path / "program.py", tmp_path / "races.json"
+    program.write_text(_RACE)
+    done = harness("sim", "run", "--check", "races", "--report", str(report), "--", sys.executable, str(program))
+    assert done.returncode == 1
+    *lines, last = done.stderr.splitlines()
+    (begin,) = [number for number, line in enumerate(lines) if line.startswith("simulated CUDA: race: ")]
+    assert lines[begin] == (
+        "simulated CUDA: race: aten::mul reads 4096 bytes that aten::add_ has written, in no order"
+    )
+    places = [line.strip() for line in lines[begin + 1 :] if ".py:" in line]
+    assert places == [
+        f"{program}:8 in train",
+        f"{program}:11 in <module>",
+        f"{program}:10 in evaluate",
+        f"{program}:12 in <module>",
+    ]
+    assert "does not wait for stream" in lines[-1]
+    assert last.endswith("; 1 race")
+    (finding,) = json.loads(report.read_text())["findings"]
+    assert (finding["kind"], finding["earlier"], finding["later"], finding["bytes"]) == (
+        "race",
+        "aten::add_",
+        "aten::mul",
+        4096,
+    )
+
+
+@needs_cuda_build
+def test_a_program_without_a_race_keeps_its_status(tmp_path: Path) -> None:
+    report = tmp_path / "races.json"
+    command = ("import torch; torch.ones(4, device='cuda').sum().item(); raise SystemExit(5)",)
+    done = harness("sim", "run", "--check", "races", "--report", str(report), "--", sys.executable, "-c", *command)
+    assert done.returncode == 5
+    assert done.stderr.splitlines()[-1].endswith("; no races")
+    assert json.loads(report.read_text()) == {"findings": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--quiet", "--check", "races"), "--quiet reports nothing at the end"),
+        (("--report", "x.json"), "--report has the findings of --check races"),
+        (("--check", "race"), "'race' is not one of 'leaks', 'races'"),
+    ],
+)
+def test_options_that_contradict_each_other(words: Sequence[str], why: str) -> None:
+    assert why in refused(harness("sim", "run", *words, "--", "true"))
+
+
+def test_findings_of_killed_processes_and_of_strangers(tmp_path: Path) -> None:
+    line = '{"kind": "race", "earlier": "a", "later": "b", "bytes": 8, "text": "t"}'
+    (tmp_path / "20.ndjson").write_text(f'{line}\nnoise\n{line.replace("8", "nine")}\n{{"kind": "ra')
+    (tmp_path / "3.ndjson").write_text(f"{line}\n")
+    found = races.read_findings(tmp_path)
+    assert found == [RaceFinding("race", "a", "b", 8, "t", pid) for pid in (3, 20)]
+    assert races.summary(found) == "2 race"
+    assert races.summary([]) == "no races"
+
+
