@@ -1,21 +1,180 @@
-"""``harness sim``: the finished libraries of the software device and the simulated CUDA."""
+"""``harness sim``: programs on the simulated CUDA, and the finished libraries of the simulated devices."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import say
+from harness.cli.console import say, say_lines
 
 if TYPE_CHECKING:
     from harness.sim.native.build import BuildRecipe
 
 app = typer.Typer(
-    help="Export the built libraries of the simulated devices, and import them on machines that need not build them.",
+    help="Run any program on a simulated CUDA, without a GPU; export the built libraries of the simulated devices, and "
+    "import them on machines that need not build them.",
     no_args_is_help=True,
 )
+
+
+class Check(StrEnum):
+    """What `run` reports besides what was used."""
+
+    LEAKS = "leaks"
+
+
+class EnvironmentFormat(StrEnum):
+    """The form in which `env` prints the variables."""
+
+    SHELL = "shell"
+    DOTENV = "dotenv"
+    JSON = "json"
+
+
+_Program = Annotated[
+    list[str], typer.Argument(metavar="[--] PROGRAM [ARGUMENTS]", help="The program, and its own arguments.")
+]
+_Devices = Annotated[
+    int | None,
+    typer.Option(
+        "--devices",
+        metavar="N",
+        help="Simulated GPUs, 1 to 64. Default: SIMCUDA_DEVICE_COUNT, or 2.",
+        show_default=False,
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory of each, such as 80GiB. Memory of the machine is used as the program writes to it. Default: "
+        "SIMCUDA_DEVICE_MEMORY, or 2GiB.",
+        show_default=False,
+    ),
+]
+_Inject = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--inject",
+        metavar="FAULT",
+        help="A fault of the device, NAME[:probability][,seed=N], from harness faults list --device simcuda; may be "
+        "repeated.",
+    ),
+]
+#: The program's own options come after its name, and are none of this command.
+_OPTIONS_FIRST = {"allow_interspersed_args": False}
+
+
+@app.command(context_settings=_OPTIONS_FIRST)
+def run(
+    program: _Program,
+    devices: _Devices = None,
+    memory: _Memory = None,
+    inject: _Inject = None,
+    check: Annotated[
+        Check | None,
+        typer.Option("--check", help="leaks: also report the streams, events and graphs that were not destroyed."),
+    ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="No line at the end. The program then takes the place of this process."),
+    ] = False,
+) -> None:
+    """Run a program, and all that it starts, on simulated GPUs: harness sim run -- python train.py.
+
+    It needs a CUDA build of PyTorch in this environment, and neither a GPU nor a driver. The libraries of the
+    simulation are built first, if they are missing. At the end, one line on stderr says how many kernels ran, and how
+    much memory of each device a process used.
+
+    Exit status: that of the program, 128 + N if signal N ended it; 127 if it does not exist, 126 if it cannot be
+    executed; 4 if the simulation is not possible here.
+    """
+    from harness.sim.simcuda import program as programs
+
+    environ = _environment(devices, memory, inject)
+    if quiet:
+        raise typer.Exit(programs.replace_process(program, environ))
+    raise typer.Exit(
+        programs.run_with_summary(program, environ, lambda line: say(line, err=True), leaks=check is Check.LEAKS)
+    )
+
+
+@app.command()
+def shell(devices: _Devices = None, memory: _Memory = None, inject: _Inject = None) -> None:
+    """Start a shell ($SHELL, or /bin/sh) in which each program has simulated GPUs. `exit` ends it.
+
+    Exit status: that of the shell; 4 if the simulation is not possible here.
+    """
+    from harness.sim.simcuda import program as programs
+
+    environ = _environment(devices, memory, inject)
+    say("programs of this shell use simulated GPUs; exit ends it", err=True)
+    raise typer.Exit(programs.replace_process([environ.get("SHELL") or "/bin/sh"], environ))
+
+
+@app.command()
+def env(
+    devices: _Devices = None,
+    memory: _Memory = None,
+    inject: _Inject = None,
+    format_: Annotated[
+        EnvironmentFormat,
+        typer.Option(
+            "--format", help="shell: export X=…, for eval; dotenv: X=…, for Docker's --env-file and editors; json."
+        ),
+    ] = EnvironmentFormat.SHELL,
+) -> None:
+    """Print the variables with which a program starts on simulated GPUs, for a Dockerfile, an editor or a shell.
+
+    The paths in them are those of this machine's cache (HARNESS_CACHE_DIR).
+
+    Exit status: 0; 4 if the simulation is not possible here.
+    """
+    import json
+    import shlex
+
+    variables = _variables(devices, memory, inject)
+    if format_ is EnvironmentFormat.JSON:
+        say(json.dumps(variables))
+        return
+    for name, value in variables.items():
+        say(f"export {name}={shlex.quote(value)}" if format_ is EnvironmentFormat.SHELL else f"{name}={value}")
+
+
+@app.command()
+def doctor() -> None:
+    """Try the simulated CUDA: what of this environment's PyTorch runs on it, what does not, and why.
+
+    Exit status: 0; 1 if something does not run that does elsewhere; 4 if the simulation is not possible here.
+    """
+    from harness.core.outcome import EXIT_RED
+    from harness.sim.simcuda import doctor as doctors
+
+    environ = _environment(None, None, None)
+    say_lines("\n".join(doctors.describe_environment(environ)))
+    broken = False
+    for result in doctors.examine(environ):
+        say(result.line())
+        broken = broken or result.is_broken
+    if broken:
+        raise typer.Exit(EXIT_RED)
+
+
+def _variables(devices: int | None, memory: str | None, inject: list[str] | None) -> dict[str, str]:
+    from harness.sim.simcuda import program as programs
+
+    return programs.program_environment(devices, memory, inject or (), os.environ)
+
+
+def _environment(devices: int | None, memory: str | None, inject: list[str] | None) -> Mapping[str, str]:
+    """Return the whole environment of a program. Raise HarnessError."""
+    return {**os.environ, **_variables(devices, memory, inject)}
 
 
 @app.command()

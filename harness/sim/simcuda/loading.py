@@ -21,6 +21,8 @@ PRELOAD = "LD_PRELOAD"
 _TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 #: Unless this is 1, torch replaces some operators for CUDA by kernels in Triton and CuTe, which only a GPU can run.
 _TORCH_WITHOUT_JIT = "TORCH_DISABLE_NATIVE_JIT"
+#: The folder in which Triton looks for the driver to link against. It asks ldconfig otherwise, and not the process.
+_TRITON_DRIVER = "TRITON_LIBCUDA_PATH"
 
 
 class SimcudaLoadError(HarnessError):
@@ -38,6 +40,7 @@ def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> 
         autoload.VARIABLE: str(built.operators),
         _TORCH_AUTOLOAD: "1",
         _TORCH_WITHOUT_JIT: "1",
+        _TRITON_DRIVER: str(built.folder),
     }
 
 

@@ -6,6 +6,7 @@ This module does not import torch.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,8 +51,10 @@ class SimcudaToolchains:
 def cuda_major() -> int:
     """Return the major version of the CUDA that the installed torch is built for.
 
-    Raise BuildError without a CUDA build of torch, and for a version of CUDA that is not simulated.
+    Raise BuildError on a platform without the simulation, without a CUDA build of torch, and for a version of CUDA that
+    is not simulated.
     """
+    require_platform(sys.platform, platform.machine(), _has_glibc())
     detected = software.torch_cuda_version()
     if not isinstance(detected.value, tuple):
         raise BuildError(
@@ -64,6 +67,24 @@ def cuda_major() -> int:
         versions = " and ".join(map(str, headers))
         raise BuildError(f"torch is built for CUDA {detected.value[0]}; {NOUN} exists for CUDA {versions}")
     return detected.value[0]
+
+
+def require_platform(system: str, machine: str, has_glibc: bool) -> None:
+    """Raise BuildError unless this is Linux with glibc on x86-64. `system`: as `sys.platform`."""
+    if system != "linux":
+        raise BuildError(f"{NOUN} needs Linux, and this is {system!r}: use a container or a virtual machine")
+    if machine not in ("x86_64", "AMD64"):
+        raise BuildError(f"{NOUN} needs an x86-64 processor, and this machine is {machine!r}")
+    if not has_glibc:
+        raise BuildError(
+            f"{NOUN} needs glibc, and this Python uses another C library, such as musl in Alpine Linux: use an image "
+            "with glibc, such as python:3.12-slim; torch has no builds for musl either"
+        )
+
+
+def _has_glibc() -> bool:
+    # Other C libraries have no such variable, so that Python does not know its name.
+    return "CS_GNU_LIBC_VERSION" in os.confstr_names and bool(os.confstr("CS_GNU_LIBC_VERSION"))
 
 
 def find_simcuda_toolchains(

@@ -81,6 +81,7 @@ def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> 
         "SIMCUDA_OPERATORS": "/c/operators.so",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
         "TORCH_DISABLE_NATIVE_JIT": "1",
+        "TRITON_LIBCUDA_PATH": "/c",
     }
 
 

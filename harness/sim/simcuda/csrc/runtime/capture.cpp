@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "error.h"
+#include "ledger.h"
 #include "trace.h"
 
 namespace simcuda {
@@ -99,6 +100,7 @@ cudaError_t submit(Stream& stream, Operation operation) {
     }
     forbid_implicit(stream, operation.name);
   }
+  if (operation.type == cudaGraphNodeTypeKernel) ledger::count_kernel(device.number);
   if (operation.work) stream.push(operation.name, std::move(operation.work), std::move(operation.begin));
   return cudaSuccess;
 }

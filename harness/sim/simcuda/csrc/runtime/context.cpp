@@ -127,6 +127,7 @@ std::shared_ptr<Stream> Context::create(Stream::Kind kind, unsigned flags, int p
   const int clamped = std::clamp(priority, highest_priority, lowest_priority);
   auto stream = std::make_shared<Stream>(device_, order_, kind, flags, clamped);
   streams().add(stream);
+  if (stream->created()) ledger::count_object(LedgerObject::stream, 1);
   add(stream);
   return stream;
 }
@@ -166,7 +167,7 @@ std::shared_ptr<Stream> create_stream(Device& device, unsigned flags, int priori
 }
 
 void destroy_stream(Stream& stream) {
-  streams().remove(&stream);
+  if (streams().remove(&stream) && stream.created()) ledger::count_object(LedgerObject::stream, -1);
   context_of(stream.device()).remove(stream);
 }
 

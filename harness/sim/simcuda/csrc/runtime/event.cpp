@@ -5,6 +5,7 @@
 #include "error.h"
 #include "graph.h"
 #include "handles.h"
+#include "ledger.h"
 
 namespace simcuda {
 
@@ -38,8 +39,14 @@ std::shared_ptr<Event> find_event(cudaEvent_t handle) {
   throw Error(cudaErrorInvalidResourceHandle);
 }
 
-void add_event(std::shared_ptr<Event> event) { events().add(std::move(event)); }
+void add_event(std::shared_ptr<Event> event) {
+  events().add(std::move(event));
+  ledger::count_object(LedgerObject::event, 1);
+}
 
-void remove_event(cudaEvent_t handle) { check(events().remove(handle) != nullptr, cudaErrorInvalidResourceHandle); }
+void remove_event(cudaEvent_t handle) {
+  check(events().remove(handle) != nullptr, cudaErrorInvalidResourceHandle);
+  ledger::count_object(LedgerObject::event, -1);
+}
 
 }  // namespace simcuda

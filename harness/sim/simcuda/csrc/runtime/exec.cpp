@@ -12,6 +12,7 @@
 #include "graph_memory.h"
 #include "handles.h"
 #include "ipc_event.h"
+#include "ledger.h"
 #include "process.h"
 
 namespace simcuda {
@@ -169,6 +170,7 @@ void Exec::run(const Program& program, std::size_t begin, std::size_t end, bool 
     if (step.type == cudaGraphNodeTypeConditional) {
       run_conditional(step);
     } else {
+      if (step.type == cudaGraphNodeTypeKernel) ledger::count_kernel(device(step.device).number);
       run_guarded(device(step.device), step.operation.name, step.operation.work, step.activity_node);
     }
   }
@@ -271,7 +273,14 @@ std::shared_ptr<Exec> find_exec(cudaGraphExec_t handle) {
   throw Error(cudaErrorInvalidValue);
 }
 
-void add_exec(std::shared_ptr<Exec> exec) { execs().add(std::move(exec)); }
-std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle) { return execs().remove(handle); }
+void add_exec(std::shared_ptr<Exec> exec) {
+  execs().add(std::move(exec));
+  ledger::count_object(LedgerObject::executable_graph, 1);
+}
+std::shared_ptr<Exec> remove_exec(cudaGraphExec_t handle) {
+  auto exec = execs().remove(handle);
+  if (exec) ledger::count_object(LedgerObject::executable_graph, -1);
+  return exec;
+}
 
 }  // namespace simcuda

@@ -141,6 +141,7 @@ std::vector<Node*> Graph::sorted() const {
 std::shared_ptr<Graph> new_graph() {
   auto graph = std::make_shared<Graph>();
   graphs().add(graph);
+  ledger::count_object(LedgerObject::graph, 1);
   return graph;
 }
 
@@ -148,6 +149,7 @@ void forget_graph(cudaGraph_t handle) {
   const std::lock_guard lock(graphs_mutex());
   const auto graph = graphs().remove(handle);
   if (!graph) return;
+  ledger::count_object(LedgerObject::graph, -1);
   for (const auto& node : graph->nodes) {
     if (node->child) forget_graph(node->child->handle());
     for (const auto& body : node->bodies) forget_graph(body->handle());

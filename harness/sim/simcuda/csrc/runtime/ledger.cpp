@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
-
-#include "simcuda_ledger.h"
 
 namespace simcuda::ledger {
 
@@ -42,6 +44,13 @@ struct Page {
       unlink(path.c_str());
     } else {
       page->magic = LedgerPage::magic_value;
+      if (const char* const record = std::getenv("SIMCUDA_RECORD"); record != nullptr && *record != 0) {
+        const std::string place = record + path.substr(folder.size());
+        if (link(path.c_str(), place.c_str()) != 0 && errno != EEXIST) {
+          std::fprintf(stderr, "Simulated CUDA: SIMCUDA_RECORD='%s': cannot keep a record (%s)\n", record,
+                       std::strerror(errno));
+        }
+      }
       pthread_atfork(nullptr, nullptr, [] { forked = true; });
     }
   }
@@ -52,10 +61,14 @@ struct Page {
   }
 };
 
-LedgerDevice* entry(int device) {
+LedgerPage* own_page() {
   static Page page;
-  if (page.page == nullptr || forked || device < 0 || device >= machine::most_devices) return nullptr;
-  return &page.page->devices[device];
+  return forked ? nullptr : page.page;
+}
+
+LedgerDevice* entry(int device) {
+  LedgerPage* const page = own_page();
+  return page == nullptr || device < 0 || device >= machine::most_devices ? nullptr : &page->devices[device];
 }
 
 }  // namespace
@@ -69,7 +82,21 @@ void close_context(int device) {
 }
 
 void add_memory(int device, std::int64_t bytes) {
-  if (auto* const own = entry(device)) own->used.fetch_add(static_cast<std::uint64_t>(bytes));
+  auto* const own = entry(device);
+  if (own == nullptr) return;
+  const std::uint64_t used = own->used.fetch_add(static_cast<std::uint64_t>(bytes)) + static_cast<std::uint64_t>(bytes);
+  if (bytes < 0) return;
+  std::uint64_t peak = own->peak.load();
+  while (peak < used && !own->peak.compare_exchange_weak(peak, used)) {
+  }
+}
+
+void count_kernel(int device) {
+  if (auto* const own = entry(device)) own->kernels.fetch_add(1, std::memory_order_relaxed);
+}
+
+void count_object(LedgerObject kind, int change) {
+  if (auto* const page = own_page()) page->objects[static_cast<int>(kind)].fetch_add(change);
 }
 
 Busy::Busy(int device) : device_(device) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "../include/simcuda_ledger.h"
+
 namespace simcuda::ledger {
 
 // `device` is the index among all devices of the machine, not only the visible ones. These functions may be called at
@@ -10,6 +12,8 @@ namespace simcuda::ledger {
 void open_context(int device);
 void close_context(int device);
 void add_memory(int device, std::int64_t bytes);  // negative when memory is freed
+void count_kernel(int device);
+void count_object(LedgerObject kind, int change);  // 1 when it is made, -1 when it is destroyed
 
 // Work runs on the device while an instance exists.
 class Busy {

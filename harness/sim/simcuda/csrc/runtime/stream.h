@@ -41,6 +41,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   Device& device() const { return device_; }
   cudaStream_t handle() { return reinterpret_cast<cudaStream_t>(this); }
+  bool created() const { return kind_ == Kind::created; }
   bool legacy() const { return kind_ == Kind::legacy; }
   bool blocking() const {
     return kind_ == Kind::per_thread || (kind_ == Kind::created && !(flags_ & cudaStreamNonBlocking));
