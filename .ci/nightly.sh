@@ -103,6 +103,8 @@ simcuda() {
     # A case that needs something that an earlier one has started, such as the allocator, may skip itself in its own
     # process. That is not red in the run.
     "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
+    # Real programs under `harness sim run`.
+    "$made/bin/pytest" tests/sim/simcuda --run-nightly -n "$workers" || status=1
     # `harness ready`: each fault, and checks without one, half of them on a busy machine.
     "$made/bin/pytest" tests/ready --run-nightly -n "$workers" || status=1
     "$made/bin/python" benchmarks/ready.py alarms --runs 40 || status=1

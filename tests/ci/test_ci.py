@@ -230,6 +230,7 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "-n 3 --device plain --waivers tests/outside/plain.yaml --shuffle --seed 7 --results-dir out/outside",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
+        "pytest tests/sim/simcuda --run-nightly -n 3",
         "pytest tests/ready --run-nightly -n 3",
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
@@ -263,13 +264,13 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 9
+    assert len(night.calls("pytest")) == 10
 
 
 def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:
     done = night.run("simcuda", BROKEN="diff --strict")
     assert done.returncode == 1
-    assert len(night.calls("pytest")) == 3
+    assert len(night.calls("pytest")) == 4
 
 
 def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night: Night) -> None:

@@ -8,6 +8,7 @@ the function does nothing, and imports nothing.
 from __future__ import annotations
 
 import os
+import sys
 
 #: The library of the operators. Set only in processes of a run on simulated devices.
 VARIABLE = "SIMCUDA_OPERATORS"
@@ -41,7 +42,15 @@ def load() -> None:
             "error"
         )
     imports.install_import_hook()
+    _without_fuser()
     _loaded = library
+
+
+def _without_fuser() -> None:
+    """Keep TorchScript from compiling kernels for the GPU, which it does from the second call of a function on."""
+    torch = sys.modules.get("torch")  # it is being imported now
+    if torch is not None:
+        torch._C._jit_override_can_fuse_on_gpu(False)
 
 
 def loaded_operators() -> str | None:

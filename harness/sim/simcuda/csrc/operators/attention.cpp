@@ -356,6 +356,18 @@ void by_meta(const c10::OperatorHandle& op, Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
 }
 
+// Unless they share one piece of memory, the gradients are contiguous, also of transposed inputs, whose strides the
+// Meta kernel keeps: compiled code relies on what the calling operator's Meta kernel says.
+void efficient_backward_shape(const c10::OperatorHandle& op, Stack* stack) {
+  const auto shared = op.schema().argumentIndexWithName("shared_storage_dqdkdv");
+  const bool separate = !shared || !(*stack)[static_cast<std::size_t>(*shared)].toBool();
+  by_meta(op, stack);
+  for (std::size_t i = 0; separate && i < 3; ++i) {
+    const at::Tensor gradient = (*stack)[i].toTensor();
+    (*stack)[i] = at::empty(gradient.sizes(), gradient.options());
+  }
+}
+
 template <std::size_t place>
 bool drops(const Stack& stack, std::size_t arguments) {
   return stack[stack.size() - arguments + place].toDouble() > 0;
@@ -375,7 +387,7 @@ void add_attention(Registrar& registrar) {
   add("_flash_attention_forward", by_meta, flash_forward, drops<7>);
   add("_flash_attention_backward", by_meta, flash_backward);
   add("_efficient_attention_forward", by_meta, efficient_forward, drops<8>);
-  add("_efficient_attention_backward", by_meta, efficient_backward);
+  add("_efficient_attention_backward", efficient_backward_shape, efficient_backward);
   add("_cudnn_attention_forward", cudnn_forward_shape, cudnn_forward, drops<9>);
   add("_cudnn_attention_backward", cudnn_backward_shape, cudnn_attention_backward);
   for (const char* name :

@@ -153,6 +153,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch
   const c10::FunctionSchema& schema = op.schema();
   const char* name = schema.name().c_str();
   const std::size_t count = schema.arguments().size();
+  unify_lists(stack, count);
   const std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   stack->erase(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   at::AutoDispatchBelowADInplaceOrView below_autograd;

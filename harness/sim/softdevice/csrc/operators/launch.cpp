@@ -315,6 +315,7 @@ const Launch::Plan& Launch::plan(const c10::OperatorHandle& op) {
 
 void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const Plan& plan = this->plan(op);
+  unify_lists(stack, plan.arguments);
   if (recipe_.declines != nullptr && recipe_.declines(*stack, plan.arguments)) {
     fallback(op, keys, stack);
     return;
