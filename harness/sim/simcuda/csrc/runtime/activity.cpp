@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include "process.h"
+
 namespace simcuda::activity {
 
 std::atomic<int> wanted_{0};
@@ -179,10 +181,13 @@ __attribute__((visibility("default"))) void simcudaObserve(void (*observer)(cons
 }
 
 __attribute__((visibility("default"))) void simcudaBeginCall(SimcudaCall* call, const char* name, int driver) {
+  if (driver != 0) simcuda::enter_driver();
+  call->driver = driver != 0;
   if (simcuda::activity::observed()) simcuda::activity::begin(*call, name, driver != 0);
 }
 
 __attribute__((visibility("default"))) void simcudaEndCall(SimcudaCall* call) {
   if (call->name != nullptr) simcuda::activity::end(*call);
+  if (call->driver) simcuda::leave_driver();
 }
 }
