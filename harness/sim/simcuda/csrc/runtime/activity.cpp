@@ -2,8 +2,6 @@
 
 #include <pthread.h>
 
-#include "process.h"
-
 namespace simcuda::activity {
 
 std::atomic<int> wanted_{0};
@@ -178,16 +176,5 @@ __attribute__((visibility("default"))) void simcudaObserve(void (*observer)(cons
     clock_.store(clock, std::memory_order_release);
   }
   wanted_.store(wanted, std::memory_order_release);
-}
-
-__attribute__((visibility("default"))) void simcudaBeginCall(SimcudaCall* call, const char* name, int driver) {
-  if (driver != 0) simcuda::enter_driver();
-  call->driver = driver != 0;
-  if (simcuda::activity::observed()) simcuda::activity::begin(*call, name, driver != 0);
-}
-
-__attribute__((visibility("default"))) void simcudaEndCall(SimcudaCall* call) {
-  if (call->name != nullptr) simcuda::activity::end(*call);
-  if (call->driver) simcuda::leave_driver();
 }
 }

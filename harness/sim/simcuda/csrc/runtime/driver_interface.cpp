@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "activity.h"
 #include "allocations.h"
 #include "capture.h"
 #include "context.h"
@@ -45,6 +46,16 @@ bool holds(unsigned long long found, unsigned long long wanted, unsigned size, u
 constexpr auto interval = std::chrono::microseconds(100);
 
 }  // namespace
+
+SIMCUDA_EXPORT void simcudaBeginCall(SimcudaCall* call, const char* name, int driver) {
+  call->driver = driver != 0;
+  if (call->driver) enter_driver();
+  if (activity::observed()) activity::begin(*call, name, call->driver);
+}
+SIMCUDA_EXPORT void simcudaEndCall(SimcudaCall* call) {
+  if (call->name != nullptr) activity::end(*call);
+  if (call->driver) leave_driver();
+}
 
 SIMCUDA_EXPORT int simcudaDeviceCount() { return forked() ? 0 : device_count(); }
 SIMCUDA_EXPORT int simcudaCurrentDevice() { return forked() ? -1 : current_index(); }
