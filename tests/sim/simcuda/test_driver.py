@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import linux
-from harness.sim.simcuda import build, loading
+from harness.sim.simcuda import build, loading, toolchain
 from tests.devices.compiled import compile_library
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
@@ -142,6 +143,9 @@ class Call(ctypes.Structure):
 host = Call(HOST(lambda data: called.append(data)), 5)
 call("cuGraphAddHostNode", byref(nodes[2]), graph, None, c_size_t(0), byref(host))
 call("cuGraphAddDependencies", graph, byref(nodes[1]), byref(nodes[2]), c_size_t(1))
+edges = c_size_t()
+call("cuGraphGetEdges_v2", graph, None, None, None, byref(edges))
+assert edges.value == 2
 kind = c_int()
 call("cuGraphNodeGetType", nodes[1], byref(kind))
 assert kind.value == 2
@@ -152,6 +156,7 @@ call("cuCtxSynchronize")
 back = (ctypes.c_ubyte * 16)()
 call("cuMemcpyDtoH_v2", back, address, c_size_t(16))
 assert called == [5] and set(back) == {7}
+call("cuGraphExecUpdate_v2", executable, graph, (c_uint64 * 4)())
 """,
     "a capture": """
 retain()
@@ -176,6 +181,7 @@ call("cuMemGetDefaultMemPool", byref(pool), byref(Location(1, 0)), 1)
 call("cuMemGetMemPool", byref(other), byref(Location(1, 0)), 1)
 assert pool.value == other.value
 expect(801, "cuMemGetMemPool", byref(other), byref(Location(2, 0)), 1)
+expect(1, "cuMemGetMemPool", byref(other), byref(Location(0, 0)), 1)
 """,
 }
 
@@ -192,12 +198,49 @@ def test_a_program_of_the_driver(name: str, environ: dict[str, str]) -> None:
     assert done.stderr == ""
 
 
+def test_each_function_has_its_newest_signature() -> None:
+    """A program for the newest CUDA would otherwise get an older function, which takes other arguments."""
+    major = toolchain.cuda_major()
+    folder = next(path for path in toolchain.header_folders(major, sys.path) if (path / "cuda.h").is_file())
+    header = (folder / "cuda.h").read_text(encoding="utf-8")
+    newest = dict(re.findall(r"^#define (cu\w+) +(?:__CUDA_API_\w+\()?(cu\w+_v\d+)\)?", header, re.MULTILINE))
+    table = (build.ROOT / "simcuda" / "csrc" / "driver" / "entry_points.def").read_text(encoding="utf-8")
+    served: dict[str, set[str]] = {}
+    for name, function in re.findall(r"^ENTRY\((\w+), \d+, (\w+)\)", table, re.MULTILINE):
+        served.setdefault(name, set()).add(function)
+    assert len(newest.keys() & served.keys()) > 20
+    assert {name for name in newest.keys() & served.keys() if newest[name] not in served[name]} == set()
+
+
 _REFUSED = """
 retain()
 for _ in range(2):
     expect(801, "cuModuleLoadData", None, None)
 expect(801, "cuGetExportTable", None, None)
 """
+
+
+#: Functions with several signatures: the version of CUDA that a program was built for decides which one it gets.
+_VERSIONS = {
+    "cuGraphAddDependencies": {11000: "", 13000: "_v2"},
+    "cuGraphGetEdges": {11000: "", 13000: "_v2"},
+    "cuStreamGetCaptureInfo": {10010: "", 12000: "_v2", 13000: "_v3"},
+    "cuMemAdvise": {12000: "", 13000: "_v2"},
+    "cuMemPrefetchAsync": {12000: "", 13000: "_v2"},
+    "cuCtxCreate": {11000: "_v2", 12000: "_v3", 13000: "_v4"},
+}
+_LOOK_UP = """
+for name, suffixes in VERSIONS.items():
+    for version, suffix in suffixes.items():
+        found = c_void_p()
+        call("cuGetProcAddress_v2", name.encode(), byref(found), version, c_uint64(0), None)
+        assert found.value == ctypes.cast(getattr(cu, name + suffix), c_void_p).value, (name, version)
+"""
+
+
+def test_a_program_gets_the_functions_of_its_version(environ: dict[str, str]) -> None:
+    done = run_python(f"{_BEGIN}VERSIONS = {_VERSIONS}\n{_LOOK_UP}", environ)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_refused_is_named_once(environ: dict[str, str]) -> None:

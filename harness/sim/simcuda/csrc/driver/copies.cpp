@@ -23,37 +23,50 @@ struct Side {
   cudaPos place() const { return {x, y, z}; }
 };
 
-CUresult copy(const char* name, const Side& from, const Side& to, cudaExtent extent, CUstream stream, bool waits) {
-  return call(name, [&] {
+struct Copy {
+  Side from, to;
+  cudaExtent extent;
+
+  bool empty() const { return extent.width == 0 || extent.height == 0 || extent.depth == 0; }
+  CUresult check() const {
     if (from.type == CU_MEMORYTYPE_ARRAY || to.type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
     if (!from.valid() || !to.valid()) return CUDA_ERROR_INVALID_VALUE;
-    if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (extent.width == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
-    cudaMemcpy3DParms parameters{};
-    parameters.srcPtr = from.memory();
-    parameters.srcPos = from.place();
-    parameters.dstPtr = to.memory();
-    parameters.dstPos = to.place();
-    parameters.extent = extent;
-    parameters.kind = cudaMemcpyDefault;
+    return current() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+  }
+  cudaMemcpy3DParms parameters() const {
+    cudaMemcpy3DParms result{};
+    result.srcPtr = from.memory();
+    result.srcPos = from.place();
+    result.dstPtr = to.memory();
+    result.dstPos = to.place();
+    result.extent = extent;
+    result.kind = cudaMemcpyDefault;
+    return result;
+  }
+};
+
+Copy copy_of(const CUDA_MEMCPY2D& c) {
+  return {{c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, 0, c.srcPitch, c.Height},
+          {c.dstMemoryType, c.dstHost, c.dstDevice, c.dstXInBytes, c.dstY, 0, c.dstPitch, c.Height},
+          {c.WidthInBytes, c.Height, 1}};
+}
+
+Copy copy_of(const CUDA_MEMCPY3D& c) {
+  return {{c.srcMemoryType, c.srcHost, c.srcDevice, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight},
+          {c.dstMemoryType, c.dstHost, c.dstDevice, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight},
+          {c.WidthInBytes, c.Height, c.Depth}};
+}
+
+template <typename Given>
+CUresult copy(const char* name, const Given* given, CUstream stream, bool waits) {
+  return call(name, [&] {
+    if (given == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Copy copy = copy_of(*given);
+    if (const CUresult error = copy.check()) return error;
+    if (copy.empty()) return CUDA_SUCCESS;
+    const cudaMemcpy3DParms parameters = copy.parameters();
     return result(waits ? cudaMemcpy3D(&parameters) : cudaMemcpy3DAsync(&parameters, stream));
   });
-}
-
-CUresult copy(const char* name, const CUDA_MEMCPY2D* c, CUstream stream, bool waits) {
-  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Side from{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, 0, c->srcPitch, c->Height};
-  const Side to{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, 0, c->dstPitch, c->Height};
-  return copy(name, from, to, {c->WidthInBytes, c->Height, 1}, stream, waits);
-}
-
-CUresult copy(const char* name, const CUDA_MEMCPY3D* c, CUstream stream, bool waits) {
-  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Side from{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes,
-                  c->srcY,          c->srcZ,    c->srcPitch,  c->srcHeight};
-  const Side to{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes,
-                c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
-  return copy(name, from, to, {c->WidthInBytes, c->Height, c->Depth}, stream, waits);
 }
 
 CUmemLocation location_of(CUdevice device) {
@@ -91,6 +104,17 @@ DRIVER_API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream stream) 
   return copy(__func__, c, stream, false);
 }
 
+DRIVER_API CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
+                                         const CUDA_MEMCPY3D* given, CUcontext) {
+  DRIVER_CALL({
+    if (given == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Copy copy = copy_of(*given);
+    if (const CUresult error = copy.check()) return error;
+    const cudaMemcpy3DParms parameters = copy.parameters();
+    return result(cudaGraphAddMemcpyNode(node, graph, needs, count, &parameters));
+  });
+}
+
 DRIVER_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
   IN_CONTEXT(cudaMemAdvise(pointer(address), bytes, static_cast<cudaMemoryAdvise>(advice), place_of(location)));
 }
@@ -112,14 +136,20 @@ DRIVER_API CUresult cuMemRangeGetAttribute(void* value, size_t size, CUmem_range
 // Pools by location: of devices only.
 DRIVER_API CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   DRIVER_CALL({
-    if (location == nullptr || type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (location == nullptr || location->type == CU_MEM_LOCATION_TYPE_INVALID ||
+        type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     return result(cudaDeviceGetDefaultMemPool(pool, location->id));
   });
 }
 DRIVER_API CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
   DRIVER_CALL({
-    if (location == nullptr || type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (location == nullptr || location->type == CU_MEM_LOCATION_TYPE_INVALID ||
+        type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     return result(cudaDeviceGetMemPool(pool, location->id));
   });

@@ -80,11 +80,30 @@ DRIVER_API CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, co
                                             CUevent event) {
   FORWARD(cudaGraphAddEventWaitNode(node, graph, needs, count, event));
 }
+DRIVER_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  static_assert(sizeof(CUgraphExecUpdateResultInfo) == sizeof(cudaGraphExecUpdateResultInfo));
+  FORWARD(cudaGraphExecUpdate(exec, graph, reinterpret_cast<cudaGraphExecUpdateResultInfo*>(info)));
+}
+#if CUDART_VERSION >= 13000
+#define WITH_EDGES(function) function
+#else
+#define WITH_EDGES(function) function##_v2
+#endif
+static_assert(sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
+
+DRIVER_API CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges,
+                                       size_t* count) {
+  FORWARD(WITH_EDGES(cudaGraphGetEdges)(graph, from, to, reinterpret_cast<cudaGraphEdgeData*>(edges), count));
+}
+DRIVER_API CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+  return cuGraphGetEdges_v2(graph, from, to, nullptr, count);
+}
+DRIVER_API CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                              const CUgraphEdgeData* edges, size_t count) {
+  FORWARD(
+      WITH_EDGES(cudaGraphAddDependencies)(graph, from, to, reinterpret_cast<const cudaGraphEdgeData*>(edges), count));
+}
 DRIVER_API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
                                            size_t count) {
-#if CUDART_VERSION >= 13000
-  FORWARD(cudaGraphAddDependencies(graph, from, to, nullptr, count));
-#else
-  FORWARD(cudaGraphAddDependencies(graph, from, to, count));
-#endif
+  return cuGraphAddDependencies_v2(graph, from, to, nullptr, count);
 }
