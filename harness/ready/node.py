@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness import __version__
+from harness.backends import simulation
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 from harness.devices import software
@@ -82,6 +83,10 @@ def _prepare(request: Request, tell: Callable[[str], object]) -> _Devices:
     """Return the devices of the request. Simulated ones are built at their first use, which takes minutes."""
     if request.device not in KINDS:
         raise ReadyError(f"--device={request.device!r}: expected one of {', '.join(KINDS)}")
+    if request.device != "simcuda" and simulation.simulated_runtime() is not None:
+        raise ReadyError(
+            "the CUDA of this process is simulated (harness sim): use --device=simcuda, or leave harness sim"
+        )
     _check_faults(request)
     if request.passive and request.inject:
         raise ReadyError("--inject breaks what a device computes, which --passive does not look at: leave one out")

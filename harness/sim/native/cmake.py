@@ -32,7 +32,7 @@ _FAILED = re.compile(r"FAILED: (?:\[code=\d+\] )?(.*)")
 #: The object of a source, and the library or program in messages of ninja.
 _OBJECT = re.compile(r"(?:(\S*)/)?CMakeFiles/[^/]+\.dir/(\S+)\.o\b")
 _TOGETHER, _GROUP = re.compile(r"Unity/unity_(.+)_cxx\.cxx"), r"\1"
-_LINKED = re.compile(r"^(?:Linking CXX .* )?(\S+)")
+_LINKED = re.compile(r"^(?:(?:Linking CXX|Creating library) .* )?(\S+)")
 _ERROR = re.compile(r"\b(error|undefined reference|cannot find)\b", re.IGNORECASE)
 
 

@@ -326,3 +326,15 @@ def test_programs_of_the_path_serve_if_they_are_new_enough(only_path: Path) -> N
     )
     with pytest.raises(BuildError, match=r"^the toy needs ninja 1\.11 or newer: install it with `pip install ninja`$"):
         cmake.find_program("ninja", "the toy", {"PATH": str(only_path)})
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        ("Building CXX object CMakeFiles/toy.dir/core/queue.cpp.o", "compiling core/queue.cpp"),
+        ("Linking CXX shared library /cache/tree/out/libtoy.so.1", "linking libtoy.so.1"),
+        ("Creating library symlink /cache/tree/out/libtoy.so", "linking libtoy.so"),
+    ],
+)
+def test_the_progress_names_what_is_made(step: str, shown: str) -> None:
+    assert cmake.format_ninja_step(step) == shown

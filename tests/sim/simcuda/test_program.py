@@ -322,6 +322,9 @@ def test_the_harness_in_it_does_not_take_the_devices_for_gpus() -> None:
     done = harness("sim", "run", "--", sys.executable, "-m", "harness", "devices", "--device", "cuda")
     assert done.returncode == 4
     assert "the CUDA of this process is simulated: use --device=simcuda" in done.stderr
+    done = harness("sim", "run", "--", sys.executable, "-m", "harness", "ready")
+    assert done.returncode == 2
+    assert "the CUDA of this process is simulated (harness sim): use --device=simcuda" in done.stderr
 
 
 @needs_cuda_build

@@ -32,6 +32,7 @@ def test_a_program_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     done = harness("sim", "run", "--memory", "1GiB", "--", *start, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done") == ranks
+    assert "is refused" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("simulated CUDA (no GPU): ")
 
 

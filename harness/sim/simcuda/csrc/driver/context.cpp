@@ -1,9 +1,12 @@
 // The driver's initialisation, its devices, and their contexts. CUDA Driver API, "Initialization" to "Context
 // Management".
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "driver.h"
@@ -21,23 +24,48 @@ struct Context {
 };
 Context contexts[machine::most_devices];
 
+// Contexts that cuCtxCreate has made. They are other names of the device's primary context.
+struct Made {
+  int device;
+};
+std::mutex made_mutex;
+std::vector<std::unique_ptr<Made>> made;
+
+int device_of_made(CUcontext context) {
+  const std::lock_guard lock(made_mutex);
+  for (const auto& one : made) {
+    if (one.get() == reinterpret_cast<Made*>(context)) return one->device;
+  }
+  return -1;
+}
+
+bool has_made(int device) {
+  const std::lock_guard lock(made_mutex);
+  return std::any_of(made.begin(), made.end(), [&](const auto& one) { return one->device == device; });
+}
+
 // This thread's contexts below the current one (cuCtxPushCurrent). The current context is the runtime's current device.
 thread_local std::vector<CUcontext> covered;
-thread_local bool none = false;          // cuCtxSetCurrent(0) was called
-thread_local CUcontext green = nullptr;  // the green context that was set, while its device is the current one
+thread_local bool none = false;           // cuCtxSetCurrent(0) was called
+thread_local CUcontext chosen = nullptr;  // the context that was set, while its device is the current one
 
 bool valid(CUdevice device) { return device >= 0 && device < simcudaDeviceCount(); }
 
-CUcontext current() {
-  const int device = simcudaCurrentDevice();
-  if (none || device < 0 || !simcudaHasContext(device)) return nullptr;
-  return green != nullptr && device_of_green(green) == device ? green : context_of(device);
+// Whether somebody keeps the device's context: the driver's callers, or the program through the runtime.
+bool alive(int device) {
+  return simcudaHasContext(device) && (simcudaRuntimeUsed() || contexts[device].retained > 0 || has_made(device));
 }
 
-// Returns the device of a primary or a green context.
+// Returns the device of a primary context, a green one, or one that was made.
 int device_of_any(CUcontext context) {
-  const int device = device_of(context);
-  return device < 0 ? device_of_green(context) : device;
+  int device = device_of(context);
+  if (device < 0) device = device_of_green(context);
+  return device < 0 ? device_of_made(context) : device;
+}
+
+// Ends a context that nobody keeps any more.
+void end_if_dead(int device) {
+  if (simcudaHasContext(device) && !alive(device)) simcudaResetDevice(device);
 }
 
 CUresult set_current(CUcontext context) {
@@ -45,11 +73,18 @@ CUresult set_current(CUcontext context) {
   if (none) return CUDA_SUCCESS;
   const int device = device_of_any(context);
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  green = device_of(context) < 0 ? context : nullptr;
+  chosen = context;
   return result(cudaSetDevice(device));
 }
 
 }  // namespace
+
+CUcontext current() {
+  const int device = simcudaCurrentDevice();
+  if (none || device < 0 || !alive(device)) return nullptr;
+  if (chosen != nullptr && device_of_any(chosen) == device) return chosen;
+  return simcudaRuntimeUsed() ? context_of(device) : nullptr;
+}
 
 bool ready() { return ready_ || simcudaIsInitialized(); }
 void set_ready() { ready_ = true; }
@@ -180,23 +215,77 @@ DRIVER_API CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device
   });
 }
 
-// The runtime retains the context until the process ends, so this release is never the last one.
+// A runtime that the program uses retains the context until the process ends: this release is then never the last one.
 DRIVER_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   DRIVER_CALL({
     if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (contexts[device].retained.load() == 0) return CUDA_ERROR_INVALID_CONTEXT;
     --contexts[device].retained;
+    end_if_dead(device);
     return CUDA_SUCCESS;
   });
 }
 DRIVER_API CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+
+DRIVER_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  DRIVER_CALL({
+    if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    return simcudaResetDevice(device);
+  });
+}
+DRIVER_API CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+
+// A context that is made shares streams and memory with the device's primary context.
+DRIVER_API CUresult cuCtxCreate_v2(CUcontext* context, unsigned, CUdevice device) {
+  DRIVER_CALL({
+    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (const auto error = cudaInitDevice(device, 0, 0)) return result(error);
+    const CUcontext before = current();
+    {
+      const std::lock_guard lock(made_mutex);
+      made.push_back(std::make_unique<Made>(Made{device}));
+      *context = reinterpret_cast<CUcontext>(made.back().get());
+    }
+    covered.push_back(before);
+    return set_current(*context);
+  });
+}
+// The parameters are about green contexts, and shares of the processors.
+DRIVER_API CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int count, unsigned flags,
+                                   CUdevice device) {
+  return count != 0 ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : cuCtxCreate_v2(context, flags, device);
+}
+#if CUDA_VERSION < 12050
+using CUctxCreateParams = void;
+#endif
+DRIVER_API CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
+  return parameters != nullptr ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(context, flags, device);
+}
+DRIVER_API CUresult cuCtxDestroy_v2(CUcontext context) {
+  DRIVER_CALL({
+    const int device = device_of_made(context);
+    if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (current() == context) {
+      const CUcontext below = covered.empty() ? nullptr : covered.back();
+      if (!covered.empty()) covered.pop_back();
+      set_current(below);
+    }
+    {
+      const std::lock_guard lock(made_mutex);
+      std::erase_if(made, [&](const auto& one) { return one.get() == reinterpret_cast<Made*>(context); });
+    }
+    end_if_dead(device);
+    return CUDA_SUCCESS;
+  });
+}
 
 DRIVER_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
   DRIVER_CALL({
     if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     *flags = 0;
-    *active = simcudaHasContext(device);
+    *active = alive(device);
     return CUDA_SUCCESS;
   });
 }
@@ -207,6 +296,19 @@ DRIVER_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned) {
 DRIVER_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
   return cuDevicePrimaryCtxSetFlags_v2(device, flags);
 }
+
+// Modules are loaded at their first use, which is CUDA's default.
+DRIVER_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  DRIVER_CALL({
+    if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+  });
+}
+
+// For profilers from outside, of which there are none.
+DRIVER_API CUresult cuProfilerStart() { IN_CONTEXT(cudaSuccess); }
+DRIVER_API CUresult cuProfilerStop() { IN_CONTEXT(cudaSuccess); }
 
 DRIVER_API CUresult cuCtxGetCurrent(CUcontext* context) {
   DRIVER_CALL({
@@ -251,7 +353,7 @@ DRIVER_API CUresult cuCtxGetDevice(CUdevice* device) {
   });
 }
 
-DRIVER_API CUresult cuCtxGetFlags(unsigned* flags) { FORWARD(cudaGetDeviceFlags(flags)); }
+DRIVER_API CUresult cuCtxGetFlags(unsigned* flags) { IN_CONTEXT(cudaGetDeviceFlags(flags)); }
 
 DRIVER_API CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
   DRIVER_CALL({
@@ -263,7 +365,7 @@ DRIVER_API CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
 
 DRIVER_API CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   DRIVER_CALL({
-    const int device = device_of(context == nullptr ? current() : context);
+    const int device = device_of_any(context == nullptr ? current() : context);
     if (device < 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *id = static_cast<unsigned long long>(device) + 1;
@@ -271,22 +373,22 @@ DRIVER_API CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   });
 }
 
-DRIVER_API CUresult cuCtxSynchronize() { FORWARD(cudaDeviceSynchronize()); }
+DRIVER_API CUresult cuCtxSynchronize() { IN_CONTEXT(cudaDeviceSynchronize()); }
 
 DRIVER_API CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
-  FORWARD(cudaDeviceGetLimit(value, static_cast<cudaLimit>(limit)));
+  IN_CONTEXT(cudaDeviceGetLimit(value, static_cast<cudaLimit>(limit)));
 }
 DRIVER_API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  FORWARD(cudaDeviceSetLimit(static_cast<cudaLimit>(limit), value));
+  IN_CONTEXT(cudaDeviceSetLimit(static_cast<cudaLimit>(limit), value));
 }
 DRIVER_API CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  FORWARD(cudaDeviceGetStreamPriorityRange(least, greatest));
+  IN_CONTEXT(cudaDeviceGetStreamPriorityRange(least, greatest));
 }
 DRIVER_API CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
-  FORWARD(cudaDeviceGetCacheConfig(reinterpret_cast<cudaFuncCache*>(config)));
+  IN_CONTEXT(cudaDeviceGetCacheConfig(reinterpret_cast<cudaFuncCache*>(config)));
 }
 DRIVER_API CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-  FORWARD(cudaDeviceSetCacheConfig(static_cast<cudaFuncCache>(config)));
+  IN_CONTEXT(cudaDeviceSetCacheConfig(static_cast<cudaFuncCache>(config)));
 }
 // `peer` is the context of another device. The runtime only needs the device's number.
 DRIVER_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {

@@ -7,6 +7,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
+#include <new>
 #include <utility>
 
 #include "simcuda.h"
@@ -31,17 +32,32 @@ inline CUresult result(cudaError_t error) {
 
 // `name` is the name of the function in reports to observers.
 template <typename Body>
-CUresult call(const char* name, Body&& body) {
+CUresult call(const char* name, Body&& body) noexcept {
   SimcudaCall record;
   simcudaBeginCall(&record, name, 1);
-  const CUresult done = ready() ? std::forward<Body>(body)() : CUDA_ERROR_NOT_INITIALIZED;
+  CUresult done = CUDA_ERROR_NOT_INITIALIZED;
+  try {
+    if (ready()) done = std::forward<Body>(body)();
+  } catch (const std::bad_alloc&) {
+    done = CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (...) {
+    done = CUDA_ERROR_UNKNOWN;
+  }
   record.result = static_cast<int>(done);
   simcudaEndCall(&record);
   return done;
 }
 
+CUcontext current();  // the calling thread's context; null if it has none
+
 // Defines a function as a call of the runtime.
 #define FORWARD(...) return ::simcuda::driver::call(__func__, [&] { return ::simcuda::driver::result(__VA_ARGS__); })
+// The same for a function that needs a current context.
+#define IN_CONTEXT(...)                                                                      \
+  return ::simcuda::driver::call(__func__, [&] {                                             \
+    return ::simcuda::driver::current() == nullptr ? CUDA_ERROR_INVALID_CONTEXT              \
+                                                   : ::simcuda::driver::result(__VA_ARGS__); \
+  })
 // DRIVER_CALL({ ... }) takes the rest of the function as its body, which returns a CUresult.
 #define DRIVER_CALL(...) return ::simcuda::driver::call(__func__, [&]()->CUresult __VA_ARGS__)
 

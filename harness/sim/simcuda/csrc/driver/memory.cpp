@@ -19,32 +19,34 @@ To as(From from) {
 
 CUresult fill(const char* name, CUdeviceptr address, size_t pitch, unsigned value, unsigned element, size_t width,
               size_t height, CUstream stream, bool synchronous) {
-  return call(name,
-              [&] { return simcudaFill(pointer(address), pitch, value, element, width, height, stream, synchronous); });
+  return call(name, [&] {
+    if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    return simcudaFill(pointer(address), pitch, value, element, width, height, stream, synchronous);
+  });
 }
 
 }  // namespace
 
-DRIVER_API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) { FORWARD(cudaMemGetInfo(free, total)); }
+DRIVER_API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) { IN_CONTEXT(cudaMemGetInfo(free, total)); }
 DRIVER_API CUresult cuMemAlloc_v2(CUdeviceptr* to, size_t bytes) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  FORWARD(cudaMalloc(as<void**>(to), bytes));
+  IN_CONTEXT(cudaMalloc(as<void**>(to), bytes));
 }
 DRIVER_API CUresult cuMemAllocPitch_v2(CUdeviceptr* to, size_t* pitch, size_t width, size_t height, unsigned) {
-  FORWARD(cudaMallocPitch(as<void**>(to), pitch, width, height));
+  IN_CONTEXT(cudaMallocPitch(as<void**>(to), pitch, width, height));
 }
 DRIVER_API CUresult cuMemAllocManaged(CUdeviceptr* to, size_t bytes, unsigned flags) {
-  FORWARD(cudaMallocManaged(as<void**>(to), bytes, flags));
+  IN_CONTEXT(cudaMallocManaged(as<void**>(to), bytes, flags));
 }
 DRIVER_API CUresult cuMemFree_v2(CUdeviceptr address) { FORWARD(cudaFree(pointer(address))); }
 
-DRIVER_API CUresult cuMemAllocHost_v2(void** to, size_t bytes) { FORWARD(cudaMallocHost(to, bytes)); }
+DRIVER_API CUresult cuMemAllocHost_v2(void** to, size_t bytes) { IN_CONTEXT(cudaMallocHost(to, bytes)); }
 DRIVER_API CUresult cuMemHostAlloc(void** to, size_t bytes, unsigned flags) {
-  FORWARD(cudaHostAlloc(to, bytes, flags));
+  IN_CONTEXT(cudaHostAlloc(to, bytes, flags));
 }
 DRIVER_API CUresult cuMemFreeHost(void* address) { FORWARD(cudaFreeHost(address)); }
 DRIVER_API CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
-  FORWARD(cudaHostRegister(address, bytes, flags));
+  IN_CONTEXT(cudaHostRegister(address, bytes, flags));
 }
 DRIVER_API CUresult cuMemHostUnregister(void* address) { FORWARD(cudaHostUnregister(address)); }
 DRIVER_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* to, void* address, unsigned flags) {
@@ -53,10 +55,10 @@ DRIVER_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* to, void* address,
 DRIVER_API CUresult cuMemHostGetFlags(unsigned* flags, void* address) { FORWARD(cudaHostGetFlags(flags, address)); }
 
 DRIVER_API CUresult cuMemAllocAsync(CUdeviceptr* to, size_t bytes, CUstream stream) {
-  FORWARD(cudaMallocAsync(as<void**>(to), bytes, stream));
+  IN_CONTEXT(cudaMallocAsync(as<void**>(to), bytes, stream));
 }
 DRIVER_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* to, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  FORWARD(cudaMallocFromPoolAsync(as<void**>(to), bytes, pool, stream));
+  IN_CONTEXT(cudaMallocFromPoolAsync(as<void**>(to), bytes, pool, stream));
 }
 DRIVER_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   FORWARD(cudaFreeAsync(pointer(address), stream));
@@ -84,28 +86,28 @@ DRIVER_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
 }
 
 DRIVER_API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  FORWARD(cudaMemcpy(pointer(to), pointer(from), bytes, default_kind));
+  IN_CONTEXT(cudaMemcpy(pointer(to), pointer(from), bytes, default_kind));
 }
 DRIVER_API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  FORWARD(cudaMemcpyAsync(pointer(to), pointer(from), bytes, default_kind, stream));
+  IN_CONTEXT(cudaMemcpyAsync(pointer(to), pointer(from), bytes, default_kind, stream));
 }
 DRIVER_API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
-  FORWARD(cudaMemcpy(pointer(to), from, bytes, cudaMemcpyHostToDevice));
+  IN_CONTEXT(cudaMemcpy(pointer(to), from, bytes, cudaMemcpyHostToDevice));
 }
 DRIVER_API CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
-  FORWARD(cudaMemcpy(to, pointer(from), bytes, cudaMemcpyDeviceToHost));
+  IN_CONTEXT(cudaMemcpy(to, pointer(from), bytes, cudaMemcpyDeviceToHost));
 }
 DRIVER_API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  FORWARD(cudaMemcpy(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice));
+  IN_CONTEXT(cudaMemcpy(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice));
 }
 DRIVER_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  FORWARD(cudaMemcpyAsync(pointer(to), from, bytes, cudaMemcpyHostToDevice, stream));
+  IN_CONTEXT(cudaMemcpyAsync(pointer(to), from, bytes, cudaMemcpyHostToDevice, stream));
 }
 DRIVER_API CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  FORWARD(cudaMemcpyAsync(to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream));
+  IN_CONTEXT(cudaMemcpyAsync(to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream));
 }
 DRIVER_API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  FORWARD(cudaMemcpyAsync(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice, stream));
+  IN_CONTEXT(cudaMemcpyAsync(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice, stream));
 }
 DRIVER_API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                                  size_t bytes) {

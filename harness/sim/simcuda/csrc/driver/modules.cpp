@@ -4,10 +4,20 @@
 //
 // cuda.h is not included: it declares the functions with their arguments, all of which are ignored here.
 
-#define UNSUPPORTED(name)                                              \
-  extern "C" __attribute__((visibility("default"))) int name() {       \
-    return simcuda::driver::ready() ? not_supported : not_initialized; \
+#include <atomic>
+#include <cstdio>
+
+// The first call of each function says on stderr who refuses it: the program may report its error without the name.
+#define REFUSED(name, why)                                                                                \
+  extern "C" __attribute__((visibility("default"))) int name() {                                          \
+    static std::atomic<bool> said{false};                                                                 \
+    if (!simcuda::driver::ready()) return not_initialized;                                                \
+    if (!said.exchange(true)) {                                                                           \
+      std::fprintf(stderr, "Simulated CUDA: " #name " is refused (CUDA_ERROR_NOT_SUPPORTED): " why "\n"); \
+    }                                                                                                     \
+    return not_supported;                                                                                 \
   }
+#define UNSUPPORTED(name) REFUSED(name, "it needs a GPU")
 
 namespace simcuda::driver {
 bool ready();  // driver.h
@@ -24,7 +34,6 @@ UNSUPPORTED(cuModuleLoadFatBinary)
 UNSUPPORTED(cuModuleUnload)
 UNSUPPORTED(cuModuleGetFunction)
 UNSUPPORTED(cuModuleGetGlobal_v2)
-UNSUPPORTED(cuModuleGetLoadingMode)
 UNSUPPORTED(cuModuleGetFunctionCount)
 UNSUPPORTED(cuModuleEnumerateFunctions)
 
@@ -81,7 +90,11 @@ UNSUPPORTED(cuTensorMapEncodeIm2col)
 UNSUPPORTED(cuTensorMapEncodeIm2colWide)
 UNSUPPORTED(cuTensorMapReplaceAddress)
 
-UNSUPPORTED(cuGetExportTable)
+REFUSED(cuGetExportTable,
+        "programs that have CUDA's runtime linked in cannot run, such as CuPy and cuda.bindings.runtime")
+
+UNSUPPORTED(cuGraphAddKernelNode)
+UNSUPPORTED(cuGraphAddKernelNode_v2)
 
 UNSUPPORTED(cuMulticastAddDevice)
 UNSUPPORTED(cuMulticastBindMem)

@@ -21,10 +21,10 @@ CUresult wait(const char* name, CUstream stream, CUdeviceptr at, cuuint64_t valu
 }  // namespace
 
 DRIVER_API CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-  FORWARD(cudaStreamCreateWithFlags(stream, flags));
+  IN_CONTEXT(cudaStreamCreateWithFlags(stream, flags));
 }
 DRIVER_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
-  FORWARD(cudaStreamCreateWithPriority(stream, flags, priority));
+  IN_CONTEXT(cudaStreamCreateWithPriority(stream, flags, priority));
 }
 DRIVER_API CUresult cuStreamDestroy_v2(CUstream stream) { FORWARD(cudaStreamDestroy(stream)); }
 DRIVER_API CUresult cuStreamQuery(CUstream stream) { FORWARD(cudaStreamQuery(stream)); }
@@ -78,7 +78,9 @@ DRIVER_API CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr at, cuui
   return wait(__func__, stream, at, value, 8, flags);
 }
 
-DRIVER_API CUresult cuEventCreate(CUevent* event, unsigned flags) { FORWARD(cudaEventCreateWithFlags(event, flags)); }
+DRIVER_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  IN_CONTEXT(cudaEventCreateWithFlags(event, flags));
+}
 DRIVER_API CUresult cuEventDestroy_v2(CUevent event) { FORWARD(cudaEventDestroy(event)); }
 DRIVER_API CUresult cuEventRecord(CUevent event, CUstream stream) { FORWARD(cudaEventRecord(event, stream)); }
 DRIVER_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {

@@ -13,6 +13,13 @@ extern "C" {
 int simcudaDeviceCount();
 int simcudaCurrentDevice();  // -1 if there is none
 
+// Whether the program itself has used a device through the runtime: its primary context is then current in each thread
+// that has chosen none.
+int simcudaRuntimeUsed();
+
+// Ends the work of a device, frees its memory, and closes its context, which the next call that needs it opens again.
+CUresult simcudaResetDevice(int device);
+
 // The allocation that contains an address.
 struct SimcudaAllocation {
   void* base;

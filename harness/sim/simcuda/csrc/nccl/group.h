@@ -33,6 +33,9 @@ ncclResult_t call(Body&& body) noexcept {
   } catch (const std::bad_alloc&) {
     note_failure(ncclSystemError);
     return ncclSystemError;
+  } catch (...) {
+    note_failure(ncclInternalError);
+    return ncclInternalError;
   }
 }
 

@@ -1,8 +1,12 @@
 // Handles, and the static properties of a device: its name, location and capabilities.
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "nvml.h"
 
@@ -31,12 +35,17 @@ constexpr unsigned enabled = 1, disabled = 0;
 constexpr unsigned h100_device_id = 0x233010de;
 constexpr unsigned p2p_ok = 0, p2p_not_supported = 5, p2p_nvlink = 2, p2p_atomics = 3, p2p_most = 5;
 
-Status text(Device device, const std::string& value, char* to, unsigned length) {
-  if (const Status status = check(device)) return status;
+Status copy(std::string_view value, char* to, unsigned length) {
   if (to == nullptr) return invalid_argument;
   if (value.size() >= length) return insufficient_size;
-  std::memcpy(to, value.c_str(), value.size() + 1);
+  std::memcpy(to, value.data(), value.size());
+  to[value.size()] = 0;
   return success;
+}
+
+Status text(Device device, std::string_view value, char* to, unsigned length) {
+  const Status status = check(device);
+  return status ? status : copy(value, to, length);
 }
 
 }  // namespace
@@ -62,13 +71,15 @@ NVML_API Status nvmlDeviceGetHandleByIndex(unsigned index, Device* device) {
 NVML_API Status nvmlDeviceGetHandleByUUID(const char* uuid, Device* device) {
   if (const Status status = ready()) return status;
   if (uuid == nullptr || device == nullptr) return invalid_argument;
-  for (int index = 0; index < device_count(); ++index) {
-    if (machine::uuid(index) == uuid) {
-      *device = device_at(index);
-      return check(*device);
+  return guarded([&] {
+    for (int index = 0; index < device_count(); ++index) {
+      if (machine::uuid(index) == uuid) {
+        *device = device_at(index);
+        return check(*device);
+      }
     }
-  }
-  return not_found;
+    return not_found;
+  });
 }
 
 // The format is "domain:bus:device.function", with any number of digits. The domain and the function are optional.
@@ -100,15 +111,14 @@ NVML_API Status nvmlDeviceGetName(Device device, char* to, unsigned length) {
 // Works for a lost device, too, as NVIDIA's library does.
 NVML_API Status nvmlDeviceGetUUID(Device device, char* to, unsigned length) {
   if (const Status status = check(device); status != success && status != gpu_is_lost) return status;
-  const std::string uuid = machine::uuid(device->index);
-  if (to == nullptr) return invalid_argument;
-  if (uuid.size() >= length) return insufficient_size;
-  std::memcpy(to, uuid.c_str(), uuid.size() + 1);
-  return success;
+  return guarded([&] { return copy(machine::uuid(device->index), to, length); });
 }
 
 NVML_API Status nvmlDeviceGetSerial(Device device, char* to, unsigned length) {
-  return device == nullptr ? invalid_argument : text(device, "51ed" + std::to_string(device->index), to, length);
+  if (const Status status = check(device)) return status;
+  char serial[16];
+  std::snprintf(serial, sizeof serial, "51ed%d", device->index);
+  return copy(serial, to, length);
 }
 NVML_API Status nvmlDeviceGetVbiosVersion(Device device, char* to, unsigned length) {
   return text(device, "96.00.00.00.00", to, length);
@@ -179,6 +189,41 @@ NVML_API Status nvmlDeviceGetGpuFabricInfoV(Device device, Fabric* fabric) {
   *fabric = {fabric->version, {}, success, 0, fabric_not_supported};
   return success;
 }
+
+// All GPUs are at all processors of the machine, and at its first NUMA node.
+NVML_API Status nvmlDeviceGetCpuAffinity(Device device, unsigned words, unsigned long* mask) {
+  if (const Status status = check(device)) return status;
+  if (words == 0 || mask == nullptr) return invalid_argument;
+  constexpr long bits = 8 * sizeof(unsigned long);
+  const long processors = sysconf(_SC_NPROCESSORS_CONF);
+  if (processors > bits * static_cast<long>(words)) return insufficient_size;
+  std::fill(mask, mask + words, 0UL);
+  for (long number = 0; number < processors; ++number) mask[number / bits] |= 1UL << (number % bits);
+  return success;
+}
+NVML_API Status nvmlDeviceGetCpuAffinityWithinScope(Device device, unsigned words, unsigned long* mask, unsigned) {
+  return nvmlDeviceGetCpuAffinity(device, words, mask);
+}
+NVML_API Status nvmlDeviceGetMemoryAffinity(Device device, unsigned words, unsigned long* mask, unsigned) {
+  if (const Status status = check(device)) return status;
+  if (words == 0 || mask == nullptr) return invalid_argument;
+  std::fill(mask, mask + words, 0UL);
+  *mask = 1;
+  return success;
+}
+
+constexpr unsigned pcie_generation = 5, pcie_lanes = 16;
+NVML_API Status nvmlDeviceGetCurrPcieLinkGeneration(Device device, unsigned* to) {
+  return give(device, to, pcie_generation);
+}
+NVML_API Status nvmlDeviceGetMaxPcieLinkGeneration(Device device, unsigned* to) {
+  return give(device, to, pcie_generation);
+}
+NVML_API Status nvmlDeviceGetGpuMaxPcieLinkGeneration(Device device, unsigned* to) {
+  return give(device, to, pcie_generation);
+}
+NVML_API Status nvmlDeviceGetCurrPcieLinkWidth(Device device, unsigned* to) { return give(device, to, pcie_lanes); }
+NVML_API Status nvmlDeviceGetMaxPcieLinkWidth(Device device, unsigned* to) { return give(device, to, pcie_lanes); }
 
 NVML_API Status nvmlDeviceOnSameBoard(Device device, Device other, int* same) {
   if (const Status status = check(other)) return status;

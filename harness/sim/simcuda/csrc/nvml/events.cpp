@@ -47,9 +47,12 @@ NVML_API Status nvmlDeviceGetSupportedEventTypes(Device device, unsigned long lo
 NVML_API Status nvmlEventSetCreate(EventSet** set) {
   if (const Status status = ready()) return status;
   if (set == nullptr) return invalid_argument;
-  *set = new EventSet;
-  (*set)->handled = xids().size();
-  return success;
+  return guarded([&] {
+    const std::size_t handled = xids().size();
+    *set = new EventSet;
+    (*set)->handled = handled;
+    return success;
+  });
 }
 
 NVML_API Status nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSet* set) {
@@ -65,11 +68,13 @@ NVML_API Status nvmlEventSetWait_v2(EventSet* set, Event* event, unsigned millis
   if (const Status status = ready()) return status;
   if (set == nullptr || event == nullptr) return invalid_argument;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
-  while (!next(*set, *event)) {
-    if (std::chrono::steady_clock::now() >= end) return timeout;
-    std::this_thread::sleep_for(interval);
-  }
-  return success;
+  return guarded([&] {
+    while (!next(*set, *event)) {
+      if (std::chrono::steady_clock::now() >= end) return timeout;
+      std::this_thread::sleep_for(interval);
+    }
+    return success;
+  });
 }
 NVML_API Status nvmlEventSetWait(EventSet* set, Event* event, unsigned milliseconds) {
   return nvmlEventSetWait_v2(set, event, milliseconds);

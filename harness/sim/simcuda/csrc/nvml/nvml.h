@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 #include "simcuda_machine.h"
 
@@ -19,6 +20,7 @@ enum Status : int {
   insufficient_size = 7,
   timeout = 10,
   gpu_is_lost = 15,
+  insufficient_memory = 20,
   argument_version_mismatch = 25,
   unknown_error = 999,
 };
@@ -41,6 +43,18 @@ Status check(Device device);  // the library is initialised, the handle is valid
 Device device_at(int index);
 int device_count();
 std::size_t device_memory();
+
+// Runs a function that allocates memory: no exception may reach a caller, which is written in C or Python.
+template <typename Body>
+Status guarded(const Body& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return insufficient_memory;
+  } catch (...) {
+    return unknown_error;
+  }
+}
 
 // Stores `value` as a function's answer, after checking the device and the caller's pointer.
 template <typename Value>

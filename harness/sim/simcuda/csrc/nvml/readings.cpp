@@ -1,6 +1,7 @@
 // Values that change while a device works: memory, processes, load, clocks, power, temperature and errors.
 
 #include <algorithm>
+#include <chrono>
 
 #include "nvml.h"
 #include "state.h"
@@ -146,11 +147,26 @@ NVML_API Status nvmlDeviceGetPerformanceState(Device device, unsigned* number) {
   const Status status = check(device);
   return status ? status : give(device, number, 0U);
 }
+NVML_API Status nvmlDeviceGetPowerState(Device device, unsigned* number) {
+  return nvmlDeviceGetPerformanceState(device, number);
+}
 
 NVML_API Status nvmlDeviceGetPowerUsage(Device device, unsigned* milliwatts) {
   if (const Status status = check(device)) return status;
   const unsigned rise = (most_milliwatts - rest_milliwatts) / 100;
   return give(device, milliwatts, rest_milliwatts + rise * utilization(device->index));
+}
+// That of an idle device since the machine started.
+NVML_API Status nvmlDeviceGetTotalEnergyConsumption(Device device, unsigned long long* millijoules) {
+  if (const Status status = check(device)) return status;
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+  return give(device, millijoules, static_cast<unsigned long long>(milliseconds) * rest_milliwatts / 1000);
+}
+NVML_API Status nvmlDeviceGetPcieThroughput(Device device, unsigned counter, unsigned* kilobytes_per_second) {
+  if (counter > 1) return invalid_argument;
+  const Status status = check(device);
+  return status ? status : give(device, kilobytes_per_second, 0U);
 }
 static Status power_limit(Device device, unsigned* milliwatts) {
   const Status status = check(device);

@@ -1,6 +1,7 @@
 #include "state.h"
 
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <string>
 
@@ -8,15 +9,20 @@ namespace simcuda::nvml {
 
 namespace {
 
+// A line for which there is no memory is not read.
 template <typename Use>
-void for_each_line(Use use) {
+void for_each_line(Use use) noexcept {
   const char* const path = std::getenv("SIMCUDA_NVML_STATE");
   if (path == nullptr || *path == 0) return;
-  std::ifstream file(path);
-  int device;
-  std::string word;
-  long value;
-  while (file >> device >> word >> value) use(device, word, value);
+  try {
+    std::ifstream file(path);
+    int device;
+    std::string word;
+    long value;
+    while (file >> device >> word >> value) use(device, word, value);
+  } catch (const std::exception&) {
+    return;
+  }
 }
 
 }  // namespace

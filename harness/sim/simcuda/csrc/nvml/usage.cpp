@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <system_error>
 
 #include "simcuda_ledger.h"
 
@@ -51,33 +53,48 @@ struct Sample {
 
 }  // namespace
 
-Usage usage(int device) {
+namespace {
+
+void add(const std::filesystem::path& path, int device, std::int64_t time, Usage& all) {
+  const std::string name = path.filename();
+  const auto dash = name.find('-');
+  unsigned pid = 0;
+  if (dash == std::string::npos || std::from_chars(name.data(), name.data() + dash, pid).ec != std::errc()) return;
+  if (process_start(name.substr(0, dash)) != name.substr(dash + 1)) {
+    unlink(path.c_str());  // the file of a killed process
+    return;
+  }
+  Copied page;
+  if (!read_page(path.c_str(), device, page)) return;
+  if (page.context != 0) all.processes.push_back({pid, page.used});
+  all.used += page.used;
+  all.busy += page.busy;
+  if (page.running != 0) {
+    all.running = true;
+    all.busy += static_cast<std::uint64_t>(std::max<std::int64_t>(time - page.since, 0));
+  }
+}
+
+}  // namespace
+
+Usage usage(int device) noexcept {
   Usage all;
-  std::error_code error;
   const std::int64_t time = now();
-  for (const auto& file : std::filesystem::directory_iterator(ledger_folder(), error)) {
-    const std::string name = file.path().filename();
-    const auto dash = name.find('-');
-    unsigned pid = 0;
-    if (dash == std::string::npos || std::from_chars(name.data(), name.data() + dash, pid).ec != std::errc()) continue;
-    if (process_start(name.substr(0, dash)) != name.substr(dash + 1)) {
-      unlink(file.path().c_str());  // the file of a killed process
-      continue;
+  try {
+    // Processes end and files vanish at any time. A loop over the range would throw for it.
+    std::error_code error;
+    const std::filesystem::directory_iterator end;
+    for (std::filesystem::directory_iterator file(ledger_folder(), error); !error && file != end;
+         file.increment(error)) {
+      add(file->path(), device, time, all);
     }
-    Copied page;
-    if (!read_page(file.path().c_str(), device, page)) continue;
-    all.used += page.used;
-    all.busy += page.busy;
-    if (page.running != 0) {
-      all.running = true;
-      all.busy += static_cast<std::uint64_t>(std::max<std::int64_t>(time - page.since, 0));
-    }
-    if (page.context != 0) all.processes.push_back({pid, page.used});
+  } catch (const std::exception&) {
+    return all;  // without memory for the rest
   }
   return all;
 }
 
-unsigned utilization(int device) {
+unsigned utilization(int device) noexcept try {
   static std::mutex mutex;
   static std::deque<Sample> samples[machine::most_devices];
   const Usage read = usage(device);
@@ -95,6 +112,8 @@ unsigned utilization(int device) {
   }
   known.push_back({time, read.busy});
   return share;
+} catch (const std::exception&) {
+  return 0;
 }
 
 }  // namespace simcuda::nvml

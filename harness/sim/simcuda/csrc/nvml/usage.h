@@ -18,10 +18,11 @@ struct Usage {
   std::vector<ProcessUsage> processes;  // those with a context
 };
 
-Usage usage(int device);
+// Leaves out what there is no memory for.
+Usage usage(int device) noexcept;
 
 // Returns the percentage of around the last half second in which work ran. It keeps earlier readings; the first reading
 // is 100 if work is running now, otherwise 0.
-unsigned utilization(int device);
+unsigned utilization(int device) noexcept;
 
 }  // namespace simcuda::nvml

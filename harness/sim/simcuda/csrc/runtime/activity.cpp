@@ -177,12 +177,4 @@ __attribute__((visibility("default"))) void simcudaObserve(void (*observer)(cons
   }
   wanted_.store(wanted, std::memory_order_release);
 }
-
-__attribute__((visibility("default"))) void simcudaBeginCall(SimcudaCall* call, const char* name, int driver) {
-  if (simcuda::activity::observed()) simcuda::activity::begin(*call, name, driver != 0);
-}
-
-__attribute__((visibility("default"))) void simcudaEndCall(SimcudaCall* call) {
-  if (call->name != nullptr) simcuda::activity::end(*call);
-}
 }

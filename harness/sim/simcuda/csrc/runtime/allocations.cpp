@@ -6,6 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
+#include <vector>
 
 #include "error.h"
 #include "races.h"
@@ -55,6 +56,19 @@ std::optional<Allocation> remove_allocation(const void* address, std::initialize
     return allocation;
   }
   return std::nullopt;
+}
+
+std::vector<Allocation> remove_device_memory(const Device& device) {
+  auto& [mutex, allocations] = all_allocations();
+  const std::unique_lock lock(mutex);
+  std::vector<Allocation> removed;
+  for (auto next = allocations.begin(); next != allocations.end();) {
+    const auto one = next++;
+    if (one->second.kind != Kind::device || one->second.device != &device) continue;
+    removed.push_back(one->second);
+    allocations.erase(one);
+  }
+  return removed;
 }
 
 std::optional<Allocation> find_allocation(const void* address) {

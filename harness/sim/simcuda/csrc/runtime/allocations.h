@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace simcuda {
 
@@ -46,6 +47,8 @@ struct Allocation {
 void add_allocation(Allocation allocation);
 // Returns nothing if `address` is not the beginning of an allocation of one of these kinds.
 std::optional<Allocation> remove_allocation(const void* address, std::initializer_list<Allocation::Kind> kinds);
+// Removes and returns what cudaMalloc has made on a device.
+std::vector<Allocation> remove_device_memory(const Device& device);
 // Returns the allocation that contains the address.
 std::optional<Allocation> find_allocation(const void* address);
 

@@ -15,6 +15,7 @@ cudaError_t begin_call(const char* name, Needs needs) {
   if (forked()) return cudaErrorInitializationError;
   initialize();
   if (needs == Needs::driver) return cudaSuccess;
+  note_use();
   const int index = current_index();
   return index < 0 ? cudaErrorNoDevice : device(index).error();
 }

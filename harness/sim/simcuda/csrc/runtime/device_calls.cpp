@@ -16,6 +16,7 @@
 #include "context.h"
 #include "device.h"
 #include "ipc_event.h"
+#include "ledger.h"
 #include "pools.h"
 #include "process.h"
 #include "properties.h"
@@ -72,6 +73,8 @@ SIMCUDA_EXPORT cudaError_t cudaInitDevice(int index, unsigned, unsigned) {
   SIMCUDA_CALL(driver, {
     check(device_count() > 0, cudaErrorNoDevice);
     wake(device(index));
+    ledger::open_context(device(index).number);  // again, after a reset
+    note_use();
   });
 }
 

@@ -13,7 +13,7 @@ namespace simcuda {
 
 // The body returns a cudaError_t or nothing, and may throw Error. The driver's errors have the runtime's numbers.
 template <Needs needs, typename Body>
-CUresult driver_call(const char* name, Body body) {
+CUresult driver_call(const char* name, Body body) noexcept {
   if (const cudaError_t refused = begin_call(name, needs)) return static_cast<CUresult>(refused);
   try {
     if constexpr (std::is_void_v<std::invoke_result_t<Body>>) {
@@ -26,6 +26,8 @@ CUresult driver_call(const char* name, Body body) {
     return static_cast<CUresult>(error.code);
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
   }
 }
 

@@ -7,11 +7,14 @@
 #include <thread>
 #include <utility>
 
+#include "activity.h"
 #include "allocations.h"
 #include "capture.h"
 #include "context.h"
 #include "copy.h"
 #include "driver_call.h"
+#include "ledger.h"
+#include "memory.h"
 #include "process.h"
 #include "simcuda_driver.h"
 
@@ -44,8 +47,30 @@ constexpr auto interval = std::chrono::microseconds(100);
 
 }  // namespace
 
+SIMCUDA_EXPORT void simcudaBeginCall(SimcudaCall* call, const char* name, int driver) {
+  call->driver = driver != 0;
+  if (call->driver) enter_driver();
+  if (activity::observed()) activity::begin(*call, name, call->driver);
+}
+SIMCUDA_EXPORT void simcudaEndCall(SimcudaCall* call) {
+  if (call->name != nullptr) activity::end(*call);
+  if (call->driver) leave_driver();
+}
+
 SIMCUDA_EXPORT int simcudaDeviceCount() { return forked() ? 0 : device_count(); }
 SIMCUDA_EXPORT int simcudaCurrentDevice() { return forked() ? -1 : current_index(); }
+
+SIMCUDA_EXPORT int simcudaRuntimeUsed() { return in_use(); }
+
+SIMCUDA_EXPORT CUresult simcudaResetDevice(int index) {
+  return driver_call<Needs::driver>(__func__, [&] {
+    Device& of = device(index);
+    if (!awake(of)) return;
+    drain(of);
+    for (const Allocation& allocation : remove_device_memory(of)) free_device(allocation);
+    ledger::close_context(of.number);
+  });
+}
 
 SIMCUDA_EXPORT int simcudaFindAllocation(const void* address, SimcudaAllocation* allocation) {
   if (forked()) return 0;

@@ -17,7 +17,9 @@ constexpr int threads = 16;
 
 std::atomic<bool> initialized_{false};
 std::atomic<bool> forked_{false};
+std::atomic<bool> in_use_{false};
 thread_local int host_functions = 0;
+thread_local int driver_calls = 0;
 
 // Running work may use objects that the destructors of statics destroy, so it must end before they run. The wait is
 // limited, since a host function that waits for the exiting thread would never end.
@@ -29,6 +31,13 @@ void end_process() {
 
 bool initialized() { return initialized_.load(std::memory_order_acquire); }
 bool forked() { return forked_.load(std::memory_order_relaxed); }
+
+void enter_driver() { ++driver_calls; }
+void leave_driver() { --driver_calls; }
+void note_use() {
+  if (driver_calls == 0 && !in_use()) in_use_.store(true, std::memory_order_relaxed);
+}
+bool in_use() { return in_use_.load(std::memory_order_relaxed); }
 
 void initialize() {
   if (initialized()) return;
