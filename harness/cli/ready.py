@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import re
 import sys
 import traceback
@@ -18,11 +20,13 @@ from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.gating.hardware import Hardware
+    from harness.ready.health_event import Connector
     from harness.ready.model import NodeReport
     from harness.ready.rules import Rule
 
 _NO_VERDICT = 2
 _NAGIOS_UNKNOWN = 3
+_NOT_SENT = 3
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BUDGET = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|m|min|h)?", re.ASCII)
 _LEAST_BUDGET, _MOST_BUDGET = 5.0, 24 * 3600.0
@@ -75,6 +79,13 @@ def ready(
             metavar="DIR", help="Also keep the report as a run directory, for harness history and harness report."
         ),
     ] = None,
+    health_event: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Also send the verdict to NVSentinel, at unix:///path; auto: at $PLATFORM_CONNECTOR_SOCKET.",
+        ),
+    ] = "",
     hosts: ready_fleet.Hosts = "",
     hostfile: ready_fleet.Hostfile = None,
     slurm: ready_fleet.InSlurm = False,
@@ -92,7 +103,8 @@ def ready(
     The verdict is ready, degraded, unknown or not ready. Standard output has one line, which fits Slurm's Reason=;
     standard error has a line per GPU and the problems. The command reports and changes nothing.
 
-    Exit status: 0 ready or degraded; 1 not ready or unknown; 2 no verdict, such as for a wrong file; 4 wrong usage.
+    Exit status: 0 ready or degraded; 1 not ready or unknown; 2 no verdict, such as for a wrong file; 3 ready or
+    degraded, but --health-event failed; 4 wrong usage.
     """
     seconds = parse_budget(budget)
     if as_json and as_nagios:
@@ -110,9 +122,10 @@ def ready(
         launcher=launcher,
         ssh_config=ssh_config,
     )
-    if many.given and (as_nagios or prometheus is not None or results_dir is not None or verbose):
+    if many.given and (as_nagios or prometheus is not None or results_dir is not None or verbose or health_event):
         raise typer.BadParameter(
-            "--nagios, --prometheus, --results-dir and -v are about one node: leave them out, or --hosts and its like"
+            "--nagios, --prometheus, --results-dir, --health-event and -v are about one node: leave them out, or "
+            "--hosts and its like"
         )
     if fabric and not many.given:
         raise typer.BadParameter(
@@ -135,6 +148,7 @@ def ready(
             rules=RULES if steps is None else _rules(steps),
             suites=_suites,
         )
+        connector = _connector(health_event) if health_event else None
         report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
         if prometheus is not None:
             _write(report, prometheus)
@@ -142,7 +156,8 @@ def ready(
             from harness.ready.run_record import write_run
 
             write_run(report, results_dir, ["harness", *sys.argv[1:]])
-    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+    status = _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+    raise typer.Exit(status if connector is None else _send(report, connector, status, strict=strict))
 
 
 @contextlib.contextmanager
@@ -213,14 +228,36 @@ def _write(report: NodeReport, path: Path) -> None:
     write_atomically(path, prometheus(report).encode())
 
 
-def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, verbose: bool) -> None:
-    """Print the report and exit."""
+def _connector(address: str) -> Connector:
+    """Return NVSentinel's platform connector, before the check: without one, the check would be for nothing."""
+    from harness.ready.health_event import Connector
+
+    return Connector.find(address, os.environ, platform.node())
+
+
+def _send(report: NodeReport, connector: Connector, status: int, *, strict: bool) -> int:
+    """Send the verdict to NVSentinel, and return the exit status: that of the verdict, or 3 for a failure to send."""
+    from harness.ready.health_event import STORE, HealthEventError, health_events
+
+    try:
+        connector.send(health_events(report, connector, strict=strict))
+    except HealthEventError as error:
+        say(f"harness: {error}", err=True)
+        return status or _NOT_SENT
+    if status and connector.strategy == STORE:
+        say(f"harness: exit status 0 in place of {status}, since NVSentinel's strategy is {STORE}", err=True)
+        return 0
+    return status
+
+
+def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, verbose: bool) -> int:
+    """Print the report, and return the exit status of the verdict."""
     from harness.ready import node, outputs
 
     if as_nagios:
         status, line = outputs.nagios(report, strict=strict)
         say(line)
-        raise typer.Exit(status)
+        return status
     if as_json:
         import msgspec
 
@@ -230,4 +267,4 @@ def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, 
         for line, verdict in outputs.lines(report, verbose=verbose):
             say_styled(console, line, None if verdict is None else STYLES[verdict.value])
         say(outputs.reason(report))
-    raise typer.Exit(node.exit_status(report, strict=strict))
+    return node.exit_status(report, strict=strict)

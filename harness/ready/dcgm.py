@@ -73,7 +73,7 @@ def _failed(value: Any, name: str, depth: int) -> Iterator[str]:
         name = str(value.get("name", name))
         if str(value.get("status", "")).lower() == "fail":
             gpu = next((value[key] for key in ("gpu_id", "gpu_ids", "entity_id") if key in value), "")
-            yield single_line(f"{name} (gpu {gpu})" if gpu != "" else name, 200)
+            yield single_line(f"{name} (GPU {gpu})" if gpu != "" else name, 200)
     parts: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         yield from _failed(part, name, depth - 1)

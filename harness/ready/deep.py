@@ -36,7 +36,7 @@ def run_suites(
 ) -> tuple[list[CheckRun], list[Problem]]:
     """Run the suites on these GPUs for `budget` seconds."""
     if not gpus:
-        return [CheckRun(name=_NAME, state="skipped", text="no gpu can be tested")], []
+        return [CheckRun(name=_NAME, state="skipped", text="no GPU can be tested")], []
     if budget <= 2 * ENDING:
         return [CheckRun(name=_NAME, state="skipped", text="the budget is used up")], []
     run_dir = (request.folder / f"{PROFILE}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()

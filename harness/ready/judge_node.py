@@ -120,7 +120,7 @@ def _judge_log(facts: NodeFacts, report: _Report) -> None:
     report.add(
         "kernel_log",
         [
-            replace(found, found=f"{found.found} (pci {xid.pci})")
+            replace(found, found=f"{found.found} (PCI {xid.pci})")
             for xid in others
             for found in judge_host.judge_xids([xid])
         ],

@@ -77,7 +77,7 @@ _STEPS = {
     Step.NOTHING: "nothing",
     Step.END_PROCESSES: "end the leftover processes",
     Step.FIX_CONFIGURATION: "fix the configuration",
-    Step.RESET_GPU: "reset the gpu",
+    Step.RESET_GPU: "reset the GPU",
     Step.REBOOT: "reboot the node",
     Step.VENDOR_TICKET: "open a ticket with the vendor",
     Step.LOOK: "look by hand",
@@ -109,6 +109,8 @@ class Problem(_Record, frozen=True, kw_only=True):
     """What the step needs: which setting, which processes, which link."""
     source: Text = ""
     """URL of the page that the verdict and the step follow."""
+    code: Text = ""
+    """Number of the Xid or SXid, if the problem is one."""
 
 
 class Reading(_Record, frozen=True, kw_only=True):
@@ -151,6 +153,10 @@ class GpuReport(_Record, frozen=True, kw_only=True):
     """NVML's index."""
     name: Text = ""
     serial: Text = ""
+    pci: Text = ""
+    """PCI address, as NVML gives it; that of the card for a MIG instance."""
+    mig_parent: Gpu | None = None
+    """UUID of the card of a MIG instance."""
     verdict: Verdict
 
 

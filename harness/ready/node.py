@@ -129,7 +129,7 @@ def _active(
 ) -> tuple[list[CheckRun], list[Problem]]:
     """Run the quick tests on all GPUs at once."""
     if not gpus:
-        return [CheckRun(name="quick_tests", state="skipped", text="no gpu can be tested")], []
+        return [CheckRun(name="quick_tests", state="skipped", text="no GPU can be tested")], []
     from harness.ready.active import run_active
 
     tell(f"testing {len(gpus)} devices, for at most {budget:.0f} s")
@@ -168,7 +168,15 @@ def _gpus(facts: NodeFacts, problems: Sequence[Problem]) -> tuple[GpuReport, ...
         verdict = worst(problem.verdict for problem in problems if problem.gpu in uuids)
         serial = serials.get(device.mig_parent or device.uuid, "")
         reports.append(
-            GpuReport(uuid=device.uuid, index=device.index, name=device.name, serial=serial, verdict=verdict)
+            GpuReport(
+                uuid=device.uuid,
+                index=device.index,
+                name=device.name,
+                serial=serial,
+                pci=device.pci_bus_id or "",
+                mig_parent=device.mig_parent,
+                verdict=verdict,
+            )
         )
     return tuple(reports)
 

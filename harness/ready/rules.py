@@ -142,6 +142,7 @@ def make_problem(
     found: str,
     gpu: str | None = None,
     detail: str = "",
+    code: str = "",
     rules: Mapping[str, Rule] = RULES,
 ) -> Problem:
     """Return a problem with the verdict, the step and the source of its row. Raise KeyError for an unknown kind."""
@@ -156,17 +157,19 @@ def make_problem(
         step=rule.step,
         detail=detail[:MOST_TEXT],
         source=rule.source,
+        code=code,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found wrong, before the table has rated it. `kind`: a key of `RULES`."""
+    """What a check found wrong, before the table has rated it. `kind`: a key of `RULES`. `code`: of the Xid."""
 
     kind: str
     wanted: str
     found: str
     detail: str = ""
+    code: str = ""
 
 
 def to_problems(
@@ -175,7 +178,14 @@ def to_problems(
     """Return the findings of a check as problems."""
     return [
         make_problem(
-            each.kind, check=check, wanted=each.wanted, found=each.found, gpu=gpu, detail=each.detail, rules=rules
+            each.kind,
+            check=check,
+            wanted=each.wanted,
+            found=each.found,
+            gpu=gpu,
+            detail=each.detail,
+            code=each.code,
+            rules=rules,
         )
         for each in findings
     ]

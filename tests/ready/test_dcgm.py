@@ -27,8 +27,8 @@ FAIL, FAIL4 = {"gpu_id": "1", "status": "Fail", "warnings": "DBE"}, {"entity_id"
     ("end", "state", "kinds", "text"),
     [
         (DisposableRun(0, True, 9.0, output(PASS, SKIP)), "ok", [], ""),
-        (DisposableRun(226, True, 9.0, output(PASS, FAIL)), "problem", ["dcgm"], "Memory (gpu 1)"),
-        (DisposableRun(0, True, 9.0, output(FAIL4)), "problem", ["dcgm"], "Memory (gpu 1)"),
+        (DisposableRun(226, True, 9.0, output(PASS, FAIL)), "problem", ["dcgm"], "Memory (GPU 1)"),
+        (DisposableRun(0, True, 9.0, output(FAIL4)), "problem", ["dcgm"], "Memory (GPU 1)"),
         (DisposableRun(226, True, 9.0, output(PASS)), "unknown", ["cannot_run"], "exit status 226, and no test failed"),
         (DisposableRun(1, True, 1.0, b"", b"no host engine\n"), "unknown", ["cannot_run"], "no JSON: no host engine"),
         (DisposableRun(0, True, 1.0, b"[" * 100000), "unknown", ["cannot_run"], "no JSON"),
@@ -49,7 +49,7 @@ def test_a_fake_dcgmi_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bu
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (run,), (problem,) = dcgm.run_dcgm(Request(budget=budget), 100.0)
-    assert (run.state, problem.kind, problem.found) == ("problem", "dcgm", "Memory (gpu 1)")
+    assert (run.state, problem.kind, problem.found) == ("problem", "dcgm", "Memory (GPU 1)")
     assert (tmp_path / "asked").read_text() == f"diag -r {level} -j\n"
 
 

@@ -82,7 +82,7 @@ def test_a_run_that_cannot_be_killed_needs_a_reboot() -> None:
     assert problem.kind == "unkillable"
 
 
-@pytest.mark.parametrize(("gpus", "budget", "why"), [([], 600.0, "no gpu"), (["GPU-a"], 20.0, "budget is used up")])
+@pytest.mark.parametrize(("gpus", "budget", "why"), [([], 600.0, "no GPU"), (["GPU-a"], 20.0, "budget is used up")])
 def test_a_run_that_makes_no_sense_is_skipped(gpus: list[str], budget: float, why: str) -> None:
     (run,), problems = deep.run_suites(Request(), gpus, budget)  # type: ignore[arg-type]
     assert (run.state, problems) == ("skipped", [])

@@ -167,7 +167,7 @@ def test_a_reading_of_the_host_that_fails_is_unknown(reading: str) -> None:
 
 def test_gpus_on_the_bus_without_a_driver_are_counted() -> None:
     (found,) = judge_driver(12, "NVML Shared Library Not Found", None, HOST)
-    assert (found.kind, found.found) == ("no_driver", "NVML Shared Library Not Found; 1 NVIDIA gpu on the pci bus")
+    assert (found.kind, found.found) == ("no_driver", "NVML Shared Library Not Found; 1 NVIDIA GPU on the PCI bus")
 
 
 @pytest.mark.parametrize(
