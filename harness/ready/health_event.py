@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -113,6 +114,7 @@ class Connector:
 
     def send(self, events: Mapping[str, Any], limit: float = LIMIT) -> None:
         """Send a batch of events, and wait for its receipt, at most `limit` seconds. Raise HealthEventError."""
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would write to standard error
         import grpc
         from google.protobuf import json_format
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from harness.devices.gpu_queries import QUERY_OF, THROTTLES, Answer
-from harness.ready.model import CheckRun, Problem
-from harness.ready.rules import Finding, Rule, make_problem, to_problems
+from harness.ready.rules import Finding, Findings
 
 _MIB = 1 << 20
 #: Retired pages; a card can retire 64 (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html).
@@ -264,18 +263,14 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def judge_gpu(facts: GpuFacts, rules: Mapping[str, Rule]) -> tuple[list[CheckRun], list[Problem]]:
-    """Return the checks of one GPU and its problems."""
-    problems = to_problems("device", _device(facts), rules, facts.uuid)
-    # One cause is one problem: what a lost or hanging GPU did not answer is unknown, and no problem of its own.
-    explained = bool(problems)
-    runs = [CheckRun(name="device", gpu=facts.uuid, state="problem" if problems else "ok")]
+def judge_gpu(facts: GpuFacts, found: Findings) -> None:
+    """Add the checks of one GPU and its problems."""
+    own = list(_device(facts))
+    found.add("device", own, facts.uuid)
     values = _values(facts)
     for check in CHECKS:
-        run, found = _judge(check, facts, values, rules, explained=explained)
-        runs.append(run)
-        problems += found
-    return runs, problems
+        # One cause is one problem: what a lost or hanging GPU did not answer is unknown, and no problem of its own.
+        _judge(check, facts, values, found, explained=bool(own))
 
 
 def _device(facts: GpuFacts) -> Iterator[Finding]:
@@ -296,25 +291,16 @@ def _values(facts: GpuFacts) -> dict[str, Answer]:
     return {**facts.answers, "process_names": named}
 
 
-def _judge(
-    check: Check, facts: GpuFacts, values: Values, rules: Mapping[str, Rule], *, explained: bool
-) -> tuple[CheckRun, list[Problem]]:
+def _judge(check: Check, facts: GpuFacts, values: Values, found: Findings, *, explained: bool) -> None:
     failed = [(name, _why(name, facts)) for name in check.reads if values.get(name) is None]
     if open_ := [(name, text) for name, (kind, text) in failed if kind != "absent"]:
         text = "; ".join(dict.fromkeys(text for _, text in open_))
-        run = CheckRun(name=check.name, gpu=facts.uuid, state="unknown", text=text)
-        if explained:
-            return run, []
-        wanted = f"a reading of {', '.join(name for name, _ in open_)}"
-        problem = make_problem("unreadable", check=check.name, wanted=wanted, found=text, gpu=facts.uuid, rules=rules)
-        return run, [problem]
-    if failed:
-        return CheckRun(
-            name=check.name, gpu=facts.uuid, state="skipped", text="this card or driver does not have it"
-        ), []
-    problems = to_problems(check.name, check.rule(values), rules, facts.uuid)
-    text = "; ".join(problem.found for problem in problems)
-    return CheckRun(name=check.name, gpu=facts.uuid, state="problem" if problems else "ok", text=text), problems
+        unread = Finding("unreadable", f"a reading of {', '.join(name for name, _ in open_)}", text)
+        found.add(check.name, [] if explained else [unread], facts.uuid, state="unknown", text=text)
+    elif failed:
+        found.add(check.name, gpu=facts.uuid, state="skipped", text="this card or driver does not have it")
+    else:
+        found.add(check.name, check.rule(values), facts.uuid)
 
 
 def _why(name: str, facts: GpuFacts) -> tuple[str, str]:

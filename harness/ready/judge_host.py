@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.core.text import format_bytes, format_count, list_first, single_line
 from harness.devices.device import Device, Inventory
-from harness.ready.model import CheckRun, Problem
-from harness.ready.rules import Finding, Rule, to_problems
+from harness.ready.rules import Finding, Findings
 from harness.ready.xids import Xid
 
 _GIB = 1 << 30
@@ -133,26 +132,20 @@ HOST_CHECKS: HostChecks = {
 }
 
 
-def judge_host(
-    host: Host, end: str, rules: Mapping[str, Rule], checks: HostChecks = HOST_CHECKS
-) -> tuple[list[CheckRun], list[Problem]]:
-    """Return the checks of the host and its problems. `end`: why the program that reads has ended early, or ""."""
-    runs, problems = [], []
+def judge_host(host: Host, end: str, found: Findings, checks: HostChecks = HOST_CHECKS) -> None:
+    """Add the checks of the host and its problems. `end`: why the program that reads has ended early, or ""."""
     for name, (reading, rule) in checks.items():
         why = reading_error(host, reading) or ("" if reading in host else end or "the program that reads has no answer")
         if why:
-            findings = [Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)]
-            runs.append(CheckRun(name=name, state="unknown", text=why))
+            unread = Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)
+            found.add(name, [unread], state="unknown")
+            continue
+        try:
+            findings = list(rule(host))
+        except NotKnownError as error:
+            found.add(name, state="skipped", text=str(error))
         else:
-            try:
-                findings = list(rule(host))
-            except NotKnownError as error:
-                runs.append(CheckRun(name=name, state="skipped", text=str(error)))
-                continue
-            text = list_first([finding.found for finding in findings])
-            runs.append(CheckRun(name=name, state="problem" if findings else "ok", text=text))
-        problems += to_problems(name, findings, rules)
-    return runs, problems
+            found.add(name, findings, text=list_first([finding.found for finding in findings]))
 
 
 def gpus(inventory: Inventory) -> list[Device]:

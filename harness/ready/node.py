@@ -10,18 +10,18 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from harness import __version__
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 from harness.devices import software
 from harness.devices.device import Device, Inventory
-from harness.ready.judge_node import Judged, judge_node
-from harness.ready.model import MOST_TEXT, CheckRun, GpuReport, NodeReport, Problem, Verdict, worst
+from harness.ready.judge_node import judge_node
+from harness.ready.model import MOST_TEXT, GpuReport, NodeReport, Problem, Verdict, worst
 from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
 from harness.ready.request import Request
-from harness.ready.rules import worst_first
+from harness.ready.rules import Findings, worst_first
 
 #: The kinds of devices that can be checked.
 KINDS = ("auto", "cuda", "simcuda")
@@ -54,28 +54,29 @@ def check_node(request: Request, tell: Callable[[str], object] = lambda _: None)
     except OSError as error:
         raise ReadyError(f"the programs that read do not start ({error.strerror or error})") from error
     hardware = None if request.hardware is None else request.hardware[1]
-    judged = judge_node(facts, request.rules, hardware, real=devices.simulated is None)
-    checks, problems = list(judged.checks), list(judged.problems)
-    gpus = _testable(facts, problems)
+    found = judge_node(facts, request.rules, hardware, real=devices.simulated is None)
+    gpus = _testable(facts, found.problems)
+
+    def left() -> float:
+        return request.budget - (time.monotonic() - began)
+
     if not request.passive:
-        left = request.budget - (time.monotonic() - began)
-        ran, found = _active(request, gpus, min(left, QUICK) if request.mode == "deep" else left, environ, tell)
-        checks += ran
-        problems += found
+        quick = min(left(), QUICK) if request.mode == "deep" else left()
+        if gpus:
+            from harness.ready.active import run_active
+
+            tell(f"testing {len(gpus)} devices, for at most {quick:.0f} s")
+            run_active(gpus, quick, found, environ=environ, hardware=hardware)
+        else:
+            found.add("quick_tests", state="skipped", text="no GPU can be tested")
     if request.mode == "deep":
         from harness.ready.dcgm import run_dcgm
         from harness.ready.deep import run_suites
 
         if devices.simulated is None and gpus:
-            ran, found = run_dcgm(request, request.budget - (time.monotonic() - began), tell)
-            checks += ran
-            problems += found
-        left = request.budget - (time.monotonic() - began)
-        ran, found = run_suites(request, gpus, left, tell)
-        checks += ran
-        problems += found
-    judged = replace(judged, checks=tuple(checks), problems=tuple(problems))
-    return make_report(request, facts, judged, moment, time.monotonic() - began)
+            run_dcgm(request, left(), found, tell)
+        run_suites(request, gpus, left(), found, tell)
+    return make_report(request, facts, found, moment, time.monotonic() - began)
 
 
 def _prepare(request: Request, tell: Callable[[str], object]) -> _Devices:
@@ -120,26 +121,9 @@ def _testable(facts: NodeFacts, problems: Iterable[Problem]) -> tuple[Device, ..
     return tuple(device for device in listed if (device.mig_parent or device.uuid) not in dead)
 
 
-def _active(
-    request: Request,
-    gpus: Sequence[Device],
-    budget: float,
-    environ: Mapping[str, str],
-    tell: Callable[[str], object],
-) -> tuple[list[CheckRun], list[Problem]]:
-    """Run the quick tests on all GPUs at once."""
-    if not gpus:
-        return [CheckRun(name="quick_tests", state="skipped", text="no GPU can be tested")], []
-    from harness.ready.active import run_active
-
-    tell(f"testing {len(gpus)} devices, for at most {budget:.0f} s")
-    hardware = None if request.hardware is None else request.hardware[1]
-    return run_active(gpus, budget, environ=environ, hardware=hardware, rules=request.rules)
-
-
-def make_report(request: Request, facts: NodeFacts, judged: Judged, moment: float, seconds: float) -> NodeReport:
+def make_report(request: Request, facts: NodeFacts, found: Findings, moment: float, seconds: float) -> NodeReport:
     """Return the report. Pure but for the names and versions of this machine."""
-    problems = worst_first(judged.problems)
+    problems = worst_first(found.problems)
     return NodeReport(
         host=platform.node() or socket.gethostname(),
         time=moment,
@@ -149,8 +133,8 @@ def make_report(request: Request, facts: NodeFacts, judged: Judged, moment: floa
         verdict=worst(problem.verdict for problem in problems),
         gpus=_gpus(facts, problems),
         problems=problems,
-        checks=judged.checks,
-        readings=judged.readings,
+        checks=tuple(found.checks),
+        readings=tuple(found.readings),
         stack=_stack(request, facts),
     )
 

@@ -12,10 +12,12 @@ from harness.core.disposable import DisposableRun
 from harness.core.figures import parse_floor
 from harness.devices.device import CPU
 from harness.ready import orders, quick_tests
-from harness.ready.active import Findings, judge_lines, judge_speeds, measured_figures, run_active
+from harness.ready.active import judge_lines, judge_speeds, measured_figures, run_active
 from harness.ready.model import CheckRun, Problem, Verdict
 from harness.ready.orders import Line
 from harness.ready.plan import Plan
+from harness.ready.rules import Findings
+from tests.ready.test_judge import judged as found_by
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 LABELS = {A: "GPU 0", B: "GPU 1", C: "GPU 2"}
@@ -219,7 +221,7 @@ def test_a_budget_in_which_nothing_ran_is_not_green() -> None:
 
 
 def test_a_budget_for_no_test_starts_none_and_is_not_green() -> None:
-    checks, problems = run_active([CPU], 5.0)
+    checks, problems = found_by(run_active, [CPU], 5.0)
 
     assert {check.state for check in checks} == {"skipped"}
     assert [(each.kind, each.verdict) for each in problems] == [("cannot_run", Verdict.UNKNOWN)]

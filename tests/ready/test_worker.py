@@ -20,6 +20,7 @@ from harness.devices.device import CPU
 from harness.ready import orders, worker
 from harness.ready.active import run_active
 from harness.ready.orders import Gpu, Line, Order
+from tests.ready.test_judge import judged
 
 GPUS = ("a", "b")
 #: Replaces the tests of the worker, and its import of torch.
@@ -344,7 +345,7 @@ def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:
 
 def test_the_tests_of_arithmetic_pass_on_the_cpu() -> None:
     """With torch's build for the CPU: the code of each is run. What is CUDA's own is skipped."""
-    checks, problems = run_active([CPU], 60.0)
+    checks, problems = judged(run_active, [CPU], 60.0)
 
     assert problems == []
     states = {check.name: check.state for check in checks}
