@@ -26,7 +26,7 @@ from harness.ready import floors as speeds
 from harness.ready import orders, quick_tests
 from harness.ready.model import Problem
 from harness.ready.orders import Line, Order
-from harness.ready.plan import Plan, plan
+from harness.ready.quick_tests import Plan, plan
 from harness.ready.rules import Finding, Findings, State
 
 #: Of the budget: until when tests begin; how long one may take before it hangs; what the end of processes takes.
@@ -64,8 +64,8 @@ def run_active(
         return
     full = devices[0].backend.hardware
     whole = [device for device in devices if device.mig_parent is None]
-    tests = quick_tests.quick_tests(full=full)
-    chosen = plan(tests, max(0.0, _START_SHARE * budget - _IMPORT), len(whole) if len(whole) == len(devices) else 0)
+    together = len(whole) if len(whole) == len(devices) else 0
+    chosen = plan(max(0.0, _START_SHARE * budget - _IMPORT), together, full=full)
     environ = dict(os.environ if environ is None else environ)
     if not full:  # simulated devices compute with the processors, of which all of them need some
         environ.setdefault("OMP_NUM_THREADS", "1")

@@ -255,17 +255,16 @@ def _solo(torch: Any, backend: Backend, order: Order, gpu: Gpu, began: float, li
     """Run the tests of one GPU, until one of them makes the others useless."""
     _show(gpu.masks)
     bench = _bench(torch, backend, order, 0)
-    failed: set[str] = set()
+    useless = False
     for number, name in enumerate(order.solo):
         if time.monotonic() - began > order.start_until:
             lines.write(Line(what="left", gpu=gpu.uuid, names=order.solo[number:]))
             break
-        if {*quick_tests.ENTRIES[name].after} & failed:
+        if useless:
             lines.write(Line(what="left", gpu=gpu.uuid, names=(name,), state="after"))
             continue
         state = _one(name, bench, lines, gpu.uuid, "solo", functools.partial(quick_tests.run_test, name, bench))
-        if state not in ("ok", "lacks"):
-            failed.add(name)
+        useless |= name == quick_tests.FIRST and state not in ("ok", "lacks")
         if state == "error":  # an error of a device stays: the process cannot test more
             lines.write(Line(what="left", gpu=gpu.uuid, names=order.solo[number + 1 :], state="error"))
             break

@@ -15,7 +15,7 @@ from harness.ready import orders, quick_tests
 from harness.ready.active import judge_lines, judge_speeds, measured_figures, run_active
 from harness.ready.model import CheckRun, Problem, Verdict
 from harness.ready.orders import Line
-from harness.ready.plan import Plan
+from harness.ready.quick_tests import Plan
 from harness.ready.rules import Findings
 from tests.ready.test_judge import judged as found_by
 

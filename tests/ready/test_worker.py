@@ -254,7 +254,7 @@ import os, subprocess, sys, time
 from pathlib import Path
 from harness.devices.device import CPU
 from harness.ready import active
-from harness.ready.plan import Plan
+from harness.ready.quick_tests import Plan
 order = active.make_order([CPU], 600, Plan((), {}), sys.argv[1], seed=0, full=False)
 def start(command, *_, **__):
     print(subprocess.Popen([sys.executable, "-c", WAITS, *command[3:]]).pid, flush=True)
