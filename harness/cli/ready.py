@@ -209,7 +209,7 @@ def _hardware(name: str) -> tuple[str, Hardware] | None:
 
 def _rules(steps: Path) -> Mapping[str, Rule]:
     """Return the table of next steps with the rows of a file. Raise ConfigError."""
-    from harness.ready.steps_file import load_rules
+    from harness.ready.steps import load_rules
 
     return load_rules(steps)
 

@@ -20,9 +20,10 @@ import msgspec
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_count, format_exit_code, single_line
-from harness.ready import drift, hostlist
+from harness.ready import drift
 from harness.ready.halving import Blame
 from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
+from harness.tools.cluster import hostlist
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.link import last_words
 

@@ -2,7 +2,7 @@
 
 The rows about errors of GPUs follow NVIDIA's documents, which each row names. Where these leave the step open, the row
 takes the least step after which the GPU can be trusted. A file replaces rows, see
-`harness.ready.steps_file`.
+`harness.ready.steps`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from harness.cli.main import app
 from harness.ready.health_event import AGENT
-from harness.ready.steps_file import load_rules
+from harness.ready.steps import load_rules
 from tests.ci.checkout import ROOT
 
 K8S = ROOT / "ci" / "k8s"
