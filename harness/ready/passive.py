@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from harness.core.disposable import KILL, DisposableRun, run_disposable
 from harness.core.text import format_exit_code
 from harness.devices.device import Device, Inventory
@@ -151,7 +153,7 @@ def parse_node(
             case {"nvml": int(status), "text": str(text)}:
                 facts = replace(facts, nvml=(status, text))
             case {"inventory": dict(listed)}:
-                facts = replace(facts, inventory=devices or _inventory(listed))
+                facts = replace(facts, inventory=devices or msgspec.convert(listed, Inventory))
             case {"hang": str(call)} if "gpu" not in message:
                 facts = replace(facts, hang=call)
     if facts.inventory is None:
@@ -163,17 +165,6 @@ def parse_node(
             if uuid not in whole or device.fault is not None:
                 whole[uuid] = device
     return replace(facts, gpus=tuple(_gpu(uuid, device, gpu_messages, facts) for uuid, device in whole.items()))
-
-
-def _inventory(listed: dict[str, Any]) -> Inventory:
-    """Return the inventory of the program that reads, whose JSON has lists for tuples."""
-    several = {name: tuple(_device(device) for device in listed[name]) for name in ("devices", "hidden")}
-    return Inventory(**{**listed, **several, "notes": tuple(listed["notes"])})
-
-
-def _device(listed: dict[str, Any]) -> Device:
-    capability = listed["compute_capability"]
-    return Device(**{**listed, "compute_capability": None if capability is None else tuple(capability)})
 
 
 def _gpu(uuid: str, device: Device, messages: list[Mapping[str, Any]], facts: NodeFacts) -> GpuFacts:
