@@ -136,7 +136,7 @@ def ready(
             options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
             raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
         from harness.ready import node
-        from harness.ready.request import Request
+        from harness.ready.node import Request
         from harness.ready.rules import RULES
 
         request = Request(
@@ -252,7 +252,7 @@ def _send(report: NodeReport, connector: Connector, status: int, *, strict: bool
 
 def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, verbose: bool) -> int:
     """Print the report, and return the exit status of the verdict."""
-    from harness.ready import node, outputs
+    from harness.ready import outputs
 
     if as_nagios:
         status, line = outputs.nagios(report, strict=strict)
@@ -267,4 +267,4 @@ def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, 
         for line, verdict in outputs.lines(report, verbose=verbose):
             say_styled(console, line, None if verdict is None else STYLES[verdict.value])
         say(outputs.reason(report))
-    return node.exit_status(report, strict=strict)
+    return 0 if report.verdict.allows_work(strict=strict) else 1

@@ -10,13 +10,15 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_exit_code, list_first, single_line
-from harness.ready.request import Request
 from harness.ready.rules import Finding, Findings, unkillable
+
+if TYPE_CHECKING:
+    from harness.ready.node import Request
 
 PROGRAM = "dcgmi"
 _NAME = "dcgm"

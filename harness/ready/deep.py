@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.errors import HarnessError
@@ -20,8 +21,10 @@ from harness.core.text import format_count, format_exit_code, list_first
 from harness.devices.device import Device
 from harness.devices.visibility import masks_for
 from harness.journal.ledger import Ledger
-from harness.ready.request import Request
 from harness.ready.rules import Finding, Findings, unkillable
+
+if TYPE_CHECKING:
+    from harness.ready.node import Request
 
 PROFILE = "ready"
 #: Seconds of the budget in which a run that was asked to end does so: cases in hand end, reports are written.

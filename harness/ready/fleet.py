@@ -125,11 +125,9 @@ class FleetReport:
 
         A node that breaks the fabric may not either. Both ends of a bad link may: each works with all others.
         """
-        good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
         broken = {*self.fabric.blame.nodes} if self.fabric is not None else set()
-        return tuple(
-            answer.node for answer in self.answers if (answer.verdict in good and answer.node not in broken) is ready
-        )
+        good = {each.node for each in self.answers if each.verdict.allows_work(strict=strict)} - broken
+        return tuple(answer.node for answer in self.answers if (answer.node in good) is ready)
 
     @property
     def verdict(self) -> Verdict:

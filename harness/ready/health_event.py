@@ -184,7 +184,8 @@ def health_events(report: NodeReport, connector: Connector, *, strict: bool = Fa
         problems = [each for each in report.problems if card_of.get(each.gpu or "") == uuid]
         verdict = worst(each.verdict for each in problems)
         entities = {"PCI": pci_slot(address) if address else "", "GPU_UUID": uuid or ""}
-        fatal = verdict is Verdict.NOT_READY or (strict and verdict is Verdict.DEGRADED)
+        healthy = verdict.allows_work(strict=strict)
+        fatal = not healthy and verdict is not Verdict.UNKNOWN
         of = "Node" if uuid is None else "Gpu"
         events.append(
             {
@@ -193,7 +194,7 @@ def health_events(report: NodeReport, connector: Connector, *, strict: bool = Fa
                 "componentClass": "Node" if uuid is None else "GPU",
                 "checkName": f"HarnessReady{report.mode.title()}{of}",
                 "isFatal": fatal,
-                "isHealthy": not fatal and verdict is not Verdict.UNKNOWN,
+                "isHealthy": healthy,
                 "message": _message(verdict, problems),
                 "recommendedAction": _action(problems, entities) if fatal else "NONE",
                 "errorCode": list(dict.fromkeys(each.code or each.kind for each in problems if fatal)),

@@ -45,6 +45,10 @@ class Verdict(StrEnum):
         """0 for `ready`, more for each worse verdict."""
         return list(Verdict).index(self)
 
+    def allows_work(self, *, strict: bool = False) -> bool:
+        """Return whether work may be given to the GPU or node. `strict`: to a degraded one it may not."""
+        return self is Verdict.READY or (self is Verdict.DEGRADED and not strict)
+
     @property
     def text(self) -> str:
         """The verdict for people: ``not ready``."""

@@ -11,6 +11,8 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import __version__
 from harness.backends.table import BACKENDS
@@ -18,17 +20,44 @@ from harness.core.errors import HarnessError
 from harness.devices import software
 from harness.devices.device import Device, Inventory
 from harness.ready.judge_node import judge_node
-from harness.ready.model import MOST_TEXT, GpuReport, NodeReport, Problem, Verdict, worst
+from harness.ready.model import MOST_TEXT, GpuReport, NodeReport, Problem, worst
 from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
-from harness.ready.request import Request
-from harness.ready.rules import Findings, worst_first
+from harness.ready.rules import RULES, Findings, Rule, worst_first
 
+if TYPE_CHECKING:
+    from harness.gating.hardware import Hardware
+
+#: A budget of so many seconds or more is enough for a run of the suites.
+DEEP = 180.0
 #: The kinds of devices that can be checked.
 KINDS = ("auto", "cuda", "simcuda")
 #: The part of a deep budget that the quick tests get, in seconds.
 QUICK = 60.0
 #: The parts of the stack that come from NVML, by name of the reading; all GPUs of a node should agree.
 _FIRMWARE = ("vbios", "inforom", "gsp_firmware")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to check. `budget` is in seconds; `hardware` is a name and the content of a hardware file.
+
+    `folder`: below which a deep check keeps its run directory. `suites`: makes all arguments of pytest from the
+    options of such a run.
+    """
+
+    budget: float = 60.0
+    passive: bool = False
+    device: str = "auto"
+    hardware: tuple[str, Hardware] | None = None
+    inject: tuple[str, ...] = ()
+    rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
+    folder: Path = Path("results")
+    suites: Callable[[Sequence[str]], list[str]] = list
+
+    @property
+    def mode(self) -> str:
+        """passive, active or deep."""
+        return "passive" if self.passive else "deep" if self.budget >= DEEP else "active"
 
 
 class ReadyError(HarnessError):
@@ -206,9 +235,3 @@ def _system() -> str:
         return platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
         return ""
-
-
-def exit_status(report: NodeReport, *, strict: bool) -> int:
-    """Return 0 for a node that may get work, 1 for any other. `strict`: a degraded node may not."""
-    good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
-    return 0 if report.verdict in good else 1

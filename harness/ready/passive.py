@@ -6,7 +6,6 @@ judges the result.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from harness.core.disposable import KILL, DisposableRun, run_disposable
+from harness.core.disposable import KILL, DisposableRun, json_objects, run_disposable
 from harness.core.text import format_exit_code
 from harness.devices.device import Device, Inventory
 from harness.devices.gpu_queries import QUERIES, QUERY_OF, Answer
@@ -111,18 +110,9 @@ def _run(words: list[str], limit: float, environ: Mapping[str, str] | None) -> t
     with tempfile.TemporaryFile() as file:
         end = run_disposable(command, limit, environ=environ or os.environ, ladder=KILL, both_into=file)
         lines = os.pread(file.fileno(), _MOST_BYTES, 0).splitlines()
-    messages = [message for message in map(_message, lines) if message]
-    last = next((line.decode(errors="replace") for line in reversed(lines) if not _message(line)), "")
+    messages = list(json_objects(lines))
+    last = next((line.decode(errors="replace") for line in reversed(lines) if not any(json_objects([line]))), "")
     return messages, ReaderEnd(_why(end, messages, last, limit), end.status is not None, end.seconds)
-
-
-def _message(line: bytes) -> dict[str, Any]:
-    """Return the message of a line; empty if it is none: a library may print anything, and a line may be cut off."""
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}
 
 
 def _why(end: DisposableRun, messages: list[dict[str, Any]], last: str, limit: float) -> str:

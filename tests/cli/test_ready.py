@@ -150,6 +150,17 @@ def test_a_preflight_check_of_nvsentinel(
     assert entities == [set(), {"PCI", "GPU_UUID"}, {"PCI", "GPU_UUID"}]
 
 
+def test_the_examination_of_devices_shows_what_the_readings_say(nvml_folder: Path, state: State) -> None:
+    state.set(1, rows_failed=1)
+    command = [sys.executable, "-m", "harness", "devices", "--health"]
+    environ = {**fake_nvml.environment(nvml_folder, gpus=2, state=state), "COLUMNS": "300"}
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    first, second = done.stdout.split("SICK GPU-")[1:]  # no torch computes on a fake GPU
+    assert done.returncode == 1
+    assert "row_remapping" not in first
+    assert "    not ready: row_remapping: wanted no failed row remapping, found a row remapping failed; " in second
+
+
 def test_without_a_driver_the_node_is_not_ready(nvml_folder: Path) -> None:
     done = ready("--passive", environ=fake_nvml.environment(nvml_folder, FAKE_NVML_INIT="9"))
     assert done.returncode == 1

@@ -10,7 +10,7 @@ import pytest
 
 from harness.core.disposable import DisposableRun
 from harness.ready import dcgm
-from harness.ready.request import Request
+from harness.ready.node import Request
 from tests.ready.test_judge import judged
 
 

@@ -12,7 +12,7 @@ from harness.core.outcome import Outcome
 from harness.journal.events import Collected, Event, RunStarted, Start
 from harness.journal.ledger import Ledger
 from harness.ready import deep
-from harness.ready.request import Request
+from harness.ready.node import Request
 from tests.ready.test_judge import judged
 
 WHERE = Path("results/ready-1")

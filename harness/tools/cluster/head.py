@@ -100,7 +100,7 @@ class Head:
             second_looks=wanted.second_looks,
         )
         self._selector = selectors.DefaultSelector()
-        self._intake = Intake(self._queue, {host.name: host.text for host in hosts}, log)
+        self._intake = Intake(self._queue, {host.name: host.text for host in hosts})
         self._reference: SessionLines | None = None
         self._environments = Environments(wanted.run_dir, wanted.argv)
         #: Lines from before the journal begins.
@@ -283,7 +283,10 @@ class Head:
             case Want(cases=cases) if not member.lost:
                 self._act(self._queue.wants(name, cases))
             case Done(case=case) if not member.lost:
-                self._act(self._intake.done(member, case))
+                actions, said = self._intake.done(member, case)
+                if said:
+                    self._log(said)
+                self._act(actions)
             case SessionOver():
                 self._session_over(member, message)
             case Stopping(why=why):

@@ -7,7 +7,7 @@ lines about none of its cases end its connection.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -54,11 +54,10 @@ class Member:
 class Intake:
     """Takes what nodes send about cases. `ids`, `positions`: the cases of the run; `red`: how many are red."""
 
-    def __init__(self, queue: CaseQueue, texts: Mapping[str, str], log: Callable[[str], None]) -> None:
+    def __init__(self, queue: CaseQueue, texts: Mapping[str, str]) -> None:
         """`texts`: each node with its facts, by name."""
         self._queue = queue
         self._texts = texts
-        self._log = log
         self._record: ClusterRecord | None = None
         self.ids: tuple[str, ...] = ()
         self.positions: dict[str, int] = {}
@@ -151,31 +150,30 @@ class Intake:
         is_stopped = self._queue.stopped or self._queue.nodes[member.host.name].over
         return event.outcome is Outcome.LOST or bool(is_stopped and event.exit_status == -signal.SIGTERM)
 
-    def done(self, member: Member, case: int) -> Sequence[Action]:
-        """Handle the end of a case on a node. Return what to do."""
+    def done(self, member: Member, case: int) -> tuple[Sequence[Action], str]:
+        """Handle the end of a case on a node. Return what to do, and a line for people, or ""."""
         name = member.host.name
         job = self._queue.nodes[name].leased.get(case)
         if job is None or self._record is None:
-            return ()
+            return (), ""
         entry = self._queue.jobs[job]
         device = member.devices.pop(case, "")
         finish = member.finishes.pop(case, None)
-        if entry.look:
-            self._second_device(member, job, device, finish)
+        said = self._second_device(member, job, device, finish) if entry.look else ""
         actions = self._queue.done(name, case, device)
         if entry.over and not entry.look:
             self._record.done(self.ids[case])
             member.done += 1
             self.red += entry.verdict is not None and entry.verdict.is_red
-        return actions
+        return actions, said
 
-    def _second_device(self, member: Member, job: int, device: str, finish: Finish | None) -> None:
+    def _second_device(self, member: Member, job: int, device: str, finish: Finish | None) -> str:
         entry = self._queue.jobs[job]
         outcome = entry.verdict
         if self._record is None or finish is None or outcome is None:
-            return
+            return ""
         if outcome in (Outcome.NOT_RUN, Outcome.LOST, Outcome.GATED, Outcome.SKIPPED):
-            return
+            return ""
         comparison = "red on both" if outcome.is_red else "red on this device only"
         self._record.second_device(
             self.ids[entry.case],
@@ -186,4 +184,4 @@ class Intake:
             finding=comparison,
             message=finish.message,
         )
-        self._log(f"{self.ids[entry.case]} was red on {entry.first}: {comparison} ({outcome} on {device})")
+        return f"{self.ids[entry.case]} was red on {entry.first}: {comparison} ({outcome} on {device})"
