@@ -22,7 +22,6 @@ from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
-from harness.tools.cluster.environments import Environments
 from harness.tools.cluster.intake import Intake, Member
 from harness.tools.cluster.jobs import (
     Action,
@@ -60,7 +59,7 @@ from harness.tools.cluster.messages import (
     Want,
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
-from harness.tools.cluster.record import ClusterRecord, skew_of, skew_text
+from harness.tools.cluster.record import ClusterRecord, Environments, skew_of, skew_text
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.sessions import SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
