@@ -109,32 +109,37 @@ def ready(
     seconds = parse_budget(budget)
     if as_json and as_nagios:
         raise typer.BadParameter("--json and --nagios: expected one of them")
-    many = ready_fleet.FleetOptions(
-        hosts=hosts,
-        hostfile=hostfile,
-        slurm=slurm,
-        local=local,
-        fabric=("cuda" if device == "auto" else device) if fabric else "",
-        lists=lists,
-        parallel=parallel,
-        limit=parse_budget(answer_limit) if answer_limit else None,
-        python=python,
-        launcher=launcher,
-        ssh_config=ssh_config,
-    )
-    if many.given and (as_nagios or prometheus is not None or results_dir is not None or verbose or health_event):
+    limit = parse_budget(answer_limit) if answer_limit else None
+    many = bool(hosts or hostfile or slurm or local)
+    if many and (as_nagios or prometheus is not None or results_dir is not None or verbose or health_event):
         raise typer.BadParameter(
             "--nagios, --prometheus, --results-dir, --health-event and -v are about one node: leave them out, or "
             "--hosts and its like"
         )
-    if fabric and not many.given:
+    if fabric and not many:
         raise typer.BadParameter(
             "--fabric tests nodes together: expected --hosts, --hostfile, --slurm or --local with it"
         )
     with _without_verdict(as_nagios=as_nagios):
-        if many.given:
-            options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
-            raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
+        if many:
+            status = ready_fleet.check(
+                ("cuda" if device == "auto" else device) if fabric else "",
+                lists,
+                strict=strict,
+                as_json=as_json,
+                launcher=launcher,
+                python=python,
+                hosts=hosts,
+                hostfile=hostfile,
+                slurm=slurm,
+                local=local,
+                options=_node_options(budget, device, hardware, inject or (), steps, passive=passive),
+                budget=seconds,
+                limit=limit,
+                parallel=parallel,
+                ssh_config=ssh_config,
+            )
+            raise typer.Exit(status)
         from harness.ready import node
         from harness.ready.node import Request
         from harness.ready.rules import RULES
@@ -187,12 +192,12 @@ def _without_verdict(*, as_nagios: bool) -> Iterator[None]:
 
 def _node_options(
     budget: str, device: str, hardware: str, inject: Sequence[str], steps: Path | None, *, passive: bool
-) -> list[str]:
+) -> tuple[str, ...]:
     """Return the options with which each node of a fleet is checked. Files are read on the nodes."""
     options = [f"--budget={budget}", f"--device={device}", *(f"--inject={fault}" for fault in inject)]
     options += ["--passive"] if passive else []
     options += [f"--hardware={hardware}"] if hardware else []
-    return options + ([f"--steps={steps}"] if steps is not None else [])
+    return (*options, *([f"--steps={steps}"] if steps is not None else []))
 
 
 def _hardware(name: str) -> tuple[str, Hardware] | None:

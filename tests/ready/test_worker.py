@@ -319,16 +319,11 @@ def test_when_a_process_must_end(
         },
         Order,
     )
-    monkeypatch.setattr(worker, "starved", lambda _: starved)
+    monkeypatch.setattr(worker, "_starved", lambda _: starved)
     crowd = worker.Crowd(order, worker.Lines(str(tmp_path / "lines")), 0.0, "solo")
     child = worker.Child(0, "a", name=name, since=0.0)
 
     assert crowd._objection(child, elapsed, None if others is None else elapsed + others) == why
-
-
-def test_the_time_without_a_processor_is_read_of_the_kernel() -> None:
-    assert worker.starved(os.getpid()) >= 0.0
-    assert worker.starved(2**22 + 1) == 0.0
 
 
 def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:
