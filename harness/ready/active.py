@@ -213,7 +213,8 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
             found.add(name, gpu=gpu, state="unknown", text=text)
         else:
             found.add(name, gpu=gpu, state="skipped", text=_why_left(story.left.get(name), end, budget))
-    if not story.done and not story.open and story.left and len(found.problems) == before:
+    out_of_time = end is not None and end.state == "budget"
+    if not story.done and (story.left or out_of_time) and len(found.problems) == before:
         _nothing_ran(gpu, found, budget)
     if len(found.problems) > before and not (end is not None and end.status is None):
         return  # whatever the end of the process was, it follows from the failure
@@ -224,7 +225,7 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
     elif end.status is None:
         if len(found.problems) == before or found.problems[-1].kind != "unkillable":
             found.problem(end.name, _unkillable(end.name), gpu)
-    elif end.status != 0 and not story.open:
+    elif end.status != 0 and not story.open and not out_of_time:
         kind, how = "crash", f"{format_exit_code(end.status)}; last output: {end.text or 'none'}"
         if end.state == "hang":
             kind, how = "hang", f"did not end within {end.seconds:.0f} s"
