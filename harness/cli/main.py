@@ -295,30 +295,40 @@ def _examine(inventory: Inventory, *, anything: bool) -> None:
     `anything`: no kind of device was named. The CPU is then no substitute for GPUs, whose driver may be gone.
     """
     from harness.devices import health
-    from harness.devices.health_events import HealthWatch, standing_problems
     from harness.devices.inventory import why_no_gpu
 
     console, sick = make_console(), 0
     hardware = [device for device in inventory.devices if device.backend.hardware]
     looked = hardware or list(inventory.usable)
-    with HealthWatch([device for device in looked if device.backend.nvml]) as watch:
-        for device in looked:
-            result = health.check_device(device)
-            sick += not result.healthy
-            state, style = ("healthy", "green") if result.healthy else ("SICK", "bold red")
-            line = f"{state} {device.uuid} ({device.name}): {result.text}, in {result.seconds:.1f} s"
-            say_styled(console, line, style)
-            signs = standing_problems(watch.read(device.uuid)) if device.backend.nvml else ()
-            for sign in signs:
-                say_styled(console, f"    {sign.severity}: {sign.text}", "yellow")
-        for note in watch.notes:
-            say_styled(console, note, "yellow")
+    problems = _read_problems() if any(device.backend.nvml for device in looked) else {}
+    for device in looked:
+        result = health.check_device(device)
+        sick += not result.healthy
+        state, style = ("healthy", "green") if result.healthy else ("SICK", "bold red")
+        line = f"{state} {device.uuid} ({device.name}): {result.text}, in {result.seconds:.1f} s"
+        say_styled(console, line, style)
+        for text in problems.get(device.mig_parent or device.uuid, ()):
+            say_styled(console, f"    {text}", "yellow")
     unseen = anything and not hardware
     if unseen:
         line = f"no GPU was examined ({why_no_gpu(inventory)}): repair the driver, or name the device with --device"
         say_styled(console, line, "bold red")
     if sick or unseen:
         raise typer.Exit(EXIT_RED)
+
+
+def _read_problems() -> dict[str, list[str]]:
+    """Return what the readings of `harness ready` say against each GPU, by UUID."""
+    from harness.ready.judge_node import judge_node
+    from harness.ready.passive import read_node
+    from harness.ready.rules import RULES, worst_first
+
+    found: dict[str, list[str]] = {}
+    for problem in worst_first(judge_node(read_node(), RULES).problems):
+        if problem.gpu is not None:
+            text = f"{problem.verdict.text}: {problem.check}: wanted {problem.wanted}, found {problem.found}"
+            found.setdefault(problem.gpu, []).append(text)
+    return found
 
 
 _CatalogPaths = Annotated[

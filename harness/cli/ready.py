@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import re
 import sys
 import traceback
@@ -18,11 +20,13 @@ from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.gating.hardware import Hardware
+    from harness.ready.health_event import Connector
     from harness.ready.model import NodeReport
     from harness.ready.rules import Rule
 
 _NO_VERDICT = 2
 _NAGIOS_UNKNOWN = 3
+_NOT_SENT = 3
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BUDGET = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|m|min|h)?", re.ASCII)
 _LEAST_BUDGET, _MOST_BUDGET = 5.0, 24 * 3600.0
@@ -75,6 +79,13 @@ def ready(
             metavar="DIR", help="Also keep the report as a run directory, for harness history and harness report."
         ),
     ] = None,
+    health_event: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Also send the verdict to NVSentinel, at unix:///path; auto: at $PLATFORM_CONNECTOR_SOCKET.",
+        ),
+    ] = "",
     hosts: ready_fleet.Hosts = "",
     hostfile: ready_fleet.Hostfile = None,
     slurm: ready_fleet.InSlurm = False,
@@ -92,38 +103,45 @@ def ready(
     The verdict is ready, degraded, unknown or not ready. Standard output has one line, which fits Slurm's Reason=;
     standard error has a line per GPU and the problems. The command reports and changes nothing.
 
-    Exit status: 0 ready or degraded; 1 not ready or unknown; 2 no verdict, such as for a wrong file; 4 wrong usage.
+    Exit status: 0 ready or degraded; 1 not ready or unknown; 2 no verdict, such as for a wrong file; 3 ready or
+    degraded, but --health-event failed; 4 wrong usage.
     """
     seconds = parse_budget(budget)
     if as_json and as_nagios:
         raise typer.BadParameter("--json and --nagios: expected one of them")
-    many = ready_fleet.FleetOptions(
-        hosts=hosts,
-        hostfile=hostfile,
-        slurm=slurm,
-        local=local,
-        fabric=("cuda" if device == "auto" else device) if fabric else "",
-        lists=lists,
-        parallel=parallel,
-        limit=parse_budget(answer_limit) if answer_limit else None,
-        python=python,
-        launcher=launcher,
-        ssh_config=ssh_config,
-    )
-    if many.given and (as_nagios or prometheus is not None or results_dir is not None or verbose):
+    limit = parse_budget(answer_limit) if answer_limit else None
+    many = bool(hosts or hostfile or slurm or local)
+    if many and (as_nagios or prometheus is not None or results_dir is not None or verbose or health_event):
         raise typer.BadParameter(
-            "--nagios, --prometheus, --results-dir and -v are about one node: leave them out, or --hosts and its like"
+            "--nagios, --prometheus, --results-dir, --health-event and -v are about one node: leave them out, or "
+            "--hosts and its like"
         )
-    if fabric and not many.given:
+    if fabric and not many:
         raise typer.BadParameter(
             "--fabric tests nodes together: expected --hosts, --hostfile, --slurm or --local with it"
         )
     with _without_verdict(as_nagios=as_nagios):
-        if many.given:
-            options = _node_options(budget, device, hardware, inject or (), steps, passive=passive)
-            raise typer.Exit(ready_fleet.check(many, options, seconds, strict=strict, as_json=as_json))
+        if many:
+            status = ready_fleet.check(
+                ("cuda" if device == "auto" else device) if fabric else "",
+                lists,
+                strict=strict,
+                as_json=as_json,
+                launcher=launcher,
+                python=python,
+                hosts=hosts,
+                hostfile=hostfile,
+                slurm=slurm,
+                local=local,
+                options=_node_options(budget, device, hardware, inject or (), steps, passive=passive),
+                budget=seconds,
+                limit=limit,
+                parallel=parallel,
+                ssh_config=ssh_config,
+            )
+            raise typer.Exit(status)
         from harness.ready import node
-        from harness.ready.request import Request
+        from harness.ready.node import Request
         from harness.ready.rules import RULES
 
         request = Request(
@@ -135,6 +153,7 @@ def ready(
             rules=RULES if steps is None else _rules(steps),
             suites=_suites,
         )
+        connector = _connector(health_event) if health_event else None
         report = node.check_node(request, tell=lambda line: None if as_nagios else say(f"harness: {line}", err=True))
         if prometheus is not None:
             _write(report, prometheus)
@@ -142,7 +161,8 @@ def ready(
             from harness.ready.run_record import write_run
 
             write_run(report, results_dir, ["harness", *sys.argv[1:]])
-    _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+    status = _print(report, strict=strict, as_json=as_json, as_nagios=as_nagios, verbose=verbose)
+    raise typer.Exit(status if connector is None else _send(report, connector, status, strict=strict))
 
 
 @contextlib.contextmanager
@@ -172,12 +192,12 @@ def _without_verdict(*, as_nagios: bool) -> Iterator[None]:
 
 def _node_options(
     budget: str, device: str, hardware: str, inject: Sequence[str], steps: Path | None, *, passive: bool
-) -> list[str]:
+) -> tuple[str, ...]:
     """Return the options with which each node of a fleet is checked. Files are read on the nodes."""
     options = [f"--budget={budget}", f"--device={device}", *(f"--inject={fault}" for fault in inject)]
     options += ["--passive"] if passive else []
     options += [f"--hardware={hardware}"] if hardware else []
-    return options + ([f"--steps={steps}"] if steps is not None else [])
+    return (*options, *([f"--steps={steps}"] if steps is not None else []))
 
 
 def _hardware(name: str) -> tuple[str, Hardware] | None:
@@ -194,7 +214,7 @@ def _hardware(name: str) -> tuple[str, Hardware] | None:
 
 def _rules(steps: Path) -> Mapping[str, Rule]:
     """Return the table of next steps with the rows of a file. Raise ConfigError."""
-    from harness.ready.steps_file import load_rules
+    from harness.ready.steps import load_rules
 
     return load_rules(steps)
 
@@ -213,14 +233,36 @@ def _write(report: NodeReport, path: Path) -> None:
     write_atomically(path, prometheus(report).encode())
 
 
-def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, verbose: bool) -> None:
-    """Print the report and exit."""
-    from harness.ready import node, outputs
+def _connector(address: str) -> Connector:
+    """Return NVSentinel's platform connector, before the check: without one, the check would be for nothing."""
+    from harness.ready.health_event import Connector
+
+    return Connector.find(address, os.environ, platform.node())
+
+
+def _send(report: NodeReport, connector: Connector, status: int, *, strict: bool) -> int:
+    """Send the verdict to NVSentinel, and return the exit status: that of the verdict, or 3 for a failure to send."""
+    from harness.ready.health_event import STORE, HealthEventError, health_events
+
+    try:
+        connector.send(health_events(report, connector, strict=strict))
+    except HealthEventError as error:
+        say(f"harness: {error}", err=True)
+        return status or _NOT_SENT
+    if status and connector.strategy == STORE:
+        say(f"harness: exit status 0 in place of {status}, since NVSentinel's strategy is {STORE}", err=True)
+        return 0
+    return status
+
+
+def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, verbose: bool) -> int:
+    """Print the report, and return the exit status of the verdict."""
+    from harness.ready import outputs
 
     if as_nagios:
         status, line = outputs.nagios(report, strict=strict)
         say(line)
-        raise typer.Exit(status)
+        return status
     if as_json:
         import msgspec
 
@@ -230,4 +272,4 @@ def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, 
         for line, verdict in outputs.lines(report, verbose=verbose):
             say_styled(console, line, None if verdict is None else STYLES[verdict.value])
         say(outputs.reason(report))
-    raise typer.Exit(node.exit_status(report, strict=strict))
+    return 0 if report.verdict.allows_work(strict=strict) else 1

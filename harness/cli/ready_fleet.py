@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,50 +72,19 @@ SshConfig = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetOptions:
-    """The values of the options above. `fabric`: the kind of devices to test together; empty for none."""
+def check(fabric: str, lists: Path, *, strict: bool, as_json: bool, launcher: str, python: str, **request: Any) -> int:
+    """Check all nodes, print the table, and write the lists. Return the exit status. Raise HarnessError.
 
-    hosts: str = ""
-    hostfile: Path | None = None
-    slurm: bool = False
-    local: int = 0
-    fabric: str = ""
-    lists: Path = Path()
-    parallel: int = 128
-    limit: float | None = None
-    python: str = ""
-    launcher: str = ""
-    ssh_config: Path | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether the command is about many nodes."""
-        return bool(self.hosts or self.hostfile or self.slurm or self.local)
-
-
-def check(chosen: FleetOptions, node_options: Sequence[str], budget: float, *, strict: bool, as_json: bool) -> int:
-    """Check all nodes, print the table, and write the lists. Return the exit status. Raise HarnessError."""
+    `fabric`: the kind of devices to test together; empty for none. `request`: see `harness.ready.fleet_run`.
+    """
     from harness.ready import fleet_run
 
-    request = fleet_run.FleetRequest(
-        hosts=chosen.hosts,
-        hostfile=chosen.hostfile,
-        slurm=chosen.slurm,
-        local=chosen.local,
-        options=tuple(node_options),
-        budget=budget,
-        limit=chosen.limit,
-        parallel=chosen.parallel,
-        python=chosen.python or sys.executable,
-        launcher=_words(chosen.launcher),
-        ssh_config=chosen.ssh_config,
-    )
-    report = fleet_run.check_fleet(request, _progress())
-    if chosen.fabric:
-        report = fleet_run.check_fabric(request, report, chosen.fabric, lambda line: say(f"harness: {line}", err=True))
-    lists = fleet_run.write_lists(report, chosen.lists, strict=strict)
-    _print(report, lists, as_json=as_json)
+    asked = fleet_run.FleetRequest(**request, python=python or sys.executable, launcher=_words(launcher))
+    report = fleet_run.check_fleet(asked, _progress())
+    if fabric:
+        report = fleet_run.check_fabric(asked, report, fabric, lambda line: say(f"harness: {line}", err=True))
+    written = fleet_run.write_lists(report, lists, strict=strict)
+    _print(report, written, as_json=as_json)
     broken = report.fabric is not None and report.fabric.broken
     return 1 if broken or report.nodes(ready=False, strict=strict) or not report.answers else 0
 

@@ -130,7 +130,7 @@ def junit(
 
     Exit status 4: nothing was written, because DIR has no journal of a run or the file cannot be written.
     """
-    from harness.configuration.options import JUNIT_FLAVOURS
+    from harness.configuration.values import JUNIT_FLAVOURS
     from harness.reporting import junit as reports
 
     if flavour and flavour not in JUNIT_FLAVOURS:

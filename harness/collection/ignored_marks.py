@@ -11,7 +11,7 @@ import pytest
 from harness import fixtures, marks
 from harness.collection import scope
 from harness.collection.scope import CaseScope
-from harness.configuration import options
+from harness.configuration import values
 from harness.core.errors import HarnessError
 from harness.gating import requirements, types, waivers
 from harness.marks import NAMES, declared_by_others
@@ -93,7 +93,7 @@ def _check_leaks(item: pytest.Item) -> None:
 _CHECKS: tuple[tuple[str, Callable[[pytest.Item], object]], ...] = (
     ("requires", lambda item: requirements.requirements_from_marks(marks.marks_of(item, "requires"))),
     ("types", lambda item: types.types_needed((), marks.marks_of(item, "types"))),
-    ("timeout", lambda item: options.case_time_limit(marks.marks_of(item, "timeout"), 1.0, 1.0)),
+    ("timeout", lambda item: values.case_time_limit(marks.marks_of(item, "timeout"), 1.0, 1.0)),
     ("leaks", _check_leaks),
     ("keeps", fixtures.kept),
 )

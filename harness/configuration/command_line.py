@@ -19,8 +19,9 @@ import pytest
 
 from harness import _compat
 from harness.configuration import arguments, options
-from harness.configuration.options import OPTIONS, OptionError
+from harness.configuration.options import OPTIONS
 from harness.configuration.rootdir import RootFolder, insert_options
+from harness.configuration.values import OptionError
 
 _PARSER = pytest.StashKey[pytest.Parser]()
 _TAKEN = pytest.StashKey[frozenset[str]]()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -14,154 +12,32 @@ import pytest
 from harness.backends.table import parse_device
 from harness.configuration.other_plugins import IN_PROCESS_OPTIONS
 from harness.configuration.under import CALL_WRAPPERS
-from harness.core.errors import HarnessError
-from harness.core.outcome import Outcome
-from harness.core.shard import Shard
+from harness.configuration.values import (
+    AUTO,
+    ISOLATIONS,
+    JUNIT_FLAVOURS,
+    LEAK_CHECKS,
+    MANY_CASES,
+    STARTS,
+    OptionError,
+    count_from,
+    one_of,
+    parse_diagnostics,
+    parse_duration,
+    parse_flag,
+    parse_injections,
+    parse_leak_search,
+    parse_name,
+    parse_names,
+    parse_outcomes,
+    parse_path,
+    parse_paths,
+    parse_positive,
+    parse_progress,
+    parse_seed,
+    parse_shard,
+)
 from harness.sim.native import faults
-
-ISOLATIONS = ("batch", "case", "none")
-STARTS = ("auto", "fork", "cold")
-#: The word for every verdict that makes a run red, and all words that ``--only`` knows.
-RED = "red"
-VERDICTS = (*(outcome.value for outcome in Outcome), RED)
-LEAK_CHECKS = ("off", "fast", "full")
-#: The value of ``--leak-search`` for a share of the run's time.
-AUTO = "auto"
-PROGRESS = ("auto", "live", "plain", "off")
-#: Diagnostics that can be collected when a case is red. The last one takes minutes, so ``auto`` leaves it out.
-DIAGNOSTICS = ("nvidia-smi", "kernel-log", "allocator", "core", "bug-report")
-#: From this number of cases on, it pays to import modules that only some cases need before the fork.
-MANY_CASES = 10
-JUNIT_FLAVOURS = ("default", "jenkins", "gitlab")
-
-
-class OptionError(HarnessError):
-    """The value of a setting is invalid."""
-
-
-def _one_of(words: Sequence[str]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"one of {', '.join(words)}")
-        return text
-
-    return parse
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (0 < number < math.inf):
-        raise ValueError("a number above 0")
-    return number
-
-
-def _duration(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (0 <= number <= 1e9):
-        raise ValueError("a number of seconds from 0")
-    return number
-
-
-def parse_leak_search(text: str) -> str | float:
-    """Return ``auto``, or seconds: 0 for ``off``. Raise ValueError."""
-    if text in (AUTO, "off"):
-        return AUTO if text == AUTO else 0.0
-    try:
-        return _duration(text)
-    except ValueError:
-        raise ValueError("auto, off, or a number of seconds from 0") from None
-
-
-def _progress(text: str) -> str | float:
-    """Return one of `PROGRESS`, or seconds."""
-    if text in PROGRESS:
-        return text
-    try:
-        return _duration(text)
-    except ValueError:
-        raise ValueError(f"{', '.join(PROGRESS)}, or a number of seconds from 0") from None
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 64:
-        raise ValueError("a whole number from 0 to 2**64-1")
-    return int(text)
-
-
-def _flag(text: str) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
-    if text.lower() not in words:
-        raise ValueError("1, 0, true, false, yes or no")
-    return words[text.lower()]
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) >= least):
-            raise ValueError(f"a whole number from {least} to 999999")
-        return int(text)
-
-    return parse
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a name or a file")
-    return text
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Return several names, separated by commas."""
-    return tuple(_name(part.strip()) for part in text.split(","))
-
-
-def _injections(text: str) -> tuple[str, ...]:
-    """Return faults, each in its short form. Whether the device of the run has them is checked later."""
-    try:
-        return tuple(str(injection) for injection in faults.parse_injections(text))
-    except faults.InjectionError as error:
-        raise ValueError(str(error)) from None
-
-
-def parse_diagnostics(text: str) -> tuple[str, ...]:
-    """Return the diagnostics to collect on a failure: ``off``, ``auto``, ``all``, or items separated by commas."""
-    sets: dict[str, tuple[str, ...]] = {"off": (), "auto": DIAGNOSTICS[:-1], "all": DIAGNOSTICS}
-    if text in sets:
-        return sets[text]
-    words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if any(word not in DIAGNOSTICS for word in words):
-        raise ValueError(f"{', '.join(sets)}, or some of {', '.join(DIAGNOSTICS)}, separated by commas")
-    return words
-
-
-def _shard(text: str) -> str:
-    """Return a shard in its plain form, so that it can be recorded and sent."""
-    return str(Shard.parse(text))
-
-
-def _outcomes(text: str) -> tuple[str, ...]:
-    """Return verdicts, separated by commas."""
-    words = tuple(part.strip() for part in text.split(","))
-    if any(word not in VERDICTS for word in words):
-        raise ValueError(f"verdicts separated by commas, of {', '.join(VERDICTS)}")
-    return words
-
-
-def _path(text: str) -> Path:
-    if not text:
-        raise ValueError("a folder")
-    return Path(text)
-
-
-def _paths(text: str) -> tuple[Path, ...]:
-    """Return several folders, separated by commas."""
-    return tuple(_path(part.strip()) for part in text.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +76,7 @@ class Option:
 
     @property
     def takes_value(self) -> bool:
-        return self.parse is not _flag
+        return self.parse is not parse_flag
 
 
 def long_flag(flag: str) -> str:
@@ -222,7 +98,7 @@ OPTIONS = {
         ),
         Option(
             "--backend",
-            _names,
+            parse_names,
             (),
             "register a device: a Python file with a Backend named BACKEND; --device then selects its kind; may be "
             "repeated",
@@ -231,7 +107,7 @@ OPTIONS = {
         ),
         Option(
             "--inject",
-            _injections,
+            parse_injections,
             (),
             "with --device=soft, simcuda or cuda: inject a fault into the device, NAME[:probability][,seed=N]; may be "
             "repeated",
@@ -240,7 +116,7 @@ OPTIONS = {
         ),
         Option(
             "--isolation",
-            _one_of(ISOLATIONS),
+            one_of(ISOLATIONS),
             "batch",
             "batch (default): a process runs many cases until one breaks it, and a case that broke a shared process "
             "runs again alone before it gets its verdict; case: one process per case; none: pytest's own process, for "
@@ -249,7 +125,7 @@ OPTIONS = {
         ),
         Option(
             "--start",
-            _one_of(STARTS),
+            one_of(STARTS),
             "auto",
             "how executors start: fork (from a process that has collected the cases), cold (each imports and collects "
             "on its own), auto (default: fork; with -p harness.plugin cold if that process must not be forked)",
@@ -257,48 +133,50 @@ OPTIONS = {
         ),
         Option(
             "--under",
-            _one_of(tuple(CALL_WRAPPERS)),
+            one_of(tuple(CALL_WRAPPERS)),
             None,
             f"call each test in a wrapper: {', '.join(CALL_WRAPPERS)}",
             "NAME",
         ),
         Option(
             "--case-timeout",
-            _positive,
+            parse_positive,
             300.0,
             "time limit in seconds for a case without a timeout marker (default: 300)",
             "SECONDS",
         ),
         Option(
             "--endurance",
-            _duration,
+            parse_duration,
             0.2,
             "seconds that each case with the mark endurance works, beyond its first round (default: 0.2); they are "
             "added to its time limit",
             "SECONDS",
         ),
-        Option("--timeout-multiplier", _positive, 1.0, "multiply every time limit, for slow machines", "FACTOR"),
+        Option("--timeout-multiplier", parse_positive, 1.0, "multiply every time limit, for slow machines", "FACTOR"),
         Option(
             "--grace",
-            _duration,
+            parse_duration,
             10.0,
             "seconds that running cases get to end after SIGTERM, SIGHUP or Ctrl-C (default: 10)",
             "SECONDS",
         ),
-        Option("--seed", _seed, None, "seed of the run (default: random; printed and recorded)", "N"),
-        Option("--results-dir", _path, None, "run directory (default: results/<time>-<id>)", "DIR"),
-        Option("--fail-on-flaky", _flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
-        Option("--profile", _name, None, "profile: which cases run, and how (configs/profiles; name or path)", "NAME"),
+        Option("--seed", parse_seed, None, "seed of the run (default: random; printed and recorded)", "N"),
+        Option("--results-dir", parse_path, None, "run directory (default: results/<time>-<id>)", "DIR"),
+        Option("--fail-on-flaky", parse_flag, False, "a flaky case makes the run red", off="--no-fail-on-flaky"),
+        Option(
+            "--profile", parse_name, None, "profile: which cases run, and how (configs/profiles; name or path)", "NAME"
+        ),
         Option(
             "--hardware",
-            _name,
+            parse_name,
             None,
             "hardware file that the machine must match (configs/hardware; name or path)",
             "NAME",
         ),
         Option(
             "--waivers",
-            _names,
+            parse_names,
             (),
             "waiver files, in addition to those of the profile (configs/waivers; name or path); may be repeated",
             "NAME",
@@ -306,7 +184,7 @@ OPTIONS = {
         ),
         Option(
             "--must-pass",
-            _names,
+            parse_names,
             (),
             "must-pass lists, in addition to those of the profile (configs/must-pass; name or path); may be repeated",
             "NAME",
@@ -314,21 +192,21 @@ OPTIONS = {
         ),
         Option(
             "--shuffle",
-            _flag,
+            parse_flag,
             False,
             "random order, given by the seed: the same seed gives the same order, also of fewer cases",
             off="--no-shuffle",
         ),
         Option(
             "--extended",
-            _flag,
+            parse_flag,
             False,
             "also run the cases with the mark extended, which the default run leaves out",
             off="--no-extended",
         ),
         Option(
             "--operators",
-            _names,
+            parse_names,
             (),
             "run only the cases about these operators of torch, such as nn.functional.conv2d, also the extended ones; "
             "may be repeated",
@@ -337,7 +215,7 @@ OPTIONS = {
         ),
         Option(
             "--shard",
-            _shard,
+            parse_shard,
             "",
             "run part I of N of the selected cases, for several hosts, by a hash of the case id; "
             "'harness report merge' makes one run of all parts",
@@ -345,7 +223,7 @@ OPTIONS = {
         ),
         Option(
             "--resume",
-            _path,
+            parse_path,
             None,
             "continue the interrupted run in this run directory, or start it if no case of it has started: keep its "
             "verdicts and run the rest; refused if driver, torch, suites or options have changed",
@@ -353,14 +231,14 @@ OPTIONS = {
         ),
         Option(
             "--force-resume",
-            _flag,
+            parse_flag,
             False,
             "with --resume: continue although driver, torch, suites or options have changed; the journal records it",
         ),
-        Option("--from", _path, None, "run only cases of the run in this run directory; see --only", "DIR"),
+        Option("--from", parse_path, None, "run only cases of the run in this run directory; see --only", "DIR"),
         Option(
             "--only",
-            _outcomes,
+            parse_outcomes,
             (),
             "with --from: run the cases that had these verdicts, for example failed,crashed,not_run (default: red)",
             "VERDICTS",
@@ -368,7 +246,7 @@ OPTIONS = {
         ),
         Option(
             "--history",
-            _paths,
+            parse_paths,
             (),
             "with xdist: run directories of earlier runs; the longest case by their durations begins first; may be "
             "repeated (default: results/history.json, which runs in results/ keep, and configs/durations.yaml for "
@@ -376,10 +254,10 @@ OPTIONS = {
             "DIR",
             separator=",",
         ),
-        Option("--retries", _count(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
+        Option("--retries", count_from(0), 0, "run a red case again, up to N times, each time in a fresh process", "N"),
         Option(
             "--repeat",
-            _count(1),
+            count_from(1),
             1,
             "run each case N times; every repetition counts; with N of 12 or more the summary names the cases whose "
             "process grew (information, no verdict)",
@@ -387,14 +265,14 @@ OPTIONS = {
         ),
         Option(
             "--until-fail",
-            _flag,
+            parse_flag,
             False,
             "with --repeat: stop repeating a case when it is red",
             off="--no-until-fail",
         ),
         Option(
             "--slots",
-            _count(1),
+            count_from(1),
             1,
             "how many cases may use one GPU at once (default: 1), unless they are marked serial or require half of its "
             "memory; -n auto starts as many workers per GPU",
@@ -402,7 +280,7 @@ OPTIONS = {
         ),
         Option(
             "--verify",
-            _count(1),
+            count_from(1),
             None,
             "for new cases: run each N times in one process and N times in fresh processes; a case that is flaky or "
             "close to its time limit fails",
@@ -410,7 +288,7 @@ OPTIONS = {
         ),
         Option(
             "--leak-check",
-            _one_of(LEAK_CHECKS),
+            one_of(LEAK_CHECKS),
             "fast",
             "check for leaks and changed state after each case: fast (default: cheap checks, and a suspected leak is "
             "confirmed by repetition), full (all checks) or off",
@@ -438,7 +316,7 @@ OPTIONS = {
         ),
         Option(
             "--progress",
-            _progress,
+            parse_progress,
             "auto",
             "live: a table below the output, with the case, device and time of each worker, the last red case, the "
             "totals and the remaining time; plain: one line after 30 seconds without output; SECONDS: the same after "
@@ -448,7 +326,7 @@ OPTIONS = {
         ),
         Option(
             "--report",
-            _names,
+            parse_names,
             (),
             "also write a report at the end of the run: json, markdown, prometheus, or a format that a package "
             "registers; without FILE, report.json and so on in the run directory; may be repeated",
@@ -457,14 +335,14 @@ OPTIONS = {
         ),
         Option(
             "--junit-flavour",
-            _one_of(JUNIT_FLAVOURS),
+            one_of(JUNIT_FLAVOURS),
             "default",
             "the reader of junit.xml: default (most readers), jenkins, gitlab",
             "NAME",
         ),
         Option(
             "--health",
-            _flag,
+            parse_flag,
             True,
             "examine each GPU before its first case, and after a crash, timeout or poisoned context (default: on)",
             off="--no-health",
@@ -603,39 +481,3 @@ def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:
         if wanted:
             return flag
     return None
-
-
-#: The parameters of pytest-timeout's mark of the same name, in order. The harness uses the first, also called
-#: ``seconds``.
-_TIMEOUT_PARAMETERS = ("timeout", "method", "func_only")
-
-
-def case_time_limit(marks: Sequence[pytest.Mark], default: float, multiplier: float) -> float:
-    """Return the time limit of a case in seconds, from its ``timeout`` marks. The first mark counts. Raise OptionError.
-
-    The forms of pytest-timeout's mark are accepted. ``timeout(0)``, which means no limit there, means the `default`
-    here. With ``func_only=True`` the seconds are those of the call alone, so the `default` is added for set-up and
-    teardown.
-    """
-    if not marks:
-        return default * multiplier
-    mark = marks[0]
-    given: dict[str, object] = dict(zip(_TIMEOUT_PARAMETERS, mark.args, strict=False))
-    named = {"timeout" if name == "seconds" else name: value for name, value in mark.kwargs.items()}
-    wrong = [name for name in mark.kwargs if name not in ("seconds", *_TIMEOUT_PARAMETERS)]
-    if wrong:
-        raise OptionError(f"timeout({wrong[0]}=…): expected timeout(seconds)")
-    if len(mark.args) > len(given) or given.keys() & named.keys() or len(named) < len(mark.kwargs):
-        raise OptionError(f"timeout{_written(mark)}: expected one number of seconds")
-    given |= named
-    seconds, alone = given.get("timeout"), given.get("func_only", False) is True
-    if seconds is None and given.keys() & {"method", "func_only"}:
-        seconds = 0
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise OptionError(f"timeout{_written(mark)}: expected one number of seconds from 0")
-    return (seconds + default * alone if seconds else default) * multiplier
-
-
-def _written(mark: pytest.Mark) -> str:
-    """Return the arguments of a mark as the user may have written them."""
-    return f"({', '.join([*map(repr, mark.args), *(f'{name}={value!r}' for name, value in mark.kwargs.items())])})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from harness.configuration import options
+from harness.configuration import options, values
 from harness.controller import machine
 from harness.core.errors import HarnessError
 from harness.core.text import format_count
@@ -205,14 +205,14 @@ def _expect_faults(injections: Sequence[str], kind: str) -> None:
         return
     if kind not in faults.injectable_kinds():
         devices = ", ".join(f"--device={other}" for other in faults.injectable_kinds())
-        raise options.OptionError(
+        raise values.OptionError(
             f"--inject={'; '.join(injections)!r}: --device={kind} has no faults; name a device that has: {devices}"
         )
     for text in injections:
         try:
             faults.parse_injection(text, kind)
         except faults.InjectionError as error:
-            raise options.OptionError(f"--inject={text!r}: expected {error}") from None
+            raise values.OptionError(f"--inject={text!r}: expected {error}") from None
 
 
 def _expect_formats(reports: Sequence[str]) -> None:
@@ -224,7 +224,7 @@ def _expect_formats(reports: Sequence[str]) -> None:
             try:
                 WantedReport.parse(text)
             except ReportFormatError as error:
-                raise options.OptionError(f"--report={text!r}: {error}") from None
+                raise values.OptionError(f"--report={text!r}: {error}") from None
 
 
 def _preset(profile: Profile) -> dict[str, Any]:
@@ -241,8 +241,8 @@ def _preset(profile: Profile) -> dict[str, Any]:
         "retries": profile.retries,
         "slots": profile.slots,
         "repeat": profile.repeats,
-        "leak_search": None if profile.leak_search is None else options.parse_leak_search(str(profile.leak_search)),
-        "collect_on_failure": options.parse_diagnostics(profile.collect_on_failure)
+        "leak_search": None if profile.leak_search is None else values.parse_leak_search(str(profile.leak_search)),
+        "collect_on_failure": values.parse_diagnostics(profile.collect_on_failure)
         if profile.collect_on_failure
         else None,
         "hardware": profile.hardware,

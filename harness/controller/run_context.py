@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.configuration import carried, command_line, options
+from harness.configuration import carried, command_line, options, values
 from harness.configuration.context import RunContext
 from harness.configuration.rootdir import RootFolder
 from harness.controller.plan import Plan
@@ -115,7 +115,7 @@ def make_context(
         fail_on_flaky=settings["fail_on_flaky"],
         health=settings["health"],
         leak_check=settings["leak_check"],
-        leak_search=None if settings["leak_search"] == options.AUTO else settings["leak_search"],
+        leak_search=None if settings["leak_search"] == values.AUTO else settings["leak_search"],
         policy=plan.policy.to_json(),
         device=settings["device"],
         backend=settings["backend"],

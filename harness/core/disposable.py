@@ -8,14 +8,15 @@ whatever the end was.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from harness.core import linux
 
@@ -135,3 +136,14 @@ def _signal_group(leader: int, number: int) -> None:
 def _tail(file: IO[bytes], kept: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), kept, max(0, size - kept))
+
+
+def json_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the lines that are JSON objects: a library may print anything, and a killed writer cuts a line off."""
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(message, dict):
+            yield message

@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.core.disposable import DisposableRun, run_disposable
+from harness.core.disposable import DisposableRun, json_objects, run_disposable
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_exit_code, single_line
 from harness.devices import known_answers
@@ -68,7 +68,7 @@ def check_device(
 def judge_examination(run: DisposableRun) -> DeviceHealth:
     """Judge the health of a device from the end of the child process and its output."""
     step, answer = "process start", None
-    for message in _messages(run.output.splitlines()):
+    for message in json_objects(run.output.splitlines()):
         step = str(message.get("step", step))
         if "healthy" in message:
             answer, step = message, "process exit"
@@ -161,16 +161,6 @@ def _optional(name: str, tell: Callable[[str], object], unchecked: list[str]) ->
             yield
         except NotImplementedError:
             unchecked.append(name)
-
-
-def _messages(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue  # a library may print anything, and a killed writer leaves an incomplete line
-        if isinstance(message, dict):
-            yield message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -101,9 +101,9 @@ def _flags(before: HealthReading, after: HealthReading, pending: Severity) -> It
     if after.hang and not before.hang:
         yield HealthEvent("hang", after.hang, "suspect")
     if after.rows_failed and before.rows_failed is False:
-        yield HealthEvent("rows", "a memory row could not be remapped: replace the gpu", "fatal")
+        yield HealthEvent("rows", "a memory row could not be remapped: replace the GPU", "fatal")
     if after.rows_pending and before.rows_pending is False:
-        yield HealthEvent("rows", "a memory row remapping is pending: reset the gpu", pending)
+        yield HealthEvent("rows", "a memory row remapping is pending: reset the GPU", pending)
     if after.pages_pending and before.pages_pending is False:
         yield HealthEvent("pages", "a memory page retirement is pending: reload the driver", pending)
 
@@ -124,7 +124,7 @@ def _growth(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent
     if counts := grown("ecc_corrected"):
         yield HealthEvent("ecc", f"corrected memory errors: {counts}", "note")
     if counts := grown("replays"):
-        yield HealthEvent("pcie", f"pcie replays: {counts}", "note")
+        yield HealthEvent("pcie", f"PCIe replays: {counts}", "note")
 
 
 def _xids(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
@@ -135,7 +135,7 @@ def _xids(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
         new = count - counts_before.get(number, 0)
         if new > 0:
             words, severity = xid_meaning(number)
-            yield HealthEvent("xid", f"xid {number} ({words})" + (f", {new} times" if new > 1 else ""), severity)
+            yield HealthEvent("xid", f"Xid {number} ({words})" + (f", {new} times" if new > 1 else ""), severity)
 
 
 def _throttled(before: HealthReading, after: HealthReading) -> Iterator[HealthEvent]:
@@ -148,7 +148,7 @@ def _throttled(before: HealthReading, after: HealthReading) -> Iterator[HealthEv
 
 def xid_meaning(xid: int) -> tuple[str, Severity]:
     """Return the meaning of an Xid in a few words, and its severity. An Xid that is not in the table is `suspect`."""
-    return _XIDS.get(xid, ("not in this program's table, see nvidia's catalogue of xids", "suspect"))
+    return _XIDS.get(xid, ("not in this program's table, see NVIDIA's catalogue of Xids", "suspect"))
 
 
 # `note`: the catalogue recommends to restart or check the application, or no action. `suspect`: it recommends further
@@ -157,7 +157,7 @@ def xid_meaning(xid: int) -> tuple[str, Severity]:
 # fatal, because later results would not be conformance results. 109 is only suspect, although the catalogue recommends
 # a reset, because a case that hangs can cause it.
 _XIDS: dict[int, tuple[str, Severity]] = {
-    8: ("the gpu stopped processing", "suspect"),
+    8: ("the GPU stopped processing", "suspect"),
     11: ("invalid or corrupted commands", "note"),
     13: ("graphics engine exception, mostly caused by the application", "note"),
     25: ("invalid commands", "note"),
@@ -166,10 +166,10 @@ _XIDS: dict[int, tuple[str, Severity]] = {
     37: ("driver firmware error", "note"),
     38: ("driver firmware error", "suspect"),
     **dict.fromkeys((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), ("copy engine error", "suspect")),
-    43: ("the gpu stopped processing, mostly caused by the application", "note"),
+    43: ("the GPU stopped processing, mostly caused by the application", "note"),
     44: ("graphics engine fault during a context switch", "suspect"),
     45: ("clean-up after an earlier error or after a killed process", "note"),
-    46: ("the gpu stopped processing", "fatal"),
+    46: ("the GPU stopped processing", "fatal"),
     48: ("uncorrected memory error", "fatal"),
     54: ("the board's auxiliary power is not connected", "fatal"),
     61: ("warning from an internal micro-controller", "suspect"),
@@ -180,11 +180,11 @@ _XIDS: dict[int, tuple[str, Severity]] = {
     67: ("illegal access by the driver", "suspect"),
     **dict.fromkeys((68, 83, 84, 88, 89, *range(96, 99)), ("video decoder error", "suspect")),
     69: ("graphics engine class error, mostly caused by the application", "note"),
-    74: ("nvlink error", "fatal"),
-    78: ("a virtual gpu did not start", "suspect"),
-    79: ("the gpu has fallen off the bus", "fatal"),
-    80: ("corrupted data was sent to the gpu", "note"),
-    **dict.fromkeys((82, *range(99, 106)), ("jpeg decoder error", "suspect")),
+    74: ("NVLink error", "fatal"),
+    78: ("a virtual GPU did not start", "suspect"),
+    79: ("the GPU has fallen off the bus", "fatal"),
+    80: ("corrupted data was sent to the GPU", "note"),
+    **dict.fromkeys((82, *range(99, 106)), ("JPEG decoder error", "suspect")),
     86: ("optical flow engine error", "suspect"),
     92: ("many corrected memory errors", "fatal"),
     93: ("the inforom is written too often", "note"),
@@ -194,26 +194,26 @@ _XIDS: dict[int, tuple[str, Severity]] = {
     107: ("a test message", "note"),
     109: ("a context switch took too long", "suspect"),
     110: ("security fault", "fatal"),
-    119: ("the gpu system processor does not answer", "fatal"),
-    120: ("gpu system processor error", "fatal"),
-    121: ("error on the link to the cpu", "suspect"),
-    136: ("an nvlink could not be trained", "fatal"),
-    137: ("nvlink access fault, mostly caused by the application", "note"),
+    119: ("the GPU system processor does not answer", "fatal"),
+    120: ("GPU system processor error", "fatal"),
+    121: ("error on the link to the CPU", "suspect"),
+    136: ("an NVLink could not be trained", "fatal"),
+    137: ("NVLink access fault, mostly caused by the application", "note"),
     139: ("optical flow engine error", "suspect"),
     140: ("unrecovered memory error", "fatal"),
-    141: ("cuda fast path error", "suspect"),
+    141: ("CUDA fast path error", "suspect"),
     142: ("video encoder error", "suspect"),
-    143: ("the gpu could not be initialised", "fatal"),
-    **dict.fromkeys(range(144, 151), ("nvlink error, see the kernel log for its severity", "suspect")),
+    143: ("the GPU could not be initialised", "fatal"),
+    **dict.fromkeys(range(144, 151), ("NVLink error, see the kernel log for its severity", "suspect")),
     151: ("key rotation error", "suspect"),
-    154: ("the recovery action that the gpu requests has changed", "suspect"),
-    155: ("nvlink error", "fatal"),
-    156: ("a part of the gpu was retired", "fatal"),
-    157: ("a part of the gpu could not be retired", "suspect"),
-    158: ("fatal gpu timeout", "fatal"),
+    154: ("the recovery action that the GPU requests has changed", "suspect"),
+    155: ("NVLink error", "fatal"),
+    156: ("a part of the GPU was retired", "fatal"),
+    157: ("a part of the GPU could not be retired", "suspect"),
+    158: ("fatal GPU timeout", "fatal"),
     **dict.fromkeys((162, 163), ("power smoothing was switched on or off", "note")),
     **dict.fromkeys((164, 165), ("power smoothing is at or near the end of its life", "note")),
-    167: ("fatal pcie timeout", "fatal"),
+    167: ("fatal PCIe timeout", "fatal"),
     169: ("an internal micro-controller halted", "fatal"),
     171: ("uncorrected memory error", "fatal"),
     172: ("uncorrected on-chip memory error", "fatal"),
@@ -351,7 +351,7 @@ class HealthWatch:
         try:
             return self._thread.call(function)
         except StuckError:
-            self._hang = f"nvml did not answer within {self._limit:g} s ({self._query}); it is not called again"
+            self._hang = f"NVML did not answer within {self._limit:g} s ({self._query}); it is not called again"
             self._notes.append(self._hang)
             return None
 
@@ -366,14 +366,14 @@ class HealthWatch:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             why = single_line(str(error))
-            self._notes.append(f"device health is not watched: nvml could not be initialised: {why}")
+            self._notes.append(f"device health is not watched: NVML could not be initialised: {why}")
             return
         self._open = True
         self._set_query("event set")
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            self._notes.append(f"xids are not watched: event set: {single_line(str(error))}")
+            self._notes.append(f"Xids are not watched: event set: {single_line(str(error))}")
         for device in devices:
             self._find(device)
 
@@ -384,7 +384,7 @@ class HealthWatch:
                 pynvml.nvmlEventSetFree(self._events)
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
-            self._notes.append(f"nvml was not shut down: {single_line(str(error))}")
+            self._notes.append(f"NVML was not shut down: {single_line(str(error))}")
 
     def _read(self, watched: _Watched) -> HealthReading:
         gpu = watched.handle
@@ -422,13 +422,13 @@ class HealthWatch:
         ask = _Queries(self._set_query)
         watched.handle = ask("handle", pynvml.nvmlDeviceGetHandleByUUID, device.mig_parent or device.uuid)
         if watched.handle is None:
-            watched.lost = ask.lost or next(iter(ask.faults), "handle: nvml returns none")
+            watched.lost = ask.lost or next(iter(ask.faults), "handle: NVML returns none")
             return
         watched.address = _address(watched.handle)
         if device.mig_parent is not None:
-            instance = ask("mig instance", pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
+            instance = ask("MIG instance", pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
             if instance is not None:
-                watched.instance = ask("gpu instance", pynvml.nvmlDeviceGetGpuInstanceId, instance)
+                watched.instance = ask("GPU instance", pynvml.nvmlDeviceGetGpuInstanceId, instance)
         if self._events is None:
             return
         self._set_query("xids")
@@ -436,7 +436,7 @@ class HealthWatch:
         try:
             pynvml.nvmlDeviceRegisterEvents(watched.handle, kind, self._events)
         except pynvml.NVMLError as error:
-            self._notes.append(f"xids of {device.uuid} are not watched: {single_line(str(error))}")
+            self._notes.append(f"Xids of {device.uuid} are not watched: {single_line(str(error))}")
         else:
             watched.xids = Counter()
 

@@ -35,7 +35,7 @@ def discover_devices(environ: Mapping[str, str] | None = None) -> Inventory:
     try:
         survey = call_nvml(_survey)
     except StuckError as error:
-        survey = _Survey(error=f"nvml does not answer: {error}")
+        survey = _Survey(error=f"NVML does not answer: {error}")
     selection = apply_visible_mask(survey.devices, os.environ if environ is None else environ)
     usable = any(device.fault is None for device in selection.visible)
     return Inventory(
@@ -67,7 +67,7 @@ def why_no_gpu(inventory: Inventory) -> str:
     """Return why an inventory has no usable GPU."""
     sick = [f"{device.uuid}: {device.fault}" for device in inventory.devices if device.fault is not None]
     hidden = [f"{len(inventory.hidden)} hidden by {cuda.MASK}"] if inventory.hidden else []
-    return "; ".join([*([inventory.nvml_error] if inventory.nvml_error else []), *sick, *hidden]) or "nvml finds none"
+    return "; ".join([*([inventory.nvml_error] if inventory.nvml_error else []), *sick, *hidden]) or "NVML finds none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _survey() -> _Survey:
         with _nvml():
             ask = _Questions()
             driver = ask("driver version", pynvml.nvmlSystemGetDriverVersion)
-            encoded = ask("cuda driver version", pynvml.nvmlSystemGetCudaDriverVersion)
+            encoded = ask("CUDA driver version", pynvml.nvmlSystemGetCudaDriverVersion)
             return _Survey(
                 devices=tuple(device for index in range(pynvml.nvmlDeviceGetCount()) for device in _gpu(index)),
                 driver=None if driver is None else _printable(driver),
@@ -95,7 +95,7 @@ def _survey() -> _Survey:
                 notes=tuple(ask.faults),
             )
     except pynvml.NVMLError as error:
-        return _Survey(error=f"nvml does not answer: {_printable(str(error))}")
+        return _Survey(error=f"NVML does not answer: {_printable(str(error))}")
 
 
 @contextmanager
@@ -123,7 +123,7 @@ class _Questions:
             if error.value not in _NOT_OFFERED:
                 self.faults.append(f"{query}: {_printable(str(error))}")
         except UnicodeDecodeError as error:
-            self.faults.append(f"{query}: nvml's text is not utf-8 ({error.reason})")
+            self.faults.append(f"{query}: NVML's text is not utf-8 ({error.reason})")
         return None
 
     def text(self, query: str, call: Callable[..., str], handle: object) -> str | None:
@@ -135,7 +135,7 @@ class _Questions:
         answer = self.text("uuid", pynvml.nvmlDeviceGetUUID, handle)
         if answer is not None and _UUID.fullmatch(answer):
             return answer
-        self.faults.append(f"uuid: {answer!r} is not of the form GPU-… or MIG-…" if answer else "uuid: nvml has none")
+        self.faults.append(f"uuid: {answer!r} is not of the form GPU-… or MIG-…" if answer else "uuid: NVML has none")
         return None
 
     def memory(self, handle: object) -> int | None:
@@ -153,7 +153,7 @@ def _gpu(index: int) -> tuple[Device, ...]:
     ask = _Questions()
     handle = ask("handle", pynvml.nvmlDeviceGetHandleByIndex, index)
     if handle is None:
-        fault = ask.fault or "handle: nvml has none"
+        fault = ask.fault or "handle: NVML has none"
         return (
             Device(uuid=_placeholder_uuid(index), kind=cuda.BACKEND.kind, name="unknown GPU", index=index, fault=fault),
         )
@@ -161,9 +161,9 @@ def _gpu(index: int) -> tuple[Device, ...]:
     name = ask.text("name", pynvml.nvmlDeviceGetName, handle)
     memory = ask.memory(handle)
     compute_capability = ask("compute capability", pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    pci_bus_id = ask.text("pci bus id", _pci_bus_id, handle)
-    ecc = ask("ecc mode", pynvml.nvmlDeviceGetCurrentEccMode, handle)
-    mig = ask("mig mode", pynvml.nvmlDeviceGetMigMode, handle)
+    pci_bus_id = ask.text("PCI bus id", _pci_bus_id, handle)
+    ecc = ask("ECC mode", pynvml.nvmlDeviceGetCurrentEccMode, handle)
+    mig = ask("MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
     graphics_clock, memory_clock, power_limit = _speed(handle)
     gpu = Device(
         uuid=uuid or _placeholder_uuid(index),
@@ -207,18 +207,18 @@ def _mig_instances(handle: object, gpu: Device) -> tuple[Device, ...]:
     """Return the MIG instances of `gpu`. If not all of them could be read, `gpu` itself follows, with a fault."""
     ask = _Questions()
     instances = []
-    for slot in range(ask("mig instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+    for slot in range(ask("MIG instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
         except pynvml.NVMLError_NotFound:
             continue  # there is a slot for every possible instance; most are empty
         except pynvml.NVMLError as error:
-            ask.faults.append(f"mig instance {slot}: {_printable(str(error))}")
+            ask.faults.append(f"MIG instance {slot}: {_printable(str(error))}")
             continue
         instances.append(_mig_instance(instance, slot, gpu))
     if instances and not ask.faults:
         return tuple(instances)
-    fault = gpu.fault or ask.fault or "mig mode is on but there is no instance: create one, or disable mig mode"
+    fault = gpu.fault or ask.fault or "MIG mode is on but there is no instance: create one, or disable MIG mode"
     return (*instances, replace(gpu, fault=fault))
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -25,10 +24,10 @@ from harness.devices.visibility import masks_for
 from harness.gating.hardware import Hardware
 from harness.ready import floors as speeds
 from harness.ready import orders, quick_tests
-from harness.ready.model import MOST_TEXT, CheckRun, Problem
+from harness.ready.model import Problem
 from harness.ready.orders import Line, Order
-from harness.ready.plan import Plan, plan
-from harness.ready.rules import RULES, Rule, make_problem
+from harness.ready.quick_tests import Plan, plan
+from harness.ready.rules import Finding, Findings, State
 
 #: Of the budget: until when tests begin; how long one may take before it hangs; what the end of processes takes.
 _START_SHARE, _HANG_SHARE, _LEAST_HANG, _MOST_HANG, _END_RESERVE = 0.6, 0.25, 4.0, 20.0, 5.0
@@ -36,59 +35,45 @@ _START_SHARE, _HANG_SHARE, _LEAST_HANG, _MOST_HANG, _END_RESERVE = 0.6, 0.25, 4.
 _MARGIN = 8.0
 #: Seconds that the plan leaves for the import of torch, from a disk that has it in memory.
 _IMPORT = 6.0
-
-State = Literal["ok", "problem", "unknown", "skipped"]
-
-
-@dataclass(slots=True)
-class Findings:
-    """Checks and problems as they are found. `rules`: the table of verdicts and next steps."""
-
-    rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
-    checks: list[CheckRun] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-
-    def check(self, name: str, gpu: str | None, state: State, *, seconds: float = 0.0, text: str = "") -> None:
-        """Record a check that measures nothing."""
-        text = single_line(text, MOST_TEXT)
-        self.checks.append(CheckRun(name=name, gpu=gpu, state=state, seconds=seconds, text=text))
-
-    def problem(self, kind: str, check: str, gpu: str | None, wanted: str, found: str, detail: str = "") -> None:
-        """Record a problem."""
-        made = make_problem(kind, check=check, gpu=gpu, wanted=wanted, found=found, detail=detail, rules=self.rules)
-        self.problems.append(made)
+#: From the end of a test to the state of its check, and the kind of problem, or none. Else the table of tests has it.
+_ENDS: Mapping[str, tuple[State, str | None]] = {
+    "ok": ("ok", None),
+    "lacks": ("skipped", None),
+    "cannot": ("unknown", "cannot_run"),
+    "error": ("problem", "device_error"),
+    "slow": ("problem", "far_too_slow"),
+}
 
 
 def run_active(
     devices: Sequence[Device],
     budget: float,
+    found: Findings,
     *,
     environ: Mapping[str, str] | None = None,
     hardware: Hardware | None = None,
-    rules: Mapping[str, Rule] = RULES,
     seed: int = 0,
-) -> tuple[list[CheckRun], list[Problem]]:
-    """Test all GPUs at once, then together, for at most `budget` seconds. Return the checks and the problems.
+) -> None:
+    """Test all GPUs at once, then together, for at most `budget` seconds. Add the checks and the problems.
 
     `devices`: of one kind, without those that have a fault. `environ`: the variables of the processes, with those of
     simulated devices and of faults; by default those of this process. `hardware`: has the floors of speed. No fault of
     a device raises an error. The call may take some seconds more than the budget if a process cannot be killed.
     """
     if not devices:
-        return [], []
+        return
     full = devices[0].backend.hardware
     whole = [device for device in devices if device.mig_parent is None]
-    tests = quick_tests.quick_tests(full=full)
-    chosen = plan(tests, max(0.0, _START_SHARE * budget - _IMPORT), len(whole) if len(whole) == len(devices) else 0)
+    together = len(whole) if len(whole) == len(devices) else 0
+    chosen = plan(max(0.0, _START_SHARE * budget - _IMPORT), together, full=full)
     environ = dict(os.environ if environ is None else environ)
     if not full:  # simulated devices compute with the processors, of which all of them need some
         environ.setdefault("OMP_NUM_THREADS", "1")
-    found = Findings(rules)
     if not chosen.run:
         for name, why in chosen.skipped.items():
-            found.check(name, None, "skipped", text=why)
+            found.add(name, state="skipped", text=why)
         _nothing_ran(None, found, budget)
-        return found.checks, found.problems
+        return
     with tempfile.TemporaryDirectory(prefix="harness-ready-", ignore_cleanup_errors=True) as folder:
         order = make_order(devices, budget, chosen, folder, seed=seed, full=full)
         lines, run = carry_out(order, Path(folder), environ)
@@ -98,7 +83,6 @@ def run_active(
         written = {} if hardware is None else hardware.floors
         floors = {name: parse_floor(name, text) for name, text in written.items()}
         judge_speeds(measured_figures(lines), floors, {device.uuid: device.name for device in devices}, found)
-    return found.checks, found.problems
 
 
 def label_of(device: Device) -> str:
@@ -158,14 +142,14 @@ def judge_lines(
 ) -> None:
     """Add a check per GPU and test, and a problem per failure. `labels`: the GPUs by UUID."""
     for name, why in chosen.skipped.items():
-        found.check(name, None, "skipped", text=why)
+        found.add(name, state="skipped", text=why)
     imported = next((line for line in lines if line.what == "imported"), None)
     if imported is None:
         _judge_start(lines, run, found)
         for name in chosen.run:
-            found.check(name, None, "unknown", text="the process with the tests has not started them")
+            found.add(name, state="unknown", text="the process with the tests has not started them")
         return
-    found.check("import_torch", None, "ok", seconds=imported.seconds)
+    found.add("import_torch", seconds=imported.seconds)
     solo = [name for name in chosen.run if not quick_tests.ENTRIES[name].group]
     stories = {gpu: _story(lines, gpu, "solo") for gpu in labels}
     for gpu, story in stories.items():
@@ -179,22 +163,20 @@ def judge_lines(
     if run.status != 0:
         how = "could not be killed" if run.status is None else f"ended with {format_exit_code(run.status)}"
         kind = "unkillable" if run.status is None else "cannot_run"
-        found.problem(kind, "active", None, "the process with the tests ends by itself", f"it {how}; {run.last_error}")
+        wanted = "the process with the tests ends by itself"
+        found.problem("active", Finding(kind, wanted, f"it {how}; {run.last_error}"))
 
 
 def _judge_start(lines: Sequence[Line], run: DisposableRun, found: Findings) -> None:
-    failed = next((line.text for line in lines if line.what == "failed"), "")
-    wanted = "torch is imported, so that the GPUs can be tested"
-    if failed:
-        found.problem("cannot_run", "import_torch", None, wanted, failed)
-    elif run.status is None:
-        found.problem("unkillable", "import_torch", None, wanted, "the process that imports it cannot be killed")
-    elif not run.in_time:
-        found.problem("cannot_run", "import_torch", None, wanted, f"no end of the import within {run.seconds:.0f} s")
-    else:
-        how = f"the process that imports it ended with {format_exit_code(run.status)}: {single_line(run.last_error)}"
-        found.problem("cannot_run", "import_torch", None, wanted, how)
-    found.check("import_torch", None, "unknown", seconds=run.seconds, text=found.problems[-1].found)
+    kind, why = "cannot_run", next((line.text for line in lines if line.what == "failed"), "")
+    if not why and run.status is None:
+        kind, why = "unkillable", "the process that imports it cannot be killed"
+    elif not why and run.in_time:
+        how = format_exit_code(run.status or 0)
+        why = f"the process that imports it ended with {how}: {single_line(run.last_error)}"
+    why = why or f"no end of the import within {run.seconds:.0f} s"
+    finding = Finding(kind, "torch is imported, so that the GPUs can be tested", why)
+    found.add("import_torch", [finding], state="unknown", seconds=run.seconds)
 
 
 def _story(lines: Sequence[Line], gpu: str, phase: str, name: str = "") -> _Story:
@@ -220,104 +202,93 @@ def _story(lines: Sequence[Line], gpu: str, phase: str, name: str = "") -> _Stor
 
 
 def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, budget: float) -> None:
-    before = len(found.problems)
+    before, end = len(found.problems), story.end
     for name in tests:
         if name in story.done:
             _judge_done(story.done[name], gpu, found)
         elif name == story.open:
             _judge_open(name, gpu, story, found, budget)
-        elif name in story.left and story.left[name].state:
-            why = "an earlier test" if story.left[name].state == "after" else "an error of the device"
-            found.check(name, gpu, "skipped", text=f"not tried after the failure of {why}")
-        elif name in story.left:
-            found.check(name, gpu, "skipped", text=f"not reached within the budget of {budget:.0f} s")
-        elif story.end is None:
-            found.check(name, gpu, "unknown", text="nothing is known of it: the process with the tests has ended")
-        elif story.end.state != "budget":
-            found.check(name, gpu, "skipped", text="not reached, since the process of this GPU ended before")
+        elif name not in story.left and end is None:
+            text = "nothing is known of it: the process with the tests has ended"
+            found.add(name, gpu=gpu, state="unknown", text=text)
         else:
-            found.check(name, gpu, "skipped", text=f"not reached within the budget of {budget:.0f} s")
-    if not story.done and not story.open and story.left and len(found.problems) == before:
+            found.add(name, gpu=gpu, state="skipped", text=_why_left(story.left.get(name), end, budget))
+    out_of_time = end is not None and end.state == "budget"
+    if not story.done and (story.left or out_of_time) and len(found.problems) == before:
         _nothing_ran(gpu, found, budget)
-    end = story.end
     if len(found.problems) > before and not (end is not None and end.status is None):
         return  # whatever the end of the process was, it follows from the failure
     if end is None:
-        found.problem("cannot_run", "active", gpu, "the tests of the GPU have an end", "nothing is known of it")
+        found.problem(
+            "active", Finding("cannot_run", "the tests of the GPU have an end", "nothing is known of it"), gpu
+        )
     elif end.status is None:
         if len(found.problems) == before or found.problems[-1].kind != "unkillable":
-            _unkillable(end.name, gpu, found)
-    elif end.status != 0 and not story.open:
-        how = f"{format_exit_code(end.status)}; last output: {end.text or 'none'}"
-        kind, wanted = "crash", "the process of a GPU ends with status 0"
+            found.problem(end.name, _unkillable(end.name), gpu)
+    elif end.status != 0 and not story.open and not out_of_time:
+        kind, how = "crash", f"{format_exit_code(end.status)}; last output: {end.text or 'none'}"
         if end.state == "hang":
             kind, how = "hang", f"did not end within {end.seconds:.0f} s"
-        found.problem(kind, "process_exit", gpu, wanted, f"{end.name}: {how}")
+        wanted = "the process of a GPU ends with status 0"
+        found.problem("process_exit", Finding(kind, wanted, f"{end.name}: {how}"), gpu)
+
+
+def _why_left(left: Line | None, end: Line | None, budget: float) -> str:
+    """Return why a test was not begun. `left`: the line that says so; `end`: that of the process, if there is none."""
+    if left is not None and left.state:
+        why = "an earlier test" if left.state == "after" else "an error of the device"
+        return f"not tried after the failure of {why}"
+    if left is None and end is not None and end.state != "budget":
+        return "not reached, since the process of this GPU ended before"
+    return f"not reached within the budget of {budget:.0f} s"
 
 
 def _nothing_ran(gpu: str | None, found: Findings, budget: float) -> None:
     """Add the problem of a GPU of which nothing is known: a budget that is too small must not make it ready."""
-    wanted = "at least one test of each GPU within the budget"
-    found.problem(
-        "cannot_run", "active", gpu, wanted, f"none was reached within {budget:.0f} s; give more with --budget"
-    )
+    why = f"none was reached within {budget:.0f} s; give more with --budget"
+    found.problem("active", Finding("cannot_run", "at least one test of each GPU within the budget", why), gpu)
 
 
 def _judge_done(line: Line, gpu: str, found: Findings) -> None:
     entry = quick_tests.ENTRIES[line.name]
-    seconds = line.seconds
-    if line.state == "ok":
-        found.check(line.name, gpu, "ok", seconds=seconds)
-    elif line.state == "lacks":
-        found.check(line.name, gpu, "skipped", seconds=seconds, text=line.text)
-    elif line.state == "cannot":
-        found.check(line.name, gpu, "unknown", seconds=seconds, text=line.text)
-        found.problem("cannot_run", line.name, gpu, entry.promise, line.text)
-    else:
-        own = {"error": "device_error", "slow": entry.kind if entry.group else "far_too_slow"}
-        kind = own.get(line.state, entry.kind)
-        found.check(line.name, gpu, "problem", seconds=seconds, text=line.text)
-        found.problem(kind, line.name, gpu, entry.promise, line.text)
+    state, kind = _ENDS.get(line.state, ("problem", entry.kind))
+    if line.state == "slow" and entry.group:
+        kind = entry.kind
+    finding = [Finding(kind, entry.promise, line.text)] if kind else []
+    found.add(line.name, finding, gpu, state=state, text=line.text, seconds=line.seconds)
 
 
-def _judge_open(name: str, gpu: str | None, story: _Story, found: Findings, budget: float) -> None:
+def _judge_open(name: str, gpu: str, story: _Story, found: Findings, budget: float) -> None:
     """Judge a test that has begun and not ended."""
     end, entry = story.end, quick_tests.ENTRIES[name]
     where = f" at {story.place}" if story.place else ""
+    state: State = "problem"
+    kind = finding = None
     if end is None:
-        found.check(name, gpu, "unknown", text=f"nothing is known of its end{where}")
-        found.problem("cannot_run", name, gpu, entry.promise, f"nothing is known of its end{where}")
+        state, kind, why = "unknown", "cannot_run", f"nothing is known of its end{where}"
     elif end.status is None:
-        found.check(name, gpu, "problem", seconds=end.seconds, text=f"hangs{where}, and cannot be killed")
-        _unkillable(name, gpu, found)
+        why, finding = f"hangs{where}, and cannot be killed", _unkillable(name)
     elif end.state == "hang" and end.starved > end.seconds / 2:
         why = f"no end within {end.seconds:.0f} s{where}, but for {end.starved:.0f} s no processor was free"
-        found.check(name, gpu, "unknown", seconds=end.seconds, text=why)
-        found.problem("cannot_run", name, gpu, entry.promise, why)
+        state, kind = "unknown", "cannot_run"
     elif end.state == "hang":
-        kind = "group_hang" if entry.group and gpu is None else "hang"
-        why = f"no end within {end.seconds:.0f} s{where}"
-        found.check(name, gpu, "problem", seconds=end.seconds, text=why)
-        found.problem(kind, name, gpu, entry.promise, why)
+        kind, why = "hang", f"no end within {end.seconds:.0f} s{where}"
     elif end.state == "budget":
-        why = f"the budget of {budget:.0f} s ended while it ran{where}"
-        found.check(name, gpu, "skipped", seconds=end.seconds, text=why)
+        state, why = "skipped", f"the budget of {budget:.0f} s ended while it ran{where}"
     elif end.state == "others":
-        found.check(name, gpu, "unknown", seconds=end.seconds, text="it waited for a GPU that has failed")
+        state, why = "unknown", "it waited for a GPU that has failed"
     else:
         why = f"the process ended with {format_exit_code(end.status)}{where}; last output: {end.text or 'none'}"
-        found.check(name, gpu, "problem", seconds=end.seconds, text=why)
-        found.problem("crash", name, gpu, entry.promise, why)
+        kind = "crash"
+    if kind is not None:
+        finding = Finding(kind, entry.promise, why)
+    seconds = 0.0 if end is None else end.seconds
+    found.add(name, [finding] if finding else [], gpu, state=state, text=why, seconds=seconds)
 
 
-def _unkillable(name: str, gpu: str | None, found: Findings) -> None:
-    found.problem(
-        "unkillable",
-        name,
-        gpu,
-        "a process that is killed ends",
-        f"the process hangs in {name}, and SIGKILL does not end it: it waits in the kernel",
-    )
+def _unkillable(name: str) -> Finding:
+    why = f"the process hangs in {name}, and SIGKILL does not end it: it waits in the kernel"
+    return Finding("unkillable", "a process that is killed ends", why)
 
 
 def _judge_group(
@@ -339,7 +310,7 @@ def _judge_group(
             why = "not tried after the failure of an earlier test of the group"
         elif len(good) < 2:
             why = f"it needs two GPUs without a problem, and there {'is 1' if len(good) == 1 else 'are 0'}"
-        found.check(name, None, "skipped", text=why)
+        found.add(name, state="skipped", text=why)
         return
     own = {gpu: Findings(found.rules) for gpu in begun}
     for gpu, story in begun.items():
@@ -353,15 +324,16 @@ def _judge_group(
         states = {check.state for each in own.values() for check in each.checks}
         state: State = "ok" if states == {"ok"} else "skipped" if states & {"skipped"} else "unknown"
         text = next((check.text for each in own.values() for check in each.checks if check.state != "ok"), "")
-        found.check(name, None, state, seconds=seconds, text=text)
+        found.add(name, state=state, seconds=seconds, text=text)
         return
     causes = {gpu: problem for gpu, problem in failed.items() if problem.kind != "hang"} or _behind(failed, begun)
     first = next(iter(causes.values()))
     cause = next(iter(causes)) if len(causes) == 1 and len(begun) > 2 else None
     kind = "group_hang" if first.kind == "hang" and cause is None else first.kind
     who = list_first([labels[each] for each in causes], 8)
-    found.check(name, None, "unknown" if kind == "cannot_run" else "problem", seconds=seconds, text=first.found)
-    found.problem(kind, name, cause, entry.promise, first.found, detail=f"seen by {who}, of {len(begun)} GPUs")
+    finding = Finding(kind, entry.promise, first.found, f"seen by {who}, of {len(begun)} GPUs")
+    found.problem(name, finding, cause)
+    found.add(name, state="unknown" if kind == "cannot_run" else "problem", seconds=seconds, text=first.found)
 
 
 def _behind(failed: Mapping[str, Problem], stories: Mapping[str, _Story]) -> dict[str, Problem]:
@@ -387,16 +359,6 @@ def judge_speeds(
 ) -> None:
     """Add a check for each figure, and a problem for each that is too slow."""
     for each in speeds.judge_figures(measured, floors, models):
-        found.checks.append(
-            CheckRun(
-                name=each.name,
-                gpu=each.gpu,
-                state="problem" if each.why else "ok",
-                text=each.why,
-                value=each.value,
-                floor=each.bound,
-                unit=speeds.unit_of(each.name),
-            )
-        )
-        if each.why:
-            found.problem("slow", each.name, each.gpu, each.wanted, each.why)
+        finding = [Finding("slow", each.wanted, each.why)] if each.why else []
+        unit = speeds.unit_of(each.name)
+        found.add(each.name, finding, each.gpu, value=each.value, floor=each.bound, unit=unit)

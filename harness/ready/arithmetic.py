@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.devices import known_answers
 from harness.devices.known_answers import HealthError
-from harness.ready.bench import MIB, Bench, LacksError
+from harness.ready.bench import MIB, Bench, LacksError, same_values
 
 if TYPE_CHECKING:
     import torch
@@ -150,7 +150,7 @@ def _product(bench: Bench, kind: str) -> None:
     found = multiply(left.to(dtype).to(bench.device), right.t().contiguous().to(dtype).to(bench.device).t())
     if found.dtype != out:
         raise HealthError(f"the product has type {found.dtype} instead of {out}")
-    _same_matrix(found.to("cpu").to(torch.float64), wanted.to(out).to(torch.float64))
+    same_values(found.to("cpu").to(torch.float64), wanted.to(out).to(torch.float64))
     if bench.sizes.timed and kind in _TIMED_EDGE:
         _time_product(bench, kind, multiply, dtype, _TIMED_EDGE[kind])
 
@@ -172,16 +172,6 @@ def _multiplication(bench: Bench, kind: str) -> _Multiplication:
     )
 
 
-def _same_matrix(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    wrong = ~(found == wanted)  # NaN is wrong
-    if count := int(wrong.sum().item()):
-        place = int(wrong.flatten().int().argmax().item())
-        raise HealthError(
-            f"{count} of {found.numel()} elements are wrong; the first, at {place}, is {found.flatten()[place].item()} "
-            f"instead of {wanted.flatten()[place].item()}"
-        )
-
-
 def _time_product(bench: Bench, kind: str, multiply: _Multiplication, dtype: Any, edge: int) -> None:
     """Measure a large product, and check it by Freivalds' method with float64: the rows' sums, weighted by integers.
 
@@ -198,7 +188,7 @@ def _time_product(bench: Bench, kind: str, multiply: _Multiplication, dtype: Any
 
     bench.figures[f"product_{kind}"] = 2 * edge**3 / _seconds_per_call(bench, work)
     found = results[0].to(torch.float64) @ weights
-    _same_matrix(found.cpu(), (left.to(torch.float64) @ (right.to(torch.float64) @ weights)).cpu())
+    same_values(found.cpu(), (left.to(torch.float64) @ (right.to(torch.float64) @ weights)).cpu())
 
 
 def _rare(bench: Bench, edge: int, number: int) -> Any:
@@ -237,7 +227,7 @@ def convolution(bench: Bench) -> None:
     with _precision(torch, tf32=False):
         found = torch.nn.functional.conv2d(x.float().to(bench.device), weight.float().to(bench.device), padding=1)
     found = found.cpu().double()
-    _same_matrix(found.round(), wanted)
+    same_values(found.round(), wanted)
     _near("a convolution of integers", (found - wanted).abs().max().item(), 0.05)
 
 

@@ -105,3 +105,13 @@ class Bench:
 def ever(trial: Callable[[float], bool], trials: int = TRIALS) -> bool:
     """Return whether a trial succeeds once. A trial gets the milliseconds to sleep: twice as many each time."""
     return any(trial(SLEEP_MS * 2**number) for number in range(trials))
+
+
+def same_values(found: Any, wanted: Any, what: str = "the result") -> None:
+    """Raise HealthError with the first difference of two tensors. NaN is a difference."""
+    wrong = ~(found == wanted)
+    if count := int(wrong.sum().item()):
+        place = int(wrong.flatten().int().argmax().item())
+        first, right = (x.flatten()[place].item() for x in (found, wanted))
+        where = f"{count} of {found.numel()} elements are wrong; the first, at {place}"
+        raise HealthError(f"{what}: {where}, is {first} instead of {right}")

@@ -6,12 +6,11 @@ Names, parameters and error codes are those of NVIDIA's "CUDA Runtime API".
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from harness.checks.state.devices import loaded_cudart
 from harness.devices.known_answers import HealthError
 from harness.ready.bench import CannotTestError, LacksError
 
@@ -46,18 +45,13 @@ class Runtime:
     def of_torch(cls, torch: Any, kind: str) -> Runtime:
         """Return the runtime of this process. Raise CannotTestError if there is none that can be called.
 
-        The process's own scope comes first, so that a library in front of the runtime is called as by torch. Otherwise
-        the runtime is found by its soname: its path could open a second copy, which torch does not use.
+        A library in front of the runtime is called as by torch, and no second copy of the runtime is loaded.
         """
         if kind != "cuda" or getattr(torch.version, "hip", None) is not None:
             raise LacksError("the device has no CUDA runtime")
-        process = ctypes.CDLL(None)
-        if hasattr(process, "cudaStreamQuery"):
-            return cls(process)
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="backslashreplace").splitlines():
-            if found := re.search(r"/(libcudart[^/]*?\.so\.\d+)[^/]*$", line):
-                return cls(ctypes.CDLL(found[1]))
-        raise CannotTestError("torch has loaded no library of the CUDA runtime")
+        if (library := loaded_cudart(torch)) is None:
+            raise CannotTestError("torch has loaded no library of the CUDA runtime")
+        return cls(library)
 
     def code(self, name: str, *arguments: object) -> int:
         """Return the error code of a call. Raise LacksError if the runtime has no such function."""

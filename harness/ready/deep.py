@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.errors import HarnessError
@@ -20,9 +21,10 @@ from harness.core.text import format_count, format_exit_code, list_first
 from harness.devices.device import Device
 from harness.devices.visibility import masks_for
 from harness.journal.ledger import Ledger
-from harness.ready.model import CheckRun, Problem
-from harness.ready.request import Request
-from harness.ready.rules import Finding, Rule, to_problems
+from harness.ready.rules import Finding, Findings, unkillable
+
+if TYPE_CHECKING:
+    from harness.ready.node import Request
 
 PROFILE = "ready"
 #: Seconds of the budget in which a run that was asked to end does so: cases in hand end, reports are written.
@@ -32,13 +34,16 @@ _NAME = "suites"
 
 
 def run_suites(
-    request: Request, gpus: Sequence[Device], budget: float, tell: Callable[[str], object] = lambda _: None
-) -> tuple[list[CheckRun], list[Problem]]:
+    request: Request,
+    gpus: Sequence[Device],
+    budget: float,
+    found: Findings,
+    tell: Callable[[str], object] = lambda _: None,
+) -> None:
     """Run the suites on these GPUs for `budget` seconds."""
-    if not gpus:
-        return [CheckRun(name=_NAME, state="skipped", text="no gpu can be tested")], []
-    if budget <= 2 * ENDING:
-        return [CheckRun(name=_NAME, state="skipped", text="the budget is used up")], []
+    if not gpus or budget <= 2 * ENDING:
+        found.add(_NAME, state="skipped", text="the budget is used up" if gpus else "no GPU can be tested")
+        return
     run_dir = (request.folder / f"{PROFILE}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
     tell(f"running the suites for at most {budget:.0f} s, in {run_dir}")
     try:
@@ -47,8 +52,9 @@ def run_suites(
         environ = {**os.environ, **(masks_for(gpus) if request.device != "simcuda" else {})}
         end = run_disposable(command, budget - ENDING, environ=environ, ladder=_LADDER)
     except (OSError, HarnessError) as error:
-        return _unknown(f"the run does not start: {error}", request.rules)
-    return judge_run(end, _ledger(run_dir), run_dir, request.rules)
+        found.add(_NAME, [_no_run(f"the run does not start: {error}")], state="unknown")
+    else:
+        judge_run(end, _ledger(run_dir), run_dir, found)
 
 
 def _options(request: Request, run_dir: Path) -> list[str]:
@@ -64,15 +70,16 @@ def _ledger(run_dir: Path) -> Ledger | None:
         return None
 
 
-def judge_run(
-    end: DisposableRun, ledger: Ledger | None, run_dir: Path, rules: Mapping[str, Rule]
-) -> tuple[list[CheckRun], list[Problem]]:
+def judge_run(end: DisposableRun, ledger: Ledger | None, run_dir: Path, found: Findings) -> None:
     """Judge a run: red cases are a problem, and so is a run that did not get to any. Pure."""
+    seconds = round(end.seconds, 1)
     if end.status is None:
-        found = Finding("unkillable", "processes that end when they are killed", f"pytest in {run_dir}")
-        return _check("problem", found.found, end), to_problems(_NAME, [found], rules)
+        found.add(_NAME, [unkillable(f"pytest in {run_dir}")], seconds=seconds)
+        return
+    how = f"{format_exit_code(end.status)}; {end.last_error}"
     if ledger is None:
-        return _unknown(f"the run left no journal: {format_exit_code(end.status)}; {end.last_error}", rules)
+        found.add(_NAME, [_no_run(f"the run left no journal: {how}")], state="unknown", seconds=seconds)
+        return
     red = [verdict for verdict in ledger.red if verdict.outcome is not Outcome.NOT_RUN]
     ran = sum(verdict.outcome.ran for verdict in ledger.verdicts)
     left = sum(verdict.outcome is Outcome.NOT_RUN for verdict in ledger.verdicts)
@@ -80,16 +87,12 @@ def judge_run(
     if red:
         names = list_first([f"{verdict.case}: {verdict.outcome}" for verdict in red])
         finding = Finding("suites", "no red case", f"{len(red)} of {counts}: {names}", f"harness report {run_dir}")
-        return _check("problem", finding.found, end), to_problems(_NAME, [finding], rules)
-    if ran and end.status in (EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, 128 + signal.SIGTERM):
-        return _check("ok", counts, end), []
-    return _unknown(f"{counts}; {format_exit_code(end.status)}; {end.last_error}", rules)
+        found.add(_NAME, [finding], seconds=seconds)
+    elif ran and end.status in (EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, 128 + signal.SIGTERM):
+        found.add(_NAME, text=counts, seconds=seconds)
+    else:
+        found.add(_NAME, [_no_run(f"{counts}; {how}")], state="unknown", seconds=seconds)
 
 
-def _check(state: str, text: str, end: DisposableRun) -> list[CheckRun]:
-    return [CheckRun(name=_NAME, state=state, text=text, seconds=round(end.seconds, 1))]  # type: ignore[arg-type]
-
-
-def _unknown(text: str, rules: Mapping[str, Rule]) -> tuple[list[CheckRun], list[Problem]]:
-    finding = Finding("cannot_run", "a run of the suites", text)
-    return [CheckRun(name=_NAME, state="unknown", text=text)], to_problems(_NAME, [finding], rules)
+def _no_run(why: str) -> Finding:
+    return Finding("cannot_run", "a run of the suites", why)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.core import figures
-from harness.ready.floors import outlier_bound
+from harness.ready.floors import judge_figures
 from harness.ready.model import CheckRun
 
 #: Facts that differ between nodes by nature: the hardware file is chosen per node.
@@ -74,24 +73,10 @@ def slow_gpus(checks: Mapping[str, Sequence[CheckRun]], models: Mapping[tuple[st
 
     `checks`: by node. `models`: the model of each GPU, by node and UUID.
     """
-    measured: dict[tuple[str, str], list[tuple[str, str, float]]] = {}
+    measured: dict[tuple[str, str], dict[str, float]] = {}
     for node, runs in checks.items():
         for run in runs:
-            if run.value is None or run.gpu is None or run.name not in figures.QUANTITIES:
-                continue
-            key = run.name, models.get((node, run.gpu), "")
-            measured.setdefault(key, []).append((node, run.gpu, run.value))
-    found = []
-    for (name, _), entries in measured.items():
-        values = [value for *_, value in entries]
-        less = figures.is_time(name)
-        bound = outlier_bound(values, less_is_better=less)
-        if bound is None:
-            continue
-        middle = statistics.median(values)
-        found += [
-            SlowGpu(node, gpu, name, value, middle, len(values))
-            for node, gpu, value in entries
-            if (value > bound if less else value < bound)
-        ]
-    return found
+            if run.value is not None and run.gpu is not None:
+                measured.setdefault((node, run.gpu), {})[run.name] = run.value
+    slow = [each for each in judge_figures(measured, {}, models) if each.why]
+    return [SlowGpu(*each.gpu, each.name, each.value, each.median, each.count) for each in slow]

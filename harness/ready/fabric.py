@@ -11,12 +11,12 @@ The exit status is 0 if each rank saw the right values in time; the last line of
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from harness.controller import machine
 from harness.core.errors import HarnessError
@@ -25,55 +25,18 @@ from harness.devices.device import CPU, Device
 from harness.devices.visibility import masks_for
 from harness.ready import orders
 from harness.ready.active import carry_out, label_of
-from harness.ready.orders import Line
+from harness.ready.orders import Fabric, Line
 from harness.sim.native import provider
 
 #: The test that the ranks run.
 TEST = "collectives"
-_WORD = re.compile(r"(?P<name>[a-z]+)=(?P<value>[A-Za-z0-9_.:-]{1,255})", re.ASCII)
-_NUMBERS = {"first": 1 << 20, "world": 1 << 20, "gpus": 1024, "port": 65535, "limit": 3600}
 
 
 class FabricError(HarnessError):
     """The order cannot be carried out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FabricOrder:
-    """The part of a node: its GPUs are the ranks from `first` on, of `world` ranks; rank 0 listens at the address.
-
-    `limit`: seconds for a place of the test, and for the ranks to wait for each other.
-    """
-
-    kind: str
-    first: int
-    world: int
-    gpus: int
-    address: str
-    port: int
-    limit: int
-
-    @property
-    def word(self) -> str:
-        """The order as one word of a command."""
-        return ",".join(f"{name}={getattr(self, name)}" for name in self.__dataclass_fields__)
-
-    @classmethod
-    def parse(cls, word: str) -> FabricOrder:
-        """Return the order in a word. Raise FabricError."""
-        matches = [_WORD.fullmatch(part) for part in word.split(",")]
-        given = {match["name"]: match["value"] for match in matches if match is not None}
-        if None in matches or {*given} != {*cls.__dataclass_fields__}:
-            raise FabricError(f"{word!r}: expected {','.join(f'{name}=…' for name in cls.__dataclass_fields__)}")
-        numbers: dict[str, int] = {}
-        for name, most in _NUMBERS.items():
-            if not given[name].isdecimal() or not int(given[name]) <= most:
-                raise FabricError(f"{word!r}: {name} is {given[name]!r}, expected a number up to {most}")
-            numbers[name] = int(given[name])
-        return cls(kind=given["kind"], address=given["address"], **numbers)
-
-
-def run_node(order: FabricOrder) -> str:
+def run_node(order: Fabric) -> str:
     """Run the ranks of this node. Return what is wrong; empty if nothing is. Raise HarnessError."""
     devices, environ = _devices(order.kind)
     if len(devices) != order.gpus:
@@ -91,7 +54,7 @@ def run_node(order: FabricOrder) -> str:
             seed=0,
             full=devices[0].backend.hardware,
             whole_exit=False,
-            fabric=orders.Fabric(order.first, order.world, order.address, order.port),
+            fabric=order,
         )
         lines, _ = carry_out(written, Path(folder), environ)
     return judge_ranks(lines, {each.uuid: label_of(each) for each in devices})
@@ -124,8 +87,8 @@ def _devices(kind: str) -> tuple[tuple[Device, ...], dict[str, str]]:
 def main(arguments: Sequence[str]) -> int:
     """Carry out the order of the command line. Return 0 if all is well."""
     try:
-        wrong = run_node(FabricOrder.parse(arguments[0] if arguments else ""))
-    except HarnessError as error:
+        wrong = run_node(Fabric.parse(arguments[0] if arguments else ""))
+    except (HarnessError, msgspec.ValidationError) as error:
         wrong = str(error)
     if wrong:
         print(f"harness: {wrong}", file=sys.stderr)

@@ -14,12 +14,14 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from harness.core.disposable import run_disposable
 from harness.core.errors import HarnessError
-from harness.ready.fabric import FabricOrder
 from harness.ready.halving import Blame, Search
+from harness.ready.orders import Fabric
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.link import last_words
 
@@ -122,7 +124,7 @@ def _start(
 ) -> dict[str, Future[str]]:
     """Start the test of a group. Return its results by node, which come later: what is wrong, or nothing."""
     port = source.randrange(*_PORTS)
-    order = FabricOrder(
+    order = Fabric(
         kind=kind,
         first=0,
         world=sum(each.gpus for each in nodes),
@@ -133,13 +135,13 @@ def _start(
     )
     first, started = 0, {}
     for node in nodes:
-        own = replace(order, first=first, gpus=node.gpus)
+        own = msgspec.structs.replace(order, first=first, gpus=node.gpus)
         first += node.gpus
         started[node.name] = pool.submit(_run, with_order(node.command, own), 3.0 * limit + _START, stop)
     return started
 
 
-def with_order(command: Sequence[str], order: FabricOrder) -> list[str]:
+def with_order(command: Sequence[str], order: Fabric) -> list[str]:
     """Return a command with its order. ssh has the words of the other machine in one."""
     return [word.replace(PLACEHOLDER, shlex.quote(order.word) if " " in word else order.word) for word in command]
 

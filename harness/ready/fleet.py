@@ -20,9 +20,10 @@ import msgspec
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_count, format_exit_code, single_line
-from harness.ready import drift, hostlist
+from harness.ready import drift
 from harness.ready.halving import Blame
 from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
+from harness.tools.cluster import hostlist
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.link import last_words
 
@@ -124,11 +125,9 @@ class FleetReport:
 
         A node that breaks the fabric may not either. Both ends of a bad link may: each works with all others.
         """
-        good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
         broken = {*self.fabric.blame.nodes} if self.fabric is not None else set()
-        return tuple(
-            answer.node for answer in self.answers if (answer.verdict in good and answer.node not in broken) is ready
-        )
+        good = {each.node for each in self.answers if each.verdict.allows_work(strict=strict)} - broken
+        return tuple(answer.node for answer in self.answers if (answer.node in good) is ready)
 
     @property
     def verdict(self) -> Verdict:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
-from harness.ready import fabric_search, hostlist
+from harness.ready import fabric_search
 from harness.ready.fleet import MARGIN, PARALLEL, Fabric, FleetReport, NodeAnswer, ask_fleet
 from harness.tools.cluster import engine as engines
+from harness.tools.cluster import hostlist
 from harness.tools.cluster.engine import Engine
 
 #: Seconds for each place of a collective of many nodes, the first of which makes all connections.

@@ -13,10 +13,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from harness.core import figures
 from harness.core.figures import Floor
 
+Key = TypeVar("Key")
 APART, SPREADS, LEAST_SPREAD, LEAST_GPUS = 0.2, 6.0, 0.01, 3
 _NORMAL = 1.4826
 #: Figures that share a link of the host: with several GPUs at once none has it alone, and no floor holds.
@@ -33,22 +35,27 @@ SHARED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A figure of a GPU. `bound`: what it was held against, None if nothing. `why`: why it is too slow, or empty."""
+class Judged(Generic[Key]):
+    """A figure of a GPU. `bound`: what it was held against, None if nothing. `why`: why it is too slow, or empty.
 
-    gpu: str
+    `median`: of the `count` GPUs that it was compared with.
+    """
+
+    gpu: Key
     name: str
     value: float
     bound: float | None = None
     wanted: str = ""
     why: str = ""
+    median: float = 0.0
+    count: int = 0
 
 
 def judge_figures(
-    measured: Mapping[str, Mapping[str, float]], floors: Mapping[str, Floor], models: Mapping[str, str]
-) -> list[Judged]:
+    measured: Mapping[Key, Mapping[str, float]], floors: Mapping[str, Floor], models: Mapping[Key, str]
+) -> list[Judged[Key]]:
     """Judge the figures of GPUs, by GPU and name. `floors`: those of a hardware file. `models`: of each GPU."""
-    judged = []
+    judged: list[Judged[Key]] = []
     for gpu, values in measured.items():
         for name, value in values.items():
             if name not in figures.QUANTITIES:
@@ -78,13 +85,13 @@ def outlier_bound(values: Sequence[float], *, less_is_better: bool) -> float | N
     return middle + distance if less_is_better else middle - distance
 
 
-def _against_floor(gpu: str, name: str, value: float, floor: Floor) -> Judged:
+def _against_floor(gpu: Key, name: str, value: float, floor: Floor) -> Judged[Key]:
     wanted = f"{name} {floor.text}, the floor of the hardware file"
     found = "" if floor.holds(value) else f"{name} is {figures.figure_text(name, value)}"
     return Judged(gpu, name, value, floor.value, wanted, found)
 
 
-def _against_others(gpu: str, name: str, value: float, others: Sequence[float]) -> Judged:
+def _against_others(gpu: Key, name: str, value: float, others: Sequence[float]) -> Judged[Key]:
     less = figures.is_time(name)
     bound = outlier_bound(others, less_is_better=less)
     if bound is None:
@@ -94,7 +101,8 @@ def _against_others(gpu: str, name: str, value: float, others: Sequence[float]) 
         f"{name} near that of the {len(others)} GPUs of the model, whose median is {figures.figure_text(name, middle)}"
     )
     slow = value > bound if less else value < bound
-    return Judged(gpu, name, value, bound, wanted, f"{name} is {figures.figure_text(name, value)}" if slow else "")
+    why = f"{name} is {figures.figure_text(name, value)}" if slow else ""
+    return Judged(gpu, name, value, bound, wanted, why, middle, len(others))
 
 
 def unit_of(name: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.devices.known_answers import HealthError
-from harness.ready.bench import MIB, Bench, LacksError, SlowError
+from harness.ready.bench import MIB, Bench, LacksError, SlowError, same_values
 from harness.ready.cudart import IPC_LAZY, IpcHandle
 
 _COUNT = 1 << 16
@@ -149,15 +149,15 @@ def _all_reduce(bench: Bench, crew: Crew, dist: Any) -> None:
         x = torch.arange(count, device=bench.device) % 1000 * (crew.rank + 1)
         dist.all_reduce(x)
         bench.synchronize()
-        _values(f"all_reduce of {count} numbers", x, torch.arange(count, device=bench.device) % 1000 * total)
+        same_values(x, torch.arange(count, device=bench.device) % 1000 * total, f"all_reduce of {count} numbers")
     x = torch.full((_LARGE,), float(crew.rank + 1), dtype=torch.float32, device=bench.device)
     dist.all_reduce(x)
     bench.synchronize()
-    _values("all_reduce in float32", x, torch.full_like(x, float(total)))
+    same_values(x, torch.full_like(x, float(total)), "all_reduce in float32")
     x = torch.full((_LARGE,), crew.rank + 1, device=bench.device)
     dist.all_reduce(x, op=dist.ReduceOp.MAX)
     bench.synchronize()
-    _values("all_reduce of the maximum", x, torch.full_like(x, crew.world))
+    same_values(x, torch.full_like(x, crew.world), "all_reduce of the maximum")
 
 
 def _broadcast(bench: Bench, crew: Crew, dist: Any) -> None:
@@ -168,7 +168,7 @@ def _broadcast(bench: Bench, crew: Crew, dist: Any) -> None:
             x = torch.full((_COUNT,), value if crew.rank == root else -1, device=bench.device)
             dist.broadcast(x, root)
             bench.synchronize()
-            _values(f"broadcast {number + 1} from rank {root}", x, torch.full_like(x, value))
+            same_values(x, torch.full_like(x, value), f"broadcast {number + 1} from rank {root}")
 
 
 def _all_gather(bench: Bench, crew: Crew, dist: Any) -> None:
@@ -179,7 +179,7 @@ def _all_gather(bench: Bench, crew: Crew, dist: Any) -> None:
     bench.synchronize()
     for rank, part in enumerate(gathered):
         wanted = torch.arange(_COUNT, device=bench.device) + rank * _COUNT
-        _values(f"all_gather, the part of rank {rank}", part, wanted)
+        same_values(part, wanted, f"all_gather, the part of rank {rank}")
 
 
 def _late(bench: Bench, crew: Crew, dist: Any) -> None:
@@ -192,7 +192,7 @@ def _late(bench: Bench, crew: Crew, dist: Any) -> None:
     x.fill_(crew.rank + 1)
     dist.all_reduce(x)
     bench.synchronize()
-    _values("all_reduce after a fill", x, torch.full_like(x, crew.world * (crew.world + 1) // 2))
+    same_values(x, torch.full_like(x, crew.world * (crew.world + 1) // 2), "all_reduce after a fill")
 
 
 def _in_time(bench: Bench, _: Crew, dist: Any) -> None:
@@ -251,13 +251,3 @@ def _meet(store: Any, crew: Crew, name: str) -> None:
     """Wait until every rank has come here."""
     store.set(f"{name} {crew.rank}", "1")
     store.wait([f"{name} {rank}" for rank in range(crew.world)], timedelta(seconds=crew.limit))
-
-
-def _values(what: str, found: Any, wanted: Any) -> None:
-    wrong = found != wanted
-    if count := int(wrong.sum().item()):
-        place = int(wrong.flatten().int().argmax().item())
-        raise HealthError(
-            f"{what}: {count} of {found.numel()} numbers are wrong; number {place} is "
-            f"{found.flatten()[place].item()} instead of {wanted.flatten()[place].item()}"
-        )

@@ -19,10 +19,12 @@ smallest group that has failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 Group = tuple[str, ...]
+#: A node that fails with so many others is bad.
+_HELPERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,48 +37,20 @@ class Blame:
 
 
 @dataclass(slots=True)
-class _Whole:
-    """A group to be tested as it is. `failed`: it has failed before, as a part of the search."""
+class _Ask:
+    """What a part of the search wants to know, about these nodes: which of the groups fail.
 
-    group: Group
-
-
-@dataclass(slots=True)
-class _Halves:
-    """A group that has failed. Its halves are tested."""
-
-    group: Group
-
-
-@dataclass(slots=True)
-class _Across:
-    """Two groups that pass alone and fail together. Parts of `moving` are tested with all of `fixed`."""
-
-    moving: Group
-    fixed: Group
-    tried: int = 0
-
-
-@dataclass(slots=True)
-class _Pair:
-    """Two nodes that fail together. Each is tested with others, one after the other.
-
-    `now`: the one that is tested. `with_`: those with which it has failed. `helper`: the one of this round. `bad`: who
-    has failed with all.
+    With `one`, the group is that node and another one, which must not be in `tried`. It is chosen before the test.
     """
 
-    first: str
-    second: str
-    now: str
-    with_: tuple[str, ...] = ()
-    helper: str = ""
-    bad: tuple[str, ...] = ()
+    nodes: Group
+    groups: list[Group]
+    one: str = ""
+    tried: Group = ()
 
 
-#: A node that fails with so many others is bad.
-_HELPERS = 3
-
-_Task = _Whole | _Halves | _Across | _Pair
+#: A part of the search: it asks, gets for each group whether it has failed, and so on.
+_Part = Generator[_Ask, list[bool], None]
 
 
 class Search:
@@ -87,14 +61,16 @@ class Search:
         if len({*nodes}) < len(nodes):
             raise ValueError("a node is named twice, expected each once")
         self._alive = list(nodes)
-        self._tasks: list[_Task] = [_Whole(tuple(nodes))] if nodes else []
-        self._asked: list[tuple[_Task, list[Group]]] = []
+        self._parts: list[tuple[_Part, _Ask]] = []
+        self._asked: list[tuple[_Part, _Ask]] = []
         self._nodes: list[str] = []
         self._links: list[tuple[str, str]] = []
         self._unclear: list[Group] = []
-        self._suspects: set[str] = set()
+        self._news = False
         self.rounds = self.tests = 0
         self._most_rounds = most_rounds
+        if nodes:
+            self._go_on(self._whole(tuple(nodes)))
 
     @property
     def blame(self) -> Blame:
@@ -103,135 +79,112 @@ class Search:
 
     def next_groups(self) -> list[Group]:
         """Return the groups to test now; empty at the end. No two of them have a node in common."""
-        if self.rounds >= self._most_rounds and self._tasks:
-            self._unclear += [_nodes_of(task) for task in self._tasks]
-            self._tasks = []
         self._asked, taken = [], set[str]()
-        for task in self._tasks:
-            groups = self._groups(task, taken)
-            nodes = {node for group in groups for node in group}
-            if groups and not nodes & taken:
-                self._asked.append((task, groups))
+        for part, ask in self._parts if self.rounds < self._most_rounds else ():
+            if ask.one:
+                helper = self._helper(ask, taken)
+                ask.groups = [(ask.one, helper)] if helper else []
+            nodes = {node for group in ask.groups for node in group}
+            if nodes and not nodes & taken:
+                self._asked.append((part, ask))
                 taken |= nodes
-        if self._tasks and not self._asked:  # pairs without anybody to test them with
-            self._unclear += [_nodes_of(task) for task in self._tasks]
-            self._tasks = []
-        return [group for _, groups in self._asked for group in groups]
+        if not self._asked:  # too many rounds, or pairs without anybody to test them with
+            self._unclear += [ask.nodes for _, ask in self._parts]
+            self._parts = []
+        return [group for _, ask in self._asked for group in ask.groups]
 
     def record(self, failed: Mapping[Group, bool]) -> None:
         """Record whether each of the groups of `next_groups` has failed."""
         self.rounds += 1
-        for task, groups in self._asked:
-            self.tests += len(groups)
-            self._tasks.remove(task)
-            self._tasks += self._decide(task, groups, [failed[group] for group in groups])
+        for part, ask in self._asked:
+            self.tests += len(ask.groups)
+            self._parts.remove((part, ask))
+            self._go_on(part, [failed[group] for group in ask.groups])
         self._asked = []
-        if not self._tasks and self._suspects:
+        if not self._parts and self._news:
             # What was found is set aside: something else may be wrong among the others.
-            self._suspects.clear()
+            self._news = False
             if len(self._alive) > 1:
-                self._tasks = [_Whole(tuple(self._alive))]
+                self._go_on(self._whole(tuple(self._alive)))
 
-    def _groups(self, task: _Task, taken: set[str]) -> list[Group]:
-        match task:
-            case _Whole(group):
-                return [group]
-            case _Halves(group):
-                return list(_halved(group))
-            case _Across(moving, fixed, tried):
-                return [(*_halved(moving)[tried], *fixed)]
-            case _Pair():
-                task.helper = self._helper(task, taken)
-                return [(task.now, task.helper)] if task.helper else []
+    def _go_on(self, part: _Part, failed: list[bool] | None = None) -> None:
+        """Begin or continue a part of the search, until it asks again or ends."""
+        try:
+            ask = next(part) if failed is None else part.send(failed)
+        except StopIteration:
+            return
+        self._parts.append((part, ask))
 
-    def _helper(self, pair: _Pair, taken: set[str]) -> str:
-        """Return a node to test a node of the pair with: if possible one that no task is about. Empty for none."""
-        free = [node for node in self._left(pair) if node not in taken]
-        busy = {node for task in self._tasks for node in _nodes_of(task)}
+    def _whole(self, group: Group) -> _Part:
+        (failed,) = yield _Ask(group, [group])
+        if failed:
+            yield from self._narrow(group)
+
+    def _narrow(self, group: Group) -> _Part:
+        """Find what is bad in a group that has failed."""
+        if len(group) == 1:
+            self._nodes.append(group[0])
+            self._forget(group[0])
+            return
+        halves = _halved(group)
+        failed = yield _Ask(group, [*halves])
+        if not any(failed):
+            yield from self._across(*halves)
+        for half, is_bad in zip(halves, failed, strict=True):
+            if is_bad:
+                self._go_on(self._narrow(half))
+
+    def _across(self, one: Group, other: Group) -> _Part:
+        """Find the pair of nodes of two groups that pass alone and fail together."""
+        while len(one) > 1 or len(other) > 1:
+            moving, fixed = (one, other) if len(one) >= len(other) else (other, one)
+            for half in _halved(moving):
+                (failed,) = yield _Ask((*moving, *fixed), [(*half, *fixed)])
+                if failed:
+                    one, other = half, fixed
+                    break
+            else:
+                self._unclear.append((*moving, *fixed))
+                self._forget(*moving, *fixed)
+                return
+        yield from self._pair(one[0], other[0])
+
+    def _pair(self, first: str, second: str) -> _Part:
+        """Find out whether one of two nodes that fail together fails with all others, or their link."""
+        bad = []
+        for now in (first, second) if self._others((first, second)) else ():
+            failed = True
+            tried: Group = (first, second)
+            while failed and len(tried) < 2 + _HELPERS and (len(tried) == 2 or self._others(tried)):
+                ask = _Ask((first, second), [], now, tried)
+                (failed,) = yield ask
+                tried = (*tried, ask.groups[0][1])
+            if failed:
+                bad.append(now)
+        if bad:
+            self._nodes += bad
+            self._forget(*bad)
+        else:
+            # One end is set aside, so that the link is no longer in any group. It is not blamed.
+            self._links.append((first, second))
+            self._forget(second)
+
+    def _others(self, nodes: Group) -> list[str]:
+        return [node for node in self._alive if node not in nodes]
+
+    def _helper(self, ask: _Ask, taken: set[str]) -> str:
+        """Return a node to test a node of a pair with: if possible one that no part is about. Empty for none."""
+        free = [node for node in self._others(ask.tried) if node not in taken]
+        busy = {node for _, other in self._parts for node in other.nodes}
         return next((node for node in free if node not in busy), free[0] if free else "")
 
-    def _left(self, pair: _Pair) -> list[str]:
-        """Return the nodes with which the node of a pair was not tested yet."""
-        done = {pair.first, pair.second, *pair.with_}
-        return [node for node in self._alive if node not in done]
-
-    def _decide(self, task: _Task, groups: Sequence[Group], failed: Sequence[bool]) -> list[_Task]:
-        match task:
-            case _Whole(group):
-                return self._narrow(group) if failed[0] else []
-            case _Halves(group):
-                bad = [half for half, is_bad in zip(groups, failed, strict=True) if is_bad]
-                if bad:
-                    return [next_task for half in bad for next_task in self._narrow(half)]
-                return self._across(*_halved(group))
-            case _Across(moving, fixed, tried):
-                if failed[0]:
-                    return self._across(_halved(moving)[tried], fixed)
-                if tried == 0:
-                    return [_Across(moving, fixed, 1)]
-                return self._give_up((*moving, *fixed))
-            case _Pair():
-                return self._decide_pair(task, failed=failed[0])
-
-    def _narrow(self, group: Group) -> list[_Task]:
-        if len(group) > 1:
-            return [_Halves(group)]
-        self._set_aside(group[0])
-        return []
-
-    def _across(self, one: Group, other: Group) -> list[_Task]:
-        if len(one) == 1 and len(other) == 1:
-            pair = _Pair(one[0], other[0], one[0])
-            return [pair] if self._left(pair) else self._link(pair)
-        moving, fixed = (one, other) if len(one) >= len(other) else (other, one)
-        return [_Across(moving, fixed)]
-
-    def _decide_pair(self, pair: _Pair, *, failed: bool) -> list[_Task]:
-        tried = _Pair(pair.first, pair.second, pair.now, (*pair.with_, pair.helper), bad=pair.bad)
-        if failed and len(tried.with_) < _HELPERS and self._left(tried):
-            return [tried]
-        bad = (*pair.bad, pair.now) if failed else pair.bad
-        if pair.now == pair.first:
-            return [_Pair(pair.first, pair.second, pair.second, bad=bad)]
-        if not bad:
-            return self._link(pair)
-        for node in bad:
-            self._set_aside(node)
-        return []
-
-    def _link(self, pair: _Pair) -> list[_Task]:
-        self._links.append((pair.first, pair.second))
-        # One end is set aside, so that the link is no longer in any group. It is not blamed.
-        self._forget(pair.second)
-        return []
-
-    def _set_aside(self, node: str) -> None:
-        self._nodes.append(node)
-        self._forget(node)
-
-    def _forget(self, node: str) -> None:
-        self._suspects.add(node)
-        if node in self._alive:
-            self._alive.remove(node)
-
-    def _give_up(self, group: Group) -> list[_Task]:
-        self._unclear.append(group)
-        for node in group:
-            self._forget(node)
-        return []
+    def _forget(self, *nodes: str) -> None:
+        """Leave these nodes out of all later tests."""
+        self._news = True
+        self._alive = [node for node in self._alive if node not in nodes]
 
 
 def _halved(group: Group) -> tuple[Group, Group]:
     """Return the two halves of a group; of one node, the node and nothing."""
     middle = (len(group) + 1) // 2
     return group[:middle], group[middle:]
-
-
-def _nodes_of(task: _Task) -> Group:
-    match task:
-        case _Whole(group) | _Halves(group):
-            return group
-        case _Across(moving, fixed, _):
-            return (*moving, *fixed)
-        case _Pair(first, second):
-            return first, second

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from harness.devices.gpu_queries import QUERY_OF, THROTTLES, Answer
-from harness.ready.model import CheckRun, Problem
-from harness.ready.rules import Finding, Rule, make_problem, to_problems
+from harness.ready.rules import Finding, Findings
 
 _MIB = 1 << 20
 #: Retired pages; a card can retire 64 (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html).
@@ -30,12 +29,12 @@ _FABRIC_FAULTS = {0: "degraded bandwidth", 2: "route recovery", 4: "unhealthy ro
 _FABRIC_CONFIGURATION = (8, 0xF)  # shift and mask; 0 and 1 mean that there is none
 _COMPUTE_EXCLUSIVE_THREAD, _COMPUTE_PROHIBITED, _COMPUTE_EXCLUSIVE = 1, 2, 3
 _RECOVERY = {
-    1: ("recovery_reset", "reset the gpu"),
+    1: ("recovery_reset", "reset the GPU"),
     2: ("recovery_reboot", "reboot the node"),
-    3: ("recovery_drain", "drain the gpu's peers"),
-    4: ("recovery_drain", "drain the gpu's peers and reset the gpu"),
-    5: ("recovery_imex", "recover the imex domain"),
-    6: ("recovery_reset", "reset the gpu's pcie bus"),
+    3: ("recovery_drain", "drain the GPU's peers"),
+    4: ("recovery_drain", "drain the GPU's peers and reset the GPU"),
+    5: ("recovery_imex", "recover the IMEX domain"),
+    6: ("recovery_reset", "reset the GPU's PCIe bus"),
     7: ("recovery_reboot", "reboot the system"),
 }
 
@@ -103,7 +102,7 @@ def _rows(values: Values) -> Iterator[Finding]:
 def _sram(values: Values) -> Iterator[Finding]:
     if values["sram_threshold_exceeded"]:
         count = _number(values, "sram_uncorrected")
-        yield Finding("sram_threshold", "fewer uncorrected sram errors than the threshold", f"exceeded ({count})")
+        yield Finding("sram_threshold", "fewer uncorrected SRAM errors than the threshold", f"exceeded ({count})")
 
 
 def _pages_pending(values: Values) -> Iterator[Finding]:
@@ -119,28 +118,28 @@ def _pages_retired(values: Values) -> Iterator[Finding]:
 def _ecc_mode(values: Values) -> Iterator[Finding]:
     if values["ecc_mode"] != values["ecc_mode_pending"]:
         pending = "on" if values["ecc_mode_pending"] else "off"
-        yield Finding("ecc_mode", "no pending change of the ecc mode", f"ecc will be {pending} after a reset")
+        yield Finding("ecc_mode", "no pending change of the ECC mode", f"ECC will be {pending} after a reset")
 
 
 def _mig_mode(values: Values) -> Iterator[Finding]:
     if values["mig_mode"] != values["mig_mode_pending"]:
         pending = "on" if values["mig_mode_pending"] else "off"
-        text = f"mig mode will be {pending} after a reset"
-        yield Finding("mig", "no pending change of the mig mode", text, "reset the gpu, or undo nvidia-smi -mig")
+        text = f"MIG mode will be {pending} after a reset"
+        yield Finding("mig", "no pending change of the MIG mode", text, "reset the GPU, or undo nvidia-smi -mig")
 
 
 def _pcie(values: Values) -> Iterator[Finding]:
     width, most = _number(values, "pcie_width"), _number(values, "pcie_width_max")
     if width < most:
-        yield Finding("pcie_width", f"{most} pcie lanes", f"{width}", "reseat the card or its riser")
+        yield Finding("pcie_width", f"{most} PCIe lanes", f"{width}", "reseat the card or its riser")
     generation, newest = _number(values, "pcie_generation"), _number(values, "pcie_generation_max")
     # A GPU that saves power also slows its link. In the performance state P0 it does not.
     if generation < newest and values.get("performance_state") == 0:
-        yield Finding("pcie_generation", f"pcie generation {newest}", f"{generation} in performance state P0")
+        yield Finding("pcie_generation", f"PCIe generation {newest}", f"{generation} in performance state P0")
 
 
 def _replays(values: Values) -> Iterator[Finding]:
-    yield from _rate(values, "pcie_replays", "pcie_replays", "pcie replays")
+    yield from _rate(values, "pcie_replays", "pcie_replays", "PCIe replays")
 
 
 def _rate(values: Values, name: str, kind: str, words: str) -> Iterator[Finding]:
@@ -156,10 +155,10 @@ def _nvlink(values: Values) -> Iterator[Finding]:
     if active < most:
         down = values.get("nvlinks_inactive")
         detail = f"links {down} are down" if down else ""
-        yield Finding("nvlink_down", f"{most} active nvlinks, as other gpus of the node have", f"{active}", detail)
+        yield Finding("nvlink_down", f"{most} active NVLinks, as other GPUs of the node have", f"{active}", detail)
     if recoveries := _number(values, "nvlink_recoveries"):
-        yield Finding("nvlink_errors", "no nvlink recovery", f"{recoveries}")
-    yield from _rate(values, "nvlink_replays", "nvlink_errors", "nvlink replays")
+        yield Finding("nvlink_errors", "no NVLink recovery", f"{recoveries}")
+    yield from _rate(values, "nvlink_replays", "nvlink_errors", "NVLink replays")
 
 
 def _fabric(values: Values) -> Iterator[Finding]:
@@ -167,9 +166,9 @@ def _fabric(values: Values) -> Iterator[Finding]:
     if not state:
         return  # the card has no fabric
     if state != _FABRIC_DONE or status:
-        found = f"nvml status {status}" if state == _FABRIC_DONE else _FABRIC_STATES.get(state, f"state {state}")
+        found = f"NVML status {status}" if state == _FABRIC_DONE else _FABRIC_STATES.get(state, f"state {state}")
         detail = "start or repair the fabric manager (nvidia-fabricmanager)"
-        yield Finding("fabric", "the gpu has joined its nvlink fabric", found, detail)
+        yield Finding("fabric", "the GPU has joined its NVLink fabric", found, detail)
         return
     mask = _number(values, "fabric_health")
     faults = [words for shift, words in _FABRIC_FAULTS.items() if mask >> shift & 3 == 1]
@@ -177,7 +176,7 @@ def _fabric(values: Values) -> Iterator[Finding]:
     if (configuration := mask >> shift & part) > 1:
         faults.append(f"incorrect configuration {configuration}")
     if faults:
-        yield Finding("fabric_health", "a healthy nvlink fabric", ", ".join(faults))
+        yield Finding("fabric_health", "a healthy NVLink fabric", ", ".join(faults))
 
 
 def _throttling(values: Values) -> Iterator[Finding]:
@@ -222,7 +221,7 @@ def _compute_mode(values: Values) -> Iterator[Finding]:
 def _processes(values: Values) -> Iterator[Finding]:
     if count := _number(values, "processes"):
         yield Finding(
-            "processes", "no process on the gpu", f"{count}", f"processes {values.get('process_names') or ''}"
+            "processes", "no process on the GPU", f"{count}", f"processes {values.get('process_names') or ''}"
         )
 
 
@@ -264,18 +263,14 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def judge_gpu(facts: GpuFacts, rules: Mapping[str, Rule]) -> tuple[list[CheckRun], list[Problem]]:
-    """Return the checks of one GPU and its problems."""
-    problems = to_problems("device", _device(facts), rules, facts.uuid)
-    # One cause is one problem: what a lost or hanging GPU did not answer is unknown, and no problem of its own.
-    explained = bool(problems)
-    runs = [CheckRun(name="device", gpu=facts.uuid, state="problem" if problems else "ok")]
+def judge_gpu(facts: GpuFacts, found: Findings) -> None:
+    """Add the checks of one GPU and its problems."""
+    own = list(_device(facts))
+    found.add("device", own, facts.uuid)
     values = _values(facts)
     for check in CHECKS:
-        run, found = _judge(check, facts, values, rules, explained=explained)
-        runs.append(run)
-        problems += found
-    return runs, problems
+        # One cause is one problem: what a lost or hanging GPU did not answer is unknown, and no problem of its own.
+        _judge(check, facts, values, found, explained=bool(own))
 
 
 def _device(facts: GpuFacts) -> Iterator[Finding]:
@@ -284,9 +279,9 @@ def _device(facts: GpuFacts) -> Iterator[Finding]:
         yield Finding("driver_hangs", "an answer of the driver", f"none to: {facts.hang}")
     elif lost is not None:
         kind = "reset_required" if lost[0] == "reset" else "gpu_lost"
-        yield Finding(kind, "a gpu that answers", lost[1])
+        yield Finding(kind, "a GPU that answers", lost[1])
     elif facts.fault:
-        yield Finding("mig" if "mig" in facts.fault.split(":")[0] else "gpu_lost", "a usable gpu", facts.fault)
+        yield Finding("mig" if "MIG" in facts.fault.split(":")[0] else "gpu_lost", "a usable GPU", facts.fault)
 
 
 def _values(facts: GpuFacts) -> dict[str, Answer]:
@@ -296,25 +291,16 @@ def _values(facts: GpuFacts) -> dict[str, Answer]:
     return {**facts.answers, "process_names": named}
 
 
-def _judge(
-    check: Check, facts: GpuFacts, values: Values, rules: Mapping[str, Rule], *, explained: bool
-) -> tuple[CheckRun, list[Problem]]:
+def _judge(check: Check, facts: GpuFacts, values: Values, found: Findings, *, explained: bool) -> None:
     failed = [(name, _why(name, facts)) for name in check.reads if values.get(name) is None]
     if open_ := [(name, text) for name, (kind, text) in failed if kind != "absent"]:
         text = "; ".join(dict.fromkeys(text for _, text in open_))
-        run = CheckRun(name=check.name, gpu=facts.uuid, state="unknown", text=text)
-        if explained:
-            return run, []
-        wanted = f"a reading of {', '.join(name for name, _ in open_)}"
-        problem = make_problem("unreadable", check=check.name, wanted=wanted, found=text, gpu=facts.uuid, rules=rules)
-        return run, [problem]
-    if failed:
-        return CheckRun(
-            name=check.name, gpu=facts.uuid, state="skipped", text="this card or driver does not have it"
-        ), []
-    problems = to_problems(check.name, check.rule(values), rules, facts.uuid)
-    text = "; ".join(problem.found for problem in problems)
-    return CheckRun(name=check.name, gpu=facts.uuid, state="problem" if problems else "ok", text=text), problems
+        unread = Finding("unreadable", f"a reading of {', '.join(name for name, _ in open_)}", text)
+        found.add(check.name, [] if explained else [unread], facts.uuid, state="unknown", text=text)
+    elif failed:
+        found.add(check.name, gpu=facts.uuid, state="skipped", text="this card or driver does not have it")
+    else:
+        found.add(check.name, check.rule(values), facts.uuid)
 
 
 def _why(name: str, facts: GpuFacts) -> tuple[str, str]:

@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.core.text import format_bytes, format_count, list_first, single_line
 from harness.devices.device import Device, Inventory
-from harness.ready.model import CheckRun, Problem
-from harness.ready.rules import Finding, Rule, to_problems
+from harness.ready.rules import Finding, Findings
 from harness.ready.xids import Xid
 
 _GIB = 1 << 30
@@ -37,13 +36,13 @@ def judge_driver(status: int | None, text: str, inventory: Inventory | None, hos
         detail = "reload the driver's module, or reboot; a driver was installed without it"
         yield Finding("driver_mismatch", "one version of driver and library", text, detail)
     elif status is not None:
-        on_bus = f"; {format_count(len(bus), 'NVIDIA gpu')} on the pci bus" if bus else "; no NVIDIA gpu on the pci bus"
-        detail = "install NVIDIA's driver, or load its module" if bus else "check that the node has a gpu at all"
+        on_bus = f"; {format_count(len(bus), 'NVIDIA GPU')} on the PCI bus" if bus else "; no NVIDIA GPU on the PCI bus"
+        detail = "install NVIDIA's driver, or load its module" if bus else "check that the node has a GPU at all"
         yield Finding("no_driver", "NVIDIA's driver", f"{text}{on_bus}", detail)
     elif inventory is not None and not gpus(inventory) and not inventory.hidden:
-        yield Finding("no_gpu", "at least one gpu", inventory.nvml_error or "the driver shows none")
+        yield Finding("no_gpu", "at least one GPU", inventory.nvml_error or "the driver shows none")
     elif inventory is not None and not gpus(inventory):
-        yield Finding("no_gpu", "at least one gpu", f"CUDA_VISIBLE_DEVICES hides all {len(inventory.hidden)}")
+        yield Finding("no_gpu", "at least one GPU", f"CUDA_VISIBLE_DEVICES hides all {len(inventory.hidden)}")
 
 
 def judge_bus(host: Host) -> Iterator[Finding]:
@@ -52,9 +51,9 @@ def judge_bus(host: Host) -> Iterator[Finding]:
     taken = any(gpu["driver"] == "nvidia" for gpu in bus)
     for gpu in bus:
         if not gpu["answers"]:
-            yield Finding("gpu_missing", f"an answer of the gpu at {gpu['address']}", "none on the pci bus")
+            yield Finding("gpu_missing", f"an answer of the GPU at {gpu['address']}", "none on the PCI bus")
         elif taken and not gpu["driver"]:
-            yield Finding("gpu_missing", f"a driver for the gpu at {gpu['address']}", "none has taken it")
+            yield Finding("gpu_missing", f"a driver for the GPU at {gpu['address']}", "none has taken it")
 
 
 def judge_xids(xids: Iterable[Xid]) -> Iterator[Finding]:
@@ -62,7 +61,8 @@ def judge_xids(xids: Iterable[Xid]) -> Iterator[Finding]:
     for xid in xids:
         if xid.kind is not None:
             found = f"{xid.meaning} at {xid.last:.0f} s after the boot"
-            yield Finding(xid.kind, "no xid of a fault since the boot", found, single_line(xid.text, 300))
+            detail = single_line(xid.text, 300)
+            yield Finding(xid.kind, "no Xid of a fault since the boot", found, detail, str(xid.number))
 
 
 def judge_stuck(host: Host) -> Iterator[Finding]:
@@ -132,26 +132,20 @@ HOST_CHECKS: HostChecks = {
 }
 
 
-def judge_host(
-    host: Host, end: str, rules: Mapping[str, Rule], checks: HostChecks = HOST_CHECKS
-) -> tuple[list[CheckRun], list[Problem]]:
-    """Return the checks of the host and its problems. `end`: why the program that reads has ended early, or ""."""
-    runs, problems = [], []
+def judge_host(host: Host, end: str, found: Findings, checks: HostChecks = HOST_CHECKS) -> None:
+    """Add the checks of the host and its problems. `end`: why the program that reads has ended early, or ""."""
     for name, (reading, rule) in checks.items():
         why = reading_error(host, reading) or ("" if reading in host else end or "the program that reads has no answer")
         if why:
-            findings = [Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)]
-            runs.append(CheckRun(name=name, state="unknown", text=why))
+            unread = Finding("unreadable", f"a reading of {reading.replace('_', ' ')}", why)
+            found.add(name, [unread], state="unknown")
+            continue
+        try:
+            findings = list(rule(host))
+        except NotKnownError as error:
+            found.add(name, state="skipped", text=str(error))
         else:
-            try:
-                findings = list(rule(host))
-            except NotKnownError as error:
-                runs.append(CheckRun(name=name, state="skipped", text=str(error)))
-                continue
-            text = list_first([finding.found for finding in findings])
-            runs.append(CheckRun(name=name, state="problem" if findings else "ok", text=text))
-        problems += to_problems(name, findings, rules)
-    return runs, problems
+            found.add(name, findings, text=list_first([finding.found for finding in findings]))
 
 
 def gpus(inventory: Inventory) -> list[Device]:

@@ -3,76 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.devices.device import Device
 from harness.devices.gpu_queries import QUERIES
 from harness.ready import judge_host
 from harness.ready.judge_gpu import GpuFacts, judge_gpu
-from harness.ready.model import MOST_TEXT, CheckRun, Problem, Reading
+from harness.ready.model import Reading
 from harness.ready.passive import NodeFacts
-from harness.ready.rules import Finding, Rule, to_problems
+from harness.ready.rules import Finding, Findings, Rule
 from harness.ready.xids import by_gpu, open_xids
 
 if TYPE_CHECKING:
     from harness.gating.hardware import Hardware
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """The checks that ran, the problems that they found, and the readings that they used."""
-
-    checks: tuple[CheckRun, ...]
-    problems: tuple[Problem, ...]
-    readings: tuple[Reading, ...]
-
-
-class _Report:
-    """Collects checks and problems."""
-
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
-        self.rules = rules
-        self.checks: list[CheckRun] = []
-        self.problems: list[Problem] = []
-
-    def add(self, name: str, findings: Iterable[Finding], gpu: str | None = None, *, unknown: str = "") -> None:
-        """Add a check with what it found. `unknown`: why it could not run."""
-        made = to_problems(name, findings, self.rules, gpu)
-        text = (unknown or "; ".join(problem.found for problem in made))[:MOST_TEXT]
-        state = "unknown" if unknown else "problem" if made else "ok"
-        self.checks.append(CheckRun(name=name, gpu=gpu, state=state, text=text))  # type: ignore[arg-type]
-        self.problems += made
-
-    def extend(self, found: tuple[list[CheckRun], list[Problem]]) -> None:
-        """Add checks and problems."""
-        self.checks += found[0]
-        self.problems += found[1]
-
-
 def judge_node(
     facts: NodeFacts, rules: Mapping[str, Rule], hardware: Hardware | None = None, *, real: bool = True
-) -> Judged:
+) -> Findings:
     """Judge what was read. `real`: False for simulated GPUs, about which the PCI bus and the kernel know nothing."""
-    report = _Report(rules)
-    report.add("driver", _driver(facts))
-    inventory = facts.inventory
+    found = Findings(rules, readings=list(_readings(facts)))
+    found.add("driver", _driver(facts))
     differences: list[tuple[str | None, Finding]] = []
-    if hardware is not None and inventory is not None:
+    if hardware is not None and facts.inventory is not None:
         from harness.ready.judge_hardware import judge_hardware  # takes as long to import as everything else here
 
-        differences = list(judge_hardware(hardware, inventory))
+        differences = list(judge_hardware(hardware, facts.inventory))
     if hardware is not None:
-        report.add("hardware", [found for gpu, found in differences if gpu is None])
+        found.add("hardware", [finding for gpu, finding in differences if gpu is None])
     for gpu in _with_peers(facts):
-        report.extend(judge_gpu(gpu, rules))
+        judge_gpu(gpu, found)
         if hardware is not None:
-            report.add("hardware", [found for uuid, found in differences if uuid == gpu.uuid], gpu.uuid)
+            found.add("hardware", [finding for uuid, finding in differences if uuid == gpu.uuid], gpu.uuid)
     if real:
-        _judge_log(facts, report)
+        _judge_log(facts, found)
     checks = {name: check for name, check in judge_host.HOST_CHECKS.items() if real or name != "pci_bus"}
-    report.extend(judge_host.judge_host(facts.host, facts.host_end.text, rules, checks))
-    return Judged(tuple(report.checks), tuple(report.problems), tuple(_readings(facts)))
+    judge_host.judge_host(facts.host, facts.host_end.text, found, checks)
+    return found
 
 
 def _driver(facts: NodeFacts) -> Iterator[Finding]:
@@ -105,26 +73,20 @@ def _with_peers(facts: NodeFacts) -> list[GpuFacts]:
     return [replace(gpu, answers={**gpu.answers, "nvlinks_most": most.get(models[gpu.uuid], 0)}) for gpu in facts.gpus]
 
 
-def _judge_log(facts: NodeFacts, report: _Report) -> None:
+def _judge_log(facts: NodeFacts, found: Findings) -> None:
     log = facts.host.get("log")
     if not isinstance(log, dict) or "lines" not in log:
         why = judge_host.reading_error(facts.host, "log") or facts.host_end.text or "no answer"
         detail = "run as root, or give the container /dev/kmsg"
         finding = Finding("log_unreadable", "the kernel's log since the boot", why, detail)
-        report.add("kernel_log", [finding], unknown=why)
+        found.add("kernel_log", [finding], state="unknown")
         return
     addresses = {uuid: device.pci_bus_id for uuid, device in _whole_gpus(facts) if device.pci_bus_id}
     known, others = by_gpu(open_xids(log["lines"]), addresses)
     for gpu in facts.gpus:
-        report.add("xids", judge_host.judge_xids(known.get(gpu.uuid, ())), gpu.uuid)
-    report.add(
-        "kernel_log",
-        [
-            replace(found, found=f"{found.found} (pci {xid.pci})")
-            for xid in others
-            for found in judge_host.judge_xids([xid])
-        ],
-    )
+        found.add("xids", judge_host.judge_xids(known.get(gpu.uuid, ())), gpu.uuid)
+    of_others = [(xid, finding) for xid in others for finding in judge_host.judge_xids([xid])]
+    found.add("kernel_log", [replace(each, found=f"{each.found} (PCI {xid.pci})") for xid, each in of_others])
 
 
 def _readings(facts: NodeFacts) -> Iterable[Reading]:

@@ -45,6 +45,10 @@ class Verdict(StrEnum):
         """0 for `ready`, more for each worse verdict."""
         return list(Verdict).index(self)
 
+    def allows_work(self, *, strict: bool = False) -> bool:
+        """Return whether work may be given to the GPU or node. `strict`: to a degraded one it may not."""
+        return self is Verdict.READY or (self is Verdict.DEGRADED and not strict)
+
     @property
     def text(self) -> str:
         """The verdict for people: ``not ready``."""
@@ -77,7 +81,7 @@ _STEPS = {
     Step.NOTHING: "nothing",
     Step.END_PROCESSES: "end the leftover processes",
     Step.FIX_CONFIGURATION: "fix the configuration",
-    Step.RESET_GPU: "reset the gpu",
+    Step.RESET_GPU: "reset the GPU",
     Step.REBOOT: "reboot the node",
     Step.VENDOR_TICKET: "open a ticket with the vendor",
     Step.LOOK: "look by hand",
@@ -109,6 +113,8 @@ class Problem(_Record, frozen=True, kw_only=True):
     """What the step needs: which setting, which processes, which link."""
     source: Text = ""
     """URL of the page that the verdict and the step follow."""
+    code: Text = ""
+    """Number of the Xid or SXid, if the problem is one."""
 
 
 class Reading(_Record, frozen=True, kw_only=True):
@@ -151,6 +157,10 @@ class GpuReport(_Record, frozen=True, kw_only=True):
     """NVML's index."""
     name: Text = ""
     serial: Text = ""
+    pci: Text = ""
+    """PCI address, as NVML gives it; that of the card for a MIG instance."""
+    mig_parent: Gpu | None = None
+    """UUID of the card of a MIG instance."""
     verdict: Verdict
 
 

@@ -10,7 +10,9 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import __version__
 from harness.backends import simulation
@@ -18,18 +20,45 @@ from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 from harness.devices import software
 from harness.devices.device import Device, Inventory
-from harness.ready.judge_node import Judged, judge_node
-from harness.ready.model import MOST_TEXT, CheckRun, GpuReport, NodeReport, Problem, Verdict, worst
+from harness.ready.judge_node import judge_node
+from harness.ready.model import MOST_TEXT, GpuReport, NodeReport, Problem, worst
 from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
-from harness.ready.request import Request
-from harness.ready.rules import worst_first
+from harness.ready.rules import RULES, Findings, Rule, worst_first
 
+if TYPE_CHECKING:
+    from harness.gating.hardware import Hardware
+
+#: A budget of so many seconds or more is enough for a run of the suites.
+DEEP = 180.0
 #: The kinds of devices that can be checked.
 KINDS = ("auto", "cuda", "simcuda")
 #: The part of a deep budget that the quick tests get, in seconds.
 QUICK = 60.0
 #: The parts of the stack that come from NVML, by name of the reading; all GPUs of a node should agree.
 _FIRMWARE = ("vbios", "inforom", "gsp_firmware")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to check. `budget` is in seconds; `hardware` is a name and the content of a hardware file.
+
+    `folder`: below which a deep check keeps its run directory. `suites`: makes all arguments of pytest from the
+    options of such a run.
+    """
+
+    budget: float = 60.0
+    passive: bool = False
+    device: str = "auto"
+    hardware: tuple[str, Hardware] | None = None
+    inject: tuple[str, ...] = ()
+    rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
+    folder: Path = Path("results")
+    suites: Callable[[Sequence[str]], list[str]] = list
+
+    @property
+    def mode(self) -> str:
+        """passive, active or deep."""
+        return "passive" if self.passive else "deep" if self.budget >= DEEP else "active"
 
 
 class ReadyError(HarnessError):
@@ -55,28 +84,29 @@ def check_node(request: Request, tell: Callable[[str], object] = lambda _: None)
     except OSError as error:
         raise ReadyError(f"the programs that read do not start ({error.strerror or error})") from error
     hardware = None if request.hardware is None else request.hardware[1]
-    judged = judge_node(facts, request.rules, hardware, real=devices.simulated is None)
-    checks, problems = list(judged.checks), list(judged.problems)
-    gpus = _testable(facts, problems)
+    found = judge_node(facts, request.rules, hardware, real=devices.simulated is None)
+    gpus = _testable(facts, found.problems)
+
+    def left() -> float:
+        return request.budget - (time.monotonic() - began)
+
     if not request.passive:
-        left = request.budget - (time.monotonic() - began)
-        ran, found = _active(request, gpus, min(left, QUICK) if request.mode == "deep" else left, environ, tell)
-        checks += ran
-        problems += found
+        quick = min(left(), QUICK) if request.mode == "deep" else left()
+        if gpus:
+            from harness.ready.active import run_active
+
+            tell(f"testing {len(gpus)} devices, for at most {quick:.0f} s")
+            run_active(gpus, quick, found, environ=environ, hardware=hardware)
+        else:
+            found.add("quick_tests", state="skipped", text="no GPU can be tested")
     if request.mode == "deep":
         from harness.ready.dcgm import run_dcgm
         from harness.ready.deep import run_suites
 
         if devices.simulated is None and gpus:
-            ran, found = run_dcgm(request, request.budget - (time.monotonic() - began), tell)
-            checks += ran
-            problems += found
-        left = request.budget - (time.monotonic() - began)
-        ran, found = run_suites(request, gpus, left, tell)
-        checks += ran
-        problems += found
-    judged = replace(judged, checks=tuple(checks), problems=tuple(problems))
-    return make_report(request, facts, judged, moment, time.monotonic() - began)
+            run_dcgm(request, left(), found, tell)
+        run_suites(request, gpus, left(), found, tell)
+    return make_report(request, facts, found, moment, time.monotonic() - began)
 
 
 def _prepare(request: Request, tell: Callable[[str], object]) -> _Devices:
@@ -125,26 +155,9 @@ def _testable(facts: NodeFacts, problems: Iterable[Problem]) -> tuple[Device, ..
     return tuple(device for device in listed if (device.mig_parent or device.uuid) not in dead)
 
 
-def _active(
-    request: Request,
-    gpus: Sequence[Device],
-    budget: float,
-    environ: Mapping[str, str],
-    tell: Callable[[str], object],
-) -> tuple[list[CheckRun], list[Problem]]:
-    """Run the quick tests on all GPUs at once."""
-    if not gpus:
-        return [CheckRun(name="quick_tests", state="skipped", text="no gpu can be tested")], []
-    from harness.ready.active import run_active
-
-    tell(f"testing {len(gpus)} devices, for at most {budget:.0f} s")
-    hardware = None if request.hardware is None else request.hardware[1]
-    return run_active(gpus, budget, environ=environ, hardware=hardware, rules=request.rules)
-
-
-def make_report(request: Request, facts: NodeFacts, judged: Judged, moment: float, seconds: float) -> NodeReport:
+def make_report(request: Request, facts: NodeFacts, found: Findings, moment: float, seconds: float) -> NodeReport:
     """Return the report. Pure but for the names and versions of this machine."""
-    problems = worst_first(judged.problems)
+    problems = worst_first(found.problems)
     return NodeReport(
         host=platform.node() or socket.gethostname(),
         time=moment,
@@ -154,8 +167,8 @@ def make_report(request: Request, facts: NodeFacts, judged: Judged, moment: floa
         verdict=worst(problem.verdict for problem in problems),
         gpus=_gpus(facts, problems),
         problems=problems,
-        checks=judged.checks,
-        readings=judged.readings,
+        checks=tuple(found.checks),
+        readings=tuple(found.readings),
         stack=_stack(request, facts),
     )
 
@@ -173,7 +186,15 @@ def _gpus(facts: NodeFacts, problems: Sequence[Problem]) -> tuple[GpuReport, ...
         verdict = worst(problem.verdict for problem in problems if problem.gpu in uuids)
         serial = serials.get(device.mig_parent or device.uuid, "")
         reports.append(
-            GpuReport(uuid=device.uuid, index=device.index, name=device.name, serial=serial, verdict=verdict)
+            GpuReport(
+                uuid=device.uuid,
+                index=device.index,
+                name=device.name,
+                serial=serial,
+                pci=device.pci_bus_id or "",
+                mig_parent=device.mig_parent,
+                verdict=verdict,
+            )
         )
     return tuple(reports)
 
@@ -219,9 +240,3 @@ def _system() -> str:
         return platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
         return ""
-
-
-def exit_status(report: NodeReport, *, strict: bool) -> int:
-    """Return 0 for a node that may get work, 1 for any other. `strict`: a degraded node may not."""
-    good = {Verdict.READY} if strict else {Verdict.READY, Verdict.DEGRADED}
-    return 0 if report.verdict in good else 1

@@ -30,13 +30,32 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     masks: dict[str, str]
 
 
-class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The part of this node in a test of several nodes: its first rank of all ranks, and where rank 0 listens."""
+_Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,255}$")]
 
-    first: int
-    world: int
-    address: str
-    port: int
+
+class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The part of this node in a test of several nodes: its GPUs are the ranks from `first` on, of `world` ranks.
+
+    Rank 0 listens at the address. `limit`: seconds for a place of the test, and for the ranks to wait for each other.
+    """
+
+    kind: _Word
+    first: Annotated[int, Meta(ge=0, le=1 << 20)]
+    world: Annotated[int, Meta(ge=0, le=1 << 20)]
+    gpus: Annotated[int, Meta(ge=0, le=1024)]
+    address: _Word
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    limit: Annotated[int, Meta(ge=0, le=3600)]
+
+    @property
+    def word(self) -> str:
+        """The part as one word of a command."""
+        return ",".join(f"{name}={getattr(self, name)}" for name in self.__struct_fields__)
+
+    @classmethod
+    def parse(cls, word: str) -> Fabric:
+        """Return the part in a word. Raise msgspec.ValidationError."""
+        return msgspec.convert(dict(part.partition("=")[::2] for part in word.split(",")), cls, strict=False)
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ _NAGIOS_WORDS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
 def reason(report: NodeReport) -> str:
     """Return the verdict on one line of ASCII without double quotes, at most 200 characters.
 
-    The worst problem comes first, then the next step: ``not ready: gpu 3: row_remapping: a row remapping failed; next:
+    The worst problem comes first, then the next step: ``not ready: GPU 3: row_remapping: a row remapping failed; next:
     open a ticket with the vendor; 2 more problems``.
     """
     # A file of steps may have declared a kind of problem harmless.
@@ -35,7 +35,7 @@ def reason(report: NodeReport) -> str:
 def _counted(report: NodeReport) -> str:
     skipped = sum(run.state == "skipped" for run in report.checks)
     return (
-        f"{format_count(len(report.gpus), 'gpu')}, {format_count(len(report.checks) - skipped, 'check')} "
+        f"{format_count(len(report.gpus), 'GPU')}, {format_count(len(report.checks) - skipped, 'check')} "
         f"({report.mode}) in {report.seconds:.1f} s"
     )
 
@@ -43,7 +43,7 @@ def _counted(report: NodeReport) -> str:
 def _where(problem: Problem, report: NodeReport) -> str:
     gpu = next((gpu for gpu in report.gpus if gpu.uuid == problem.gpu), None)
     if gpu is not None and gpu.index is not None:
-        return f"gpu {gpu.index}: "
+        return f"GPU {gpu.index}: "
     return f"{problem.gpu}: " if problem.gpu else ""
 
 
@@ -64,7 +64,7 @@ def lines(report: NodeReport, *, verbose: bool) -> Iterator[tuple[str, Verdict |
         for gpu in gpus:
             serial = f", serial {gpu.serial}" if gpu.serial else ""
             number = "" if gpu.index is None else f" {gpu.index}"
-            yield f"{gpu.verdict.text:9}  gpu{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
+            yield f"{gpu.verdict.text:9}  GPU{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
         yield from _own(gpus[0], report)
     yield from _unchecked(report)
     if verbose:
@@ -114,12 +114,12 @@ def _everything(report: NodeReport) -> Iterator[str]:
 
 
 def _by_gpus(entries: Mapping[str, Sequence[str | None]], report: NodeReport) -> Iterator[str]:
-    """Yield each line with the GPUs that it is about; "all gpus" for all of several."""
+    """Yield each line with the GPUs that it is about; "all GPUs" for all of several."""
     indices = {gpu.uuid: str(gpu.index) for gpu in report.gpus if gpu.index is not None}
     for text, uuids in entries.items():
         names = [indices.get(uuid, uuid) for uuid in uuids if uuid is not None]
         of_all = len(indices) > 1 and len({*names}) == len(indices)
-        where = "  [all gpus]" if of_all else f"  [gpu {' '.join(names)}]" if names else ""
+        where = "  [all GPUs]" if of_all else f"  [GPU {' '.join(names)}]" if names else ""
         yield f"    {text}{where}"
 
 

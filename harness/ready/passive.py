@@ -6,7 +6,6 @@ judges the result.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -16,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.core.disposable import KILL, DisposableRun, run_disposable
+import msgspec
+
+from harness.core.disposable import KILL, DisposableRun, json_objects, run_disposable
 from harness.core.text import format_exit_code
 from harness.devices.device import Device, Inventory
 from harness.devices.gpu_queries import QUERIES, QUERY_OF, Answer
@@ -109,18 +110,9 @@ def _run(words: list[str], limit: float, environ: Mapping[str, str] | None) -> t
     with tempfile.TemporaryFile() as file:
         end = run_disposable(command, limit, environ=environ or os.environ, ladder=KILL, both_into=file)
         lines = os.pread(file.fileno(), _MOST_BYTES, 0).splitlines()
-    messages = [message for message in map(_message, lines) if message]
-    last = next((line.decode(errors="replace") for line in reversed(lines) if not _message(line)), "")
+    messages = list(json_objects(lines))
+    last = next((line.decode(errors="replace") for line in reversed(lines) if not any(json_objects([line]))), "")
     return messages, ReaderEnd(_why(end, messages, last, limit), end.status is not None, end.seconds)
-
-
-def _message(line: bytes) -> dict[str, Any]:
-    """Return the message of a line; empty if it is none: a library may print anything, and a line may be cut off."""
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}
 
 
 def _why(end: DisposableRun, messages: list[dict[str, Any]], last: str, limit: float) -> str:
@@ -151,7 +143,7 @@ def parse_node(
             case {"nvml": int(status), "text": str(text)}:
                 facts = replace(facts, nvml=(status, text))
             case {"inventory": dict(listed)}:
-                facts = replace(facts, inventory=devices or _inventory(listed))
+                facts = replace(facts, inventory=devices or msgspec.convert(listed, Inventory))
             case {"hang": str(call)} if "gpu" not in message:
                 facts = replace(facts, hang=call)
     if facts.inventory is None:
@@ -163,17 +155,6 @@ def parse_node(
             if uuid not in whole or device.fault is not None:
                 whole[uuid] = device
     return replace(facts, gpus=tuple(_gpu(uuid, device, gpu_messages, facts) for uuid, device in whole.items()))
-
-
-def _inventory(listed: dict[str, Any]) -> Inventory:
-    """Return the inventory of the program that reads, whose JSON has lists for tuples."""
-    several = {name: tuple(_device(device) for device in listed[name]) for name in ("devices", "hidden")}
-    return Inventory(**{**listed, **several, "notes": tuple(listed["notes"])})
-
-
-def _device(listed: dict[str, Any]) -> Device:
-    capability = listed["compute_capability"]
-    return Device(**{**listed, "compute_capability": None if capability is None else tuple(capability)})
 
 
 def _gpu(uuid: str, device: Device, messages: list[Mapping[str, Any]], facts: NodeFacts) -> GpuFacts:

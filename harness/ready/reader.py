@@ -14,20 +14,19 @@ import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.core import linux
 from harness.core.text import single_line
+from harness.devices.call_thread import CallThread, StuckError
 
 #: Seconds that one call into the driver may take. Without persistence mode the driver first initialises the GPU, which
 #: takes some seconds; a hang takes for ever.
 CALL_LIMIT = 10.0
 #: Seconds for the start of NVML and the list of the devices. The driver initialises up to eight GPUs one by one.
 LIST_LIMIT = 25.0
-_PAUSE = 0.01
 
 
 class _Output:
@@ -42,88 +41,68 @@ class _Output:
             os.write(sys.stdout.fileno(), line.encode())
 
 
-class _Work(threading.Thread):
-    """A thread that calls into the driver. `call`: the call that it makes now; `since`: when that began."""
+def _list_devices(output: _Output) -> list[str]:
+    """Start NVML, and say which devices there are. Return the UUIDs of the whole GPUs."""
+    import pynvml
 
-    def __init__(self, what: str) -> None:
-        super().__init__(name=what, daemon=True)
-        self.call = what
-        self.since = time.monotonic()
+    from harness.devices.inventory import discover_devices
 
-    def begin(self, call: str) -> None:
-        self.call, self.since = call, time.monotonic()
-
-    def is_stuck(self, limit: float) -> bool:
-        return self.is_alive() and time.monotonic() - self.since > limit
-
-
-class _Listing(_Work):
-    """Starts NVML, and lists the devices."""
-
-    def __init__(self, output: _Output) -> None:
-        super().__init__("the list of devices")
-        self._output = output
-        self.uuids: list[str] = []
-
-    def run(self) -> None:
-        import pynvml
-
-        from harness.devices.inventory import discover_devices
-
-        try:
-            pynvml.nvmlInit()  # stays open, since a driver without persistence mode gives up the GPUs at the last close
-        except pynvml.NVMLError as error:
-            self._output.say(nvml=int(error.value), text=single_line(str(error)))
-            return
-        inventory = discover_devices()
-        self._output.say(inventory=dataclasses.asdict(inventory))
-        whole = [device.mig_parent or device.uuid for device in inventory.devices if device.backend.nvml]
-        self.uuids = list(dict.fromkeys(whole))
+    try:
+        pynvml.nvmlInit()  # stays open, since a driver without persistence mode gives up the GPUs at the last close
+    except pynvml.NVMLError as error:
+        output.say(nvml=int(error.value), text=single_line(str(error)))
+        return []
+    inventory = discover_devices()
+    output.say(inventory=dataclasses.asdict(inventory))
+    whole = [device.mig_parent or device.uuid for device in inventory.devices if device.backend.nvml]
+    return list(dict.fromkeys(whole))
 
 
-class _Gpu(_Work):
-    """Asks one GPU everything, in order, until it is lost."""
+class _Gpu(threading.Thread):
+    """Asks one GPU everything, in order, until it is lost or a call does not return."""
 
-    def __init__(self, uuid: str, output: _Output) -> None:
-        super().__init__("handle")
-        self._uuid = uuid
-        self._output = output
+    def __init__(self, uuid: str, limit: float, output: _Output) -> None:
+        super().__init__(name=uuid, daemon=True)
+        self._uuid, self._limit, self._output = uuid, limit, output
+        self._driver = CallThread("nvml", limit=limit)
+        self.is_lost = False
+        self.start()
 
     def run(self) -> None:
         import pynvml
 
         from harness.devices.gpu_queries import QUERIES
 
-        gpu = self._ask("handle", lambda: pynvml.nvmlDeviceGetHandleByUUID(self._uuid))
-        if gpu is None:
-            return
-        for query in QUERIES:
-            self.begin(query.label)
-            try:
-                answers = dict(zip(query.names, query.ask(gpu), strict=True))
-            except (pynvml.NVMLError, ValueError) as error:  # ValueError: a text that is not UTF-8
-                if self._report(query.names[0], error):
-                    return
-            else:
+        gpu = self._ask("handle", "handle", lambda: pynvml.nvmlDeviceGetHandleByUUID(self._uuid))
+        for query in QUERIES if gpu is not None else ():
+            found = self._ask(query.label, query.names[0], lambda query=query: query.ask(gpu))  # type: ignore[misc]
+            if found is not None:
+                answers = dict(zip(query.names, found, strict=True))
                 self._output.say(gpu=self._uuid, readings=answers, names=_names(answers.get("process_ids")))
+            elif self.is_lost:
+                return
 
-    def _ask(self, call: str, function: Any) -> Any:
+    def _ask(self, call: str, name: str, function: Callable[[], Any]) -> Any:
+        """Return the answer; None after saying why there is none."""
         import pynvml
 
-        self.begin(call)
-        try:
-            return function()
-        except pynvml.NVMLError as error:
-            self._report(call, error)
-            return None
-
-    def _report(self, name: str, error: Exception) -> bool:
-        """Report why a query failed. Return whether the GPU is lost."""
         from harness.devices.gpu_queries import kind_of_error
 
-        kind = kind_of_error(getattr(error, "value", -1))
-        self._output.say(gpu=self._uuid, query=name, error=kind, text=f"{self.call}: {single_line(str(error))}")
-        return kind in ("lost", "reset")
+        try:
+            return self._driver.call(function)
+        except StuckError:
+            self.is_lost = True
+            self._output.say(hang=call, seconds=self._limit, gpu=self._uuid)
+        except (pynvml.NVMLError, ValueError) as error:  # ValueError: a text that is not UTF-8
+            kind = kind_of_error(getattr(error, "value", -1))
+            self.is_lost = kind in ("lost", "reset")
+            self._output.say(gpu=self._uuid, query=name, error=kind, text=f"{call}: {single_line(str(error))}")
+        return None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a call did not return."""
+        return self._driver.stuck
 
 
 def _names(pids: object) -> dict[str, str]:
@@ -132,30 +111,19 @@ def _names(pids: object) -> dict[str, str]:
     return {pid: process_name(int(pid)) for pid in str(pids or "").split()}
 
 
-def _finish(work: Sequence[_Work], limit: float, output: _Output) -> bool:
-    """Wait for the threads, each call for at most `limit` seconds. Report those that are stuck; return if there are."""
-    while waiting := [each for each in work if each.is_alive()]:
-        if all(each.is_stuck(limit) for each in waiting):
-            for each in waiting:
-                gpu = {} if isinstance(each, _Listing) else {"gpu": each._uuid}  # type: ignore[attr-defined]
-                output.say(hang=each.call, seconds=limit, **gpu)
-            return True
-        next(each for each in waiting if not each.is_stuck(limit)).join(_PAUSE)
-    return False
-
-
 def read_gpus(call_limit: float, list_limit: float) -> None:
     """Print the devices of the machine and the readings of its GPUs."""
     output = _Output()
-    listing = _Listing(output)
-    listing.start()
-    stuck = _finish([listing], list_limit, output)
-    gpus = [_Gpu(uuid, output) for uuid in listing.uuids]
+    listing = CallThread("nvml", limit=list_limit)
+    gpus: list[_Gpu] = []
+    try:
+        gpus = [_Gpu(uuid, call_limit, output) for uuid in listing.call(lambda: _list_devices(output))]
+    except StuckError:
+        output.say(hang="the list of devices", seconds=list_limit)
     for gpu in gpus:
-        gpu.start()
-    stuck = _finish(gpus, call_limit, output) or stuck
+        gpu.join()
     output.say(done=True)
-    if stuck:
+    if listing.stuck or any(gpu.is_stuck for gpu in gpus):
         os._exit(0)  # without waiting for the thread in the driver
 
 

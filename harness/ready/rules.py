@@ -2,16 +2,18 @@
 
 The rows about errors of GPUs follow NVIDIA's documents, which each row names. Where these leave the step open, the row
 takes the least step after which the GPU can be trusted. A file replaces rows, see
-`harness.ready.steps_file`.
+`harness.ready.steps`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, Literal
 
-from harness.ready.model import MOST_TEXT, Problem, Step, Verdict
+from harness.core.text import single_line
+from harness.ready.model import MOST_TEXT, CheckRun, Problem, Reading, Step, Verdict
 
 XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 DEBUG_GUIDELINES = "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html"
@@ -142,6 +144,7 @@ def make_problem(
     found: str,
     gpu: str | None = None,
     detail: str = "",
+    code: str = "",
     rules: Mapping[str, Rule] = RULES,
 ) -> Problem:
     """Return a problem with the verdict, the step and the source of its row. Raise KeyError for an unknown kind."""
@@ -156,29 +159,69 @@ def make_problem(
         step=rule.step,
         detail=detail[:MOST_TEXT],
         source=rule.source,
+        code=code,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found wrong, before the table has rated it. `kind`: a key of `RULES`."""
+    """What a check found wrong, before the table has rated it. `kind`: a key of `RULES`. `code`: of the Xid."""
 
     kind: str
     wanted: str
     found: str
     detail: str = ""
+    code: str = ""
 
 
-def to_problems(
-    check: str, findings: Iterable[Finding], rules: Mapping[str, Rule], gpu: str | None = None
-) -> list[Problem]:
-    """Return the findings of a check as problems."""
-    return [
-        make_problem(
-            each.kind, check=check, wanted=each.wanted, found=each.found, gpu=gpu, detail=each.detail, rules=rules
+State = Literal["ok", "problem", "unknown", "skipped"]
+
+
+@dataclass(slots=True)
+class Findings:
+    """The checks, problems and readings of a node, as they are collected. `rules`: the table that rates problems."""
+
+    rules: Mapping[str, Rule] = field(default_factory=lambda: RULES)
+    checks: list[CheckRun] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+
+    def add(
+        self,
+        check: str,
+        findings: Iterable[Finding] = (),
+        gpu: str | None = None,
+        *,
+        state: State | None = None,
+        text: str = "",
+        seconds: float = 0.0,
+        **measured: Any,
+    ) -> None:
+        """Add a check with what it found. `state`, `text`: by default those of the findings."""
+        found = [self.problem(check, finding, gpu) for finding in findings]
+        text = single_line(text or "; ".join(problem.found for problem in found), MOST_TEXT)
+        state = state or ("problem" if found else "ok")
+        self.checks.append(CheckRun(name=check, gpu=gpu, state=state, text=text, seconds=seconds, **measured))
+
+    def problem(self, check: str, finding: Finding, gpu: str | None = None) -> Problem:
+        """Add a problem without a check of its own, and return it."""
+        made = make_problem(
+            finding.kind,
+            check=check,
+            gpu=gpu,
+            wanted=finding.wanted,
+            found=finding.found,
+            detail=finding.detail,
+            code=finding.code,
+            rules=self.rules,
         )
-        for each in findings
-    ]
+        self.problems.append(made)
+        return made
+
+
+def unkillable(what: str) -> Finding:
+    """Return the finding about a program that does not end when it is killed."""
+    return Finding("unkillable", "processes that end when they are killed", what)
 
 
 #: Of problems with one verdict, that with the step which costs most comes first: it makes the others superfluous.

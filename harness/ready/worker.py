@@ -32,6 +32,7 @@ from harness.ready import orders, quick_tests
 from harness.ready.bench import FULL, SMALL, Bench, CannotTestError, LacksError, SlowError
 from harness.ready.group import Crew
 from harness.ready.orders import MOST_TEXT, Gpu, Line, Order
+from harness.supervisor.starvation import read_waits
 
 _PAUSE = 0.01  # seconds between two looks at the forks
 #: Errors of CUDA that say nothing about a GPU: other processes have its memory (`memory_accounts` tests that free
@@ -174,10 +175,10 @@ class Crowd:
             if child is None or line.phase != self._phase:
                 continue
             if line.what in ("test", "place"):
-                child.since, child.starved_before = time.monotonic(), starved(child.pid)
+                child.since, child.starved_before = time.monotonic(), _starved(child.pid)
                 child.name = line.name
             elif line.what == "done":
-                child.since, child.starved_before = time.monotonic(), starved(child.pid)
+                child.since, child.starved_before = time.monotonic(), _starved(child.pid)
                 child.failed |= line.state in ("wrong", "error", "slow")
             elif line.what == "complete":
                 child.complete = True
@@ -193,7 +194,7 @@ class Crowd:
         elapsed = now - child.since
         if elapsed < limit:
             return ""
-        child.starved = max(0.0, starved(child.pid) - child.starved_before)
+        child.starved = max(0.0, _starved(child.pid) - child.starved_before)
         return "hang" if elapsed - child.starved > limit or elapsed > _STARVED_FACTOR * limit else ""
 
     def _ended(self, child: Child, why: str = "", *, survived: bool = False) -> None:
@@ -217,17 +218,9 @@ class Crowd:
         )
 
 
-def starved(pid: int) -> float:
-    """Return for how many seconds a process has waited for a processor: the most of its threads. 0 if unknown.
-
-    The second number of ``/proc/<pid>/task/<tid>/schedstat``: nanoseconds in the queue of a processor.
-    """
-    most = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                most = max(most, int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[1]))
-    return most / 1e9
+def _starved(pid: int) -> float:
+    """Return for how many seconds a process has waited for a processor: the most of its threads. 0 if unknown."""
+    return max(read_waits(pid).values(), default=0.0)
 
 
 def _become(parent: int, order: Order, log: str, body: Callable[[], None]) -> NoReturn:
@@ -255,17 +248,16 @@ def _solo(torch: Any, backend: Backend, order: Order, gpu: Gpu, began: float, li
     """Run the tests of one GPU, until one of them makes the others useless."""
     _show(gpu.masks)
     bench = _bench(torch, backend, order, 0)
-    failed: set[str] = set()
+    useless = False
     for number, name in enumerate(order.solo):
         if time.monotonic() - began > order.start_until:
             lines.write(Line(what="left", gpu=gpu.uuid, names=order.solo[number:]))
             break
-        if {*quick_tests.ENTRIES[name].after} & failed:
+        if useless:
             lines.write(Line(what="left", gpu=gpu.uuid, names=(name,), state="after"))
             continue
         state = _one(name, bench, lines, gpu.uuid, "solo", functools.partial(quick_tests.run_test, name, bench))
-        if state not in ("ok", "lacks"):
-            failed.add(name)
+        useless |= name == quick_tests.FIRST and state not in ("ok", "lacks")
         if state == "error":  # an error of a device stays: the process cannot test more
             lines.write(Line(what="left", gpu=gpu.uuid, names=order.solo[number + 1 :], state="error"))
             break

@@ -55,11 +55,11 @@ class Xid:
 
     @property
     def meaning(self) -> str:
-        """The number with its meaning: ``xid 79 (the gpu has fallen off the bus), 2 times``."""
+        """The number with its meaning: ``Xid 79 (the GPU has fallen off the bus), 2 times``."""
         times = f", {self.count} times" if self.count > 1 else ""
         if self.switch:
-            return f"fatal sxid {self.number} of an nvlink switch{times}"
-        return f"xid {self.number} ({xid_meaning(self.number)[0]}){times}"
+            return f"fatal SXid {self.number} of an NVLink switch{times}"
+        return f"Xid {self.number} ({xid_meaning(self.number)[0]}){times}"
 
     @property
     def kind(self) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from harness.configuration.options import RED
+from harness.configuration.values import RED
 from harness.core import clock
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import Outcome

@@ -11,7 +11,7 @@ import pytest
 
 from harness.collection.cases import CASE_ID
 from harness.configuration.context import RunContext
-from harness.configuration.options import case_time_limit
+from harness.configuration.values import case_time_limit
 from harness.core.caseid import case_seed
 from harness.core.errors import HarnessError
 from harness.devices import capabilities

@@ -17,7 +17,7 @@ from harness import marks
 from harness.collection.cases import CASE_ID, is_apart
 from harness.collection.description import CollectionDescription, DescriptionError
 from harness.configuration.context import RunContext
-from harness.configuration.options import OptionError, case_time_limit
+from harness.configuration.values import OptionError, case_time_limit
 from harness.core import clock, linux
 from harness.core.caseid import digest_of_ids
 from harness.devices.call_thread import NVML_LIMIT

@@ -20,7 +20,7 @@ from harness.checks.live_fixtures import FixtureWatch
 from harness.checks.state.guard import StateGuard
 from harness.collection.narrowing import NarrowCollection
 from harness.collection.recorder import CollectionRecorder
-from harness.configuration import options
+from harness.configuration import values
 from harness.configuration.rootdir import RootError, RootFolder
 from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
@@ -194,7 +194,7 @@ def _wanted(entries: Sequence[str], session: pytest.Session) -> list[str]:
     for entry in entries:
         folder, _, module = entry.rpartition(":")
         begin = f"{folder.rstrip('/')}/" if folder else ""
-        if sum(item.nodeid.startswith(begin) for item in session.items) >= options.MANY_CASES:
+        if sum(item.nodeid.startswith(begin) for item in session.items) >= values.MANY_CASES:
             modules.append(module)
     return modules
 

@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.ready.steps_file import load_rules
+from harness.ready.health_event import AGENT
+from harness.ready.steps import load_rules
 from tests.ci.checkout import ROOT
 
 K8S = ROOT / "ci" / "k8s"
@@ -30,25 +32,49 @@ def takes(words: list[str]) -> None:
     assert all(name in shown.output for name in names), names
 
 
+def steps_of(container: dict[str, Any]) -> Path:
+    """Return the file of `--steps`, which the image has at the place of a checkout."""
+    (path,) = [word.partition("=")[2] for word in container["command"] if word.startswith("--steps=")]
+    return ROOT / Path(path).relative_to("/conformance")
+
+
 def test_the_init_container_checks_the_gpus_that_the_pod_works_on() -> None:
-    job, steps = documents("ready-init.yaml")
+    (job,) = documents("ready-init.yaml")
     pod = job["spec"]["template"]["spec"]
     (check,), (work,) = pod["initContainers"], pod["containers"]
 
     takes(check["command"])
     gpus = [container["resources"]["limits"]["nvidia.com/gpu"] for container in (check, work)]
     assert gpus[0] == gpus[1]
-    assert {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume} == {
-        steps["metadata"]["name"]
+    assert load_rules(steps_of(check))["log_unreadable"].verdict.value == "degraded"
+    dockerfile = (ROOT / "ci" / "Dockerfile").read_text(encoding="utf-8")
+    assert "WORKDIR /conformance\n" in dockerfile
+    assert "!configs" in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_check_of_nvsentinel_is_a_container_with_its_socket() -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    path = ROOT / "ci" / "nvsentinel" / "preflight-values.yaml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    (check,) = values["preflight"]["initContainers"]
+
+    takes(check["command"])
+    assert load_rules(steps_of(check))["log_unreadable"].verdict.value == "degraded"
+    assert {"name": "nvsentinel-socket", "mountPath": "/var/run"} in check["volumeMounts"]
+    assert "'.[nvsentinel]'" in (ROOT / "ci" / "Dockerfile").read_text(encoding="utf-8")
+    # The chart makes the image's name of two parts, and keeps `defaultEnabled` for itself; the rest is Kubernetes'.
+    image = check.pop("image")
+    assert (set(image), check.pop("defaultEnabled")) == ({"repository", "tag"}, False)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"initContainers": [{**check, "image": "a"}], "containers": [{"name": "b", "image": "b"}]},
     }
-
-
-def test_the_steps_of_the_init_container_are_a_valid_file(tmp_path: Path) -> None:
-    _, steps = documents("ready-init.yaml")
-    path = tmp_path / "steps.yaml"
-    path.write_text(steps["data"]["steps.yaml"], encoding="utf-8")
-
-    assert load_rules(path)["log_unreadable"].verdict.value == "degraded"
+    kubernetes.validate(pod, kubernetes.latest_version(), strict=True)
+    (rules,) = values["fault-quarantine"]["ruleSets"]
+    (rule,) = rules["match"]["all"]
+    assert f"event.agent == '{AGENT}'" in rule["expression"]
 
 
 def test_the_daemon_set_has_the_rights_that_its_program_needs_and_no_more() -> None:

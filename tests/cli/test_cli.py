@@ -118,7 +118,7 @@ def test_devices_as_json_and_as_tables() -> None:
         assert device["uuid"] in shown.stdout
 
 
-GONE = "nvml does not answer: Driver Not Loaded"
+GONE = "NVML does not answer: Driver Not Loaded"
 LOST = Device("nvml:0", "cuda", "unknown GPU", index=0, fault="handle: GPU is lost")
 GPU = Device("GPU-1", "cuda", "a GPU", index=0)
 
@@ -127,7 +127,7 @@ GPU = Device("GPU-1", "cuda", "a GPU", index=0)
     ("options", "found", "status", "said"),
     [
         ([], Inventory((CPU,), nvml_error=GONE), 1, f"no GPU was examined ({GONE})"),
-        ([], Inventory((CPU,)), 1, "no GPU was examined (nvml finds none)"),
+        ([], Inventory((CPU,)), 1, "no GPU was examined (NVML finds none)"),
         ([], Inventory((CPU,), hidden=(GPU,)), 1, "no GPU was examined (1 hidden by CUDA_VISIBLE_DEVICES)"),
         ([], Inventory((LOST, CPU)), 1, "SICK nvml:0"),
         ([], Inventory((GPU,)), 0, "healthy GPU-1"),

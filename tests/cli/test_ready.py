@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import jsonschema
 import pytest
 import typer
@@ -17,6 +18,7 @@ from harness.cli.ready import parse_budget
 from harness.ready.model import SCHEMA_FILE
 from tests import fake_nvml
 from tests.fake_nvml import State
+from tests.ready.test_health_event import PlatformConnector
 from tests.warm.client import restore_signals
 
 pytestmark = pytest.mark.acceptance
@@ -52,8 +54,8 @@ def test_a_ready_node(nvml_folder: Path, state: State, steps: Path) -> None:
     done = ready("--passive", "--steps", steps, environ=fake_nvml.environment(nvml_folder, gpus=8, state=state))
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
-    assert line.startswith("ready: 8 gpus, ")
-    assert len([each for each in done.stderr.splitlines() if each.startswith("ready      gpu ")]) == 8
+    assert line.startswith("ready: 8 GPUs, ")
+    assert len([each for each in done.stderr.splitlines() if each.startswith("ready      GPU ")]) == 8
 
 
 def test_a_node_that_is_not_ready(nvml_folder: Path, state: State, steps: Path, tmp_path: Path) -> None:
@@ -61,10 +63,10 @@ def test_a_node_that_is_not_ready(nvml_folder: Path, state: State, steps: Path, 
     environ = fake_nvml.environment(nvml_folder, gpus=8, state=state)
     done = ready("--passive", "--steps", steps, "--prometheus", tmp_path / "ready.prom", environ=environ)
     assert done.returncode == 1
-    assert done.stdout.startswith("not ready: gpu 3: row_remapping: a row remapping failed; 0 rows remapped")
+    assert done.stdout.startswith("not ready: GPU 3: row_remapping: a row remapping failed; 0 rows remapped")
     assert "; next: open a ticket with the vendor" in done.stdout
-    first = next(line for line in done.stderr.splitlines() if "  gpu " in line)
-    assert first.startswith("not ready  gpu 3 (Fake GPU 80GB, GPU-")
+    first = next(line for line in done.stderr.splitlines() if "  GPU " in line)
+    assert first.startswith("not ready  GPU 3 (Fake GPU 80GB, GPU-")
     assert 'verdict="not_ready"} 1' in (tmp_path / "ready.prom").read_text()
 
 
@@ -76,7 +78,7 @@ def test_a_degraded_node(nvml_folder: Path, state: State, steps: Path, words: li
     environ = fake_nvml.environment(nvml_folder, gpus=1, state=state)
     done = ready("--passive", "--steps", steps, *words, environ=environ)
     assert done.returncode == status, done.stderr
-    assert "degraded: gpu 0: persistence: off; next: fix the configuration" in done.stdout
+    assert "degraded: GPU 0: persistence: off; next: fix the configuration" in done.stdout
     assert len(done.stdout.splitlines()) == 1
     assert bool(done.stderr) is ("--nagios" not in words)
 
@@ -106,6 +108,59 @@ def test_the_report_as_a_run_directory(nvml_folder: Path, state: State, steps: P
     assert "already contains a run" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("rows_failed", "strategy", "refusals", "status", "words"),
+    [
+        (0, "EXECUTE_REMEDIATION", [], 0, ""),
+        (1, "EXECUTE_REMEDIATION", [], 1, ""),
+        (1, "STORE_ONLY", [], 0, "exit status 0 in place of 1, since NVSentinel's strategy is STORE_ONLY"),
+        (0, "EXECUTE_REMEDIATION", [grpc.StatusCode.PERMISSION_DENIED], 3, "NVSentinel has not got the verdict"),
+        (1, "STORE_ONLY", [grpc.StatusCode.PERMISSION_DENIED], 1, "NVSentinel has not got the verdict"),
+    ],
+    ids=["ready", "not ready", "stored", "refused", "not ready and refused"],
+)
+def test_a_preflight_check_of_nvsentinel(
+    nvml_folder: Path,
+    state: State,
+    steps: Path,
+    tmp_path: Path,
+    rows_failed: int,
+    strategy: str,
+    refusals: list[grpc.StatusCode],
+    status: int,
+    words: str,
+) -> None:
+    state.set(1, rows_failed=rows_failed)
+    connector = PlatformConnector(tmp_path / "c.sock")
+    connector.refusals = refusals[:]
+    environ = fake_nvml.environment(nvml_folder, gpus=2, state=state)
+    with connector.served() as found:
+        environ |= {"PLATFORM_CONNECTOR_SOCKET": found.address, "NODE_NAME": "node-1", "PROCESSING_STRATEGY": strategy}
+        done = ready("--passive", "--steps", steps, "--health-event=auto", environ=environ)
+
+    assert done.returncode == status, done.stderr
+    assert done.stdout.startswith("not ready: GPU 1: row_remapping: " if rows_failed else "ready: 2 GPUs, ")
+    assert len(done.stdout.splitlines()) == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    (batch,) = connector.batches
+    assert {event["nodeName"] for event in batch["events"]} == {"node-1"}
+    assert [event.get("isFatal", False) for event in batch["events"]] == [False, False, bool(rows_failed)]
+    entities = [{each["entityType"] for each in event.get("entitiesImpacted", [])} for event in batch["events"]]
+    assert entities == [set(), {"PCI", "GPU_UUID"}, {"PCI", "GPU_UUID"}]
+
+
+def test_the_examination_of_devices_shows_what_the_readings_say(nvml_folder: Path, state: State) -> None:
+    state.set(1, rows_failed=1)
+    command = [sys.executable, "-m", "harness", "devices", "--health"]
+    environ = {**fake_nvml.environment(nvml_folder, gpus=2, state=state), "COLUMNS": "300"}
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    first, second = done.stdout.split("SICK GPU-")[1:]  # no torch computes on a fake GPU
+    assert done.returncode == 1
+    assert "row_remapping" not in first
+    assert "    not ready: row_remapping: wanted no failed row remapping, found a row remapping failed; " in second
+
+
 def test_without_a_driver_the_node_is_not_ready(nvml_folder: Path) -> None:
     done = ready("--passive", environ=fake_nvml.environment(nvml_folder, FAKE_NVML_INIT="9"))
     assert done.returncode == 1
@@ -121,6 +176,8 @@ def test_without_a_driver_the_node_is_not_ready(nvml_folder: Path) -> None:
         (["--inject", "nothing"], 2, "--inject='nothing': expected the name of a fault"),
         (["--inject", "event_early"], 2, "--inject breaks what a device computes"),
         (["--budget", "soon"], 4, "'soon': expected 5s to 24h"),
+        (["--health-event", "auto"], 2, "$PLATFORM_CONNECTOR_SOCKET is not set"),
+        (["--health-event", "/a", "--hosts", "a,b"], 4, "--health-event and -v are about one node"),
         (["--json", "--nagios"], 4, "--json and --nagios"),
     ],
 )

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.configuration.options import OPTIONS, OptionError, case_time_limit, resolve_option
+from harness.configuration.options import OPTIONS, resolve_option
+from harness.configuration.values import OptionError, case_time_limit
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def machine(*devices: Device) -> Inventory:
     return Inventory(devices=devices, driver="570.86.15", cuda_driver="12.8")
 
 
-BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
+BARE = Inventory(devices=(CPU,), nvml_error="NVML does not answer: NVML Shared Library Not Found")
 SOFT, SOFT_1 = (
     Device(uuid=f"SOFT-{index}", kind="soft", name=soft.BACKEND.label, index=index, memory=2**30) for index in (0, 1)
 )
@@ -123,9 +123,9 @@ _NO_GPU = "the device is a software device"
             )
         ),
         (BARE, CPU, "mig", False, "False"),
-        (BARE, CPU, "nvml", False, "False (nvml does not answer: NVML Shared Library Not Found)"),
-        (BARE, CPU, "driver", None, "absent (nvml does not answer: NVML Shared Library Not Found)"),
-        (BARE, CPU, "cuda_driver", None, "absent (nvml does not answer: NVML Shared Library Not Found)"),
+        (BARE, CPU, "nvml", False, "False (NVML does not answer: NVML Shared Library Not Found)"),
+        (BARE, CPU, "driver", None, "absent (NVML does not answer: NVML Shared Library Not Found)"),
+        (BARE, CPU, "cuda_driver", None, "absent (NVML does not answer: NVML Shared Library Not Found)"),
         (machine(GPU), GPU, "device", "cuda", "cuda"),
         (machine(GPU), GPU, "model", "A", "A"),
         (machine(GPU), GPU, "compute_capability", (9, 0), "9.0"),

@@ -44,8 +44,8 @@ CALM = HealthReading(
     ("change", "kind", "severity", "text"),
     [
         ({"lost": "name: GPU is lost"}, "lost", "fatal", "the device is lost: name: GPU is lost"),
-        ({"rows_failed": True}, "rows", "fatal", "a memory row could not be remapped: replace the gpu"),
-        ({"rows_pending": True}, "rows", "fatal", "a memory row remapping is pending: reset the gpu"),
+        ({"rows_failed": True}, "rows", "fatal", "a memory row could not be remapped: replace the GPU"),
+        ({"rows_pending": True}, "rows", "fatal", "a memory row remapping is pending: reset the GPU"),
         ({"pages_pending": True}, "pages", "fatal", "a memory page retirement is pending: reload the driver"),
         ({"ecc_uncorrected": 2}, "ecc", "fatal", "uncorrected memory errors: 0, then 2"),
         ({"ecc_uncorrected_ever": 6}, "ecc", "fatal", "uncorrected memory errors: 5, then 6"),
@@ -54,10 +54,10 @@ CALM = HealthReading(
         ({"rows_uncorrectable": 3}, "rows", "fatal", "memory rows remapped after uncorrected errors: 2, then 3"),
         ({"rows_correctable": 2}, "rows", "suspect", "memory rows remapped after corrected errors: 1, then 2"),
         ({"ecc_corrected": 4}, "ecc", "note", "corrected memory errors: 3, then 4"),
-        ({"replays": 9}, "pcie", "note", "pcie replays: 7, then 9"),
-        ({"xids": ((13, 2),)}, "xid", "note", "xid 13 (graphics engine exception, mostly caused by the application)"),
-        ({"xids": ((13, 1), (79, 1))}, "xid", "fatal", "xid 79 (the gpu has fallen off the bus)"),
-        ({"xids": ((13, 1), (109, 3))}, "xid", "suspect", "xid 109 (a context switch took too long), 3 times"),
+        ({"replays": 9}, "pcie", "note", "PCIe replays: 7, then 9"),
+        ({"xids": ((13, 2),)}, "xid", "note", "Xid 13 (graphics engine exception, mostly caused by the application)"),
+        ({"xids": ((13, 1), (79, 1))}, "xid", "fatal", "Xid 79 (the GPU has fallen off the bus)"),
+        ({"xids": ((13, 1), (109, 3))}, "xid", "suspect", "Xid 109 (a context switch took too long), 3 times"),
         (
             {
                 "throttled": (
@@ -289,7 +289,7 @@ def test_a_watch_imports_no_torch(watcher: Watcher) -> None:
         ({"nvmlDeviceGetPcieReplayCounter": 4}, {"replays": None}),
         (
             {"nvmlDeviceGetPcieReplayCounter": 999},
-            {"replays": None, "faults": ("pcie replays: Unknown Error",)},
+            {"replays": None, "faults": ("PCIe replays: Unknown Error",)},
         ),
         (
             {"nvmlDeviceGetRemappedRows": 998},
@@ -419,7 +419,7 @@ def test_an_instance_has_the_signs_of_its_gpu_and_the_xids_of_its_own(watcher: W
 
 @pytest.mark.parametrize("watcher", [{"no_events": [0]}], indirect=True)
 def test_a_gpu_without_events_is_read_all_the_same(watcher: Watcher, state: fake_nvml.State) -> None:
-    assert watcher.ask("open") == [f"xids of {gpu(0)} are not watched: Not Supported"]
+    assert watcher.ask("open") == [f"Xids of {gpu(0)} are not watched: Not Supported"]
     state.xid(0, 79)
     assert watcher.read(gpu(0)) == replace(HEALTHY, xids=None)
 
@@ -455,7 +455,7 @@ def test_a_call_that_does_not_return_is_reported_once_and_nothing_is_asked_any_m
 ) -> None:
     """No device is queried, since a query of another device could hang, too. The process still ends."""
     log = tmp_path / "calls"
-    text = "nvml did not answer within 1 s (temperature); it is not called again"
+    text = "NVML did not answer within 1 s (temperature); it is not called again"
     environ = fake_nvml.environment(nvml_folder, gpus=2, FAKE_NVML_LOG=str(log), LIMIT="1", state=state)
     with Watcher(environ) as watcher:
         assert watcher.ask("open") == []
@@ -478,7 +478,7 @@ def test_a_call_that_does_not_return_is_reported_once_and_nothing_is_asked_any_m
 def test_a_start_that_does_not_return_is_reported_at_the_first_reading(
     nvml_folder: Path, state: fake_nvml.State, call: str, what: str
 ) -> None:
-    text = f"nvml did not answer within 1 s ({what}); it is not called again"
+    text = f"NVML did not answer within 1 s ({what}); it is not called again"
     environ = fake_nvml.environment(nvml_folder, gpus=2, LIMIT="1", HANGS_LATER=call, state=state)
     with Watcher(environ) as watcher:
         assert watcher.ask("open") == [text]
@@ -490,7 +490,7 @@ def test_a_shutdown_that_does_not_return_is_noted(nvml_folder: Path, state: fake
     environ = fake_nvml.environment(nvml_folder, gpus=1, LIMIT="1", HANGS_LATER="nvmlShutdown", state=state)
     with Watcher(environ) as watcher:
         assert watcher.ask("open") == []
-        text = "nvml did not answer within 1 s (shutdown); it is not called again"
+        text = "NVML did not answer within 1 s (shutdown); it is not called again"
         assert watcher.ask("close") == [None, None, text]
 
 

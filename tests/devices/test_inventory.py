@@ -139,7 +139,7 @@ def test_an_instance_without_a_handle_is_a_fault_of_its_gpu(nvml_folder: Path) -
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, mig=[0], FAKE_NVML_GONE_SLICES="1"))
     assert [(device.uuid, device.mig_parent, device.fault) for device in found.devices] == [
         (mig(0, 2), gpu(0), None),
-        (gpu(0), None, "mig instance 1: GPU is lost"),
+        (gpu(0), None, "MIG instance 1: GPU is lost"),
     ]
 
 
@@ -181,10 +181,10 @@ def test_nvml_is_started_once_and_shut_down(nvml_folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("variable", "status", "error", "shut_down"),
     [
-        ("FAKE_NVML_INIT", "9", "nvml does not answer: Driver Not Loaded", 0),
-        ("FAKE_NVML_INIT", "18", "nvml does not answer: RM has detected an NVML/RM version mismatch.", 0),
-        ("FAKE_NVML_INIT", "998", "nvml does not answer: Fake\ufffd[31m error", 0),
-        ("FAKE_NVML_COUNT", "999", "nvml does not answer: Unknown Error", 1),
+        ("FAKE_NVML_INIT", "9", "NVML does not answer: Driver Not Loaded", 0),
+        ("FAKE_NVML_INIT", "18", "NVML does not answer: RM has detected an NVML/RM version mismatch.", 0),
+        ("FAKE_NVML_INIT", "998", "NVML does not answer: Fake\ufffd[31m error", 0),
+        ("FAKE_NVML_COUNT", "999", "NVML does not answer: Unknown Error", 1),
     ],
 )
 def test_an_nvml_that_fails_leaves_the_cpu(
@@ -213,7 +213,7 @@ def test_names_from_the_driver_are_made_printable(nvml_folder: Path) -> None:
 
 def test_a_name_that_is_not_utf_8_is_a_fault(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_NAME="Fake \udcff"))
-    assert found.devices[0].fault == "name: nvml's text is not utf-8 (invalid start byte)"
+    assert found.devices[0].fault == "name: NVML's text is not utf-8 (invalid start byte)"
 
 
 @pytest.mark.parametrize("uuid", ["GPU-", "0", "GPU-a,GPU-b", "cpu"])
@@ -225,7 +225,7 @@ def test_a_uuid_that_is_not_valid_in_a_mask_is_a_fault(nvml_folder: Path, uuid: 
 
 def test_a_gpu_that_has_no_uuid_is_at_fault(nvml_folder: Path) -> None:
     found = discover_with(fake_nvml.environment(nvml_folder, gpus=1, FAKE_NVML_UUID="none"))
-    assert found.devices[0].fault == "uuid: nvml has none"
+    assert found.devices[0].fault == "uuid: NVML has none"
     assert found.gpus == ()
 
 
@@ -233,7 +233,7 @@ def test_a_machine_without_nvml_has_the_cpu(tmp_path: Path) -> None:
     # This invalid library is found before a real one, so the test also works on machines with a driver.
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     found = discover_with(fake_nvml.environment(tmp_path))
-    assert found == Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
+    assert found == Inventory(devices=(CPU,), nvml_error="NVML does not answer: NVML Shared Library Not Found")
 
 
 def test_this_machine_as_it_is() -> None:
@@ -248,5 +248,5 @@ def test_a_driver_that_hangs_is_an_error_of_nvml_after_a_time(nvml_folder: Path)
     shorter = "from harness.devices import call_thread\ncall_thread.NVML_LIMIT = 0.2\n"
     environ = fake_nvml.environment(nvml_folder, gpus=2) | {"FAKE_NVML_HANG": "nvmlSystemGetDriverVersion"}
     answer: dict[str, Any] = json.loads(run_python(shorter + _ASK, environ))
-    assert answer["nvml_error"] == "nvml does not answer: no answer within 0.2 s"
+    assert answer["nvml_error"] == "NVML does not answer: no answer within 0.2 s"
     assert [device["uuid"] for device in answer["devices"]] == ["cpu"]

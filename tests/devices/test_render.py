@@ -33,7 +33,7 @@ MASKED = Device(uuid="GPU-b", kind="cuda", name="Fake GPU", index=2)
 MACHINE = Inventory(
     devices=(GPU, LOST), hidden=(MASKED,), driver="570.86.15", cuda_driver="12.8", notes=("[bold]a note",)
 )
-BARE = Inventory(devices=(CPU,), nvml_error="nvml does not answer: NVML Shared Library Not Found")
+BARE = Inventory(devices=(CPU,), nvml_error="NVML does not answer: NVML Shared Library Not Found")
 
 
 def _shown(inventory: Inventory, device: Device) -> str:
@@ -92,7 +92,7 @@ def test_json_survives_a_round_trip_and_keeps_the_facts() -> None:
 
 def test_json_says_why_something_is_absent() -> None:
     values = inventory_json(BARE, {"cpu": _capabilities(BARE, CPU)})
-    assert values["nvml_error"] == "nvml does not answer: NVML Shared Library Not Found"
+    assert values["nvml_error"] == "NVML does not answer: NVML Shared Library Not Found"
     assert values["capabilities"]["compute_capability"] == {
         "value": None,
         "detail": "the device is the cpu",
@@ -112,7 +112,7 @@ def test_tables_show_every_device_and_do_not_parse_markup() -> None:
 
 def test_tables_of_a_machine_without_nvml() -> None:
     shown = _shown(BARE, CPU)
-    assert "nvml does not answer: NVML Shared Library Not Found" in shown
+    assert "NVML does not answer: NVML Shared Library Not Found" in shown
     assert len(inventory_tables(BARE, _capabilities(BARE, CPU))) == 3
 
 

@@ -12,10 +12,12 @@ from harness.core.disposable import DisposableRun
 from harness.core.figures import parse_floor
 from harness.devices.device import CPU
 from harness.ready import orders, quick_tests
-from harness.ready.active import Findings, judge_lines, judge_speeds, measured_figures, run_active
+from harness.ready.active import judge_lines, judge_speeds, measured_figures, run_active
 from harness.ready.model import CheckRun, Problem, Verdict
 from harness.ready.orders import Line
-from harness.ready.plan import Plan
+from harness.ready.quick_tests import Plan
+from harness.ready.rules import Findings
+from tests.ready.test_judge import judged as found_by
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 LABELS = {A: "GPU 0", B: "GPU 1", C: "GPU 2"}
@@ -209,6 +211,21 @@ def test_tests_after_a_failure_say_why_they_did_not_run() -> None:
     assert [problem.kind for problem in problems] == ["device_error"]
 
 
+@pytest.mark.parametrize("lines", [[], begun(A, "context")], ids=["before the first test", "within the first test"])
+def test_a_gpu_whose_first_test_the_budget_cut_off_is_unknown(lines: list[Line]) -> None:
+    """Killing its process at the end of the budget is no crash, and a first test without an end proves nothing."""
+    checks, problems = judged([*lines, *end(A, -9, "budget", name="process start")])
+
+    assert {*states(checks).values()} == {"ok", "skipped"}  # the import of torch is ok
+    assert [(each.kind, each.gpu, each.verdict) for each in problems] == [("cannot_run", A, Verdict.UNKNOWN)]
+
+
+def test_an_exit_that_the_budget_cut_off_is_no_crash() -> None:
+    checks, problems = judged([*OK, *done(A, "copies"), *end(A, -9, "budget")])
+
+    assert (problems, states(checks)["copies"]) == ([], "ok")
+
+
 def test_a_budget_in_which_nothing_ran_is_not_green() -> None:
     checks, problems = judged([Line(what="left", gpu=A, names=("context", "copies")), *end(A)])
 
@@ -219,7 +236,7 @@ def test_a_budget_in_which_nothing_ran_is_not_green() -> None:
 
 
 def test_a_budget_for_no_test_starts_none_and_is_not_green() -> None:
-    checks, problems = run_active([CPU], 5.0)
+    checks, problems = found_by(run_active, [CPU], 5.0)
 
     assert {check.state for check in checks} == {"skipped"}
     assert [(each.kind, each.verdict) for each in problems] == [("cannot_run", Verdict.UNKNOWN)]

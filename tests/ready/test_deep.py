@@ -12,8 +12,8 @@ from harness.core.outcome import Outcome
 from harness.journal.events import Collected, Event, RunStarted, Start
 from harness.journal.ledger import Ledger
 from harness.ready import deep
-from harness.ready.request import Request
-from harness.ready.rules import RULES
+from harness.ready.node import Request
+from tests.ready.test_judge import judged
 
 WHERE = Path("results/ready-1")
 
@@ -65,25 +65,25 @@ def ledger(**outcomes: Outcome) -> Ledger:
 def test_what_a_run_says_about_the_node(
     outcomes: dict[str, Outcome], status: int, state: str, kinds: list[str], text: str
 ) -> None:
-    (run,), problems = deep.judge_run(DisposableRun(status, True, 60.0), ledger(**outcomes), WHERE, RULES)
+    (run,), problems = judged(deep.judge_run, DisposableRun(status, True, 60.0), ledger(**outcomes), WHERE)
     assert (run.state, [problem.kind for problem in problems]) == (state, kinds)
     assert run.text.startswith(text)
 
 
 def test_a_run_without_a_journal_is_unknown() -> None:
     end = DisposableRun(4, True, 1.0, errors=b"ERROR: no such file\n")
-    (run,), (problem,) = deep.judge_run(end, None, WHERE, RULES)
+    (run,), (problem,) = judged(deep.judge_run, end, None, WHERE)
     assert (run.state, problem.kind) == ("unknown", "cannot_run")
     assert run.text == "the run left no journal: exit status 4; ERROR: no such file"
 
 
 def test_a_run_that_cannot_be_killed_needs_a_reboot() -> None:
-    _, (problem,) = deep.judge_run(DisposableRun(None, False, 60.0), None, WHERE, RULES)
+    _, (problem,) = judged(deep.judge_run, DisposableRun(None, False, 60.0), None, WHERE)
     assert problem.kind == "unkillable"
 
 
-@pytest.mark.parametrize(("gpus", "budget", "why"), [([], 600.0, "no gpu"), (["GPU-a"], 20.0, "budget is used up")])
+@pytest.mark.parametrize(("gpus", "budget", "why"), [([], 600.0, "no GPU"), (["GPU-a"], 20.0, "budget is used up")])
 def test_a_run_that_makes_no_sense_is_skipped(gpus: list[str], budget: float, why: str) -> None:
-    (run,), problems = deep.run_suites(Request(), gpus, budget)  # type: ignore[arg-type]
+    (run,), problems = judged(deep.run_suites, Request(), gpus, budget)
     assert (run.state, problems) == ("skipped", [])
     assert why in run.text

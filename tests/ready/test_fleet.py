@@ -156,7 +156,7 @@ def test_the_table_has_every_node_the_worst_first() -> None:
     made = compare(answers)
 
     assert [line for line, _ in table(made)] == [
-        "n9  not ready  GPU 3: they do not (and 1 more); next step: reset the gpu",
+        "n9  not ready  GPU 3: they do not (and 1 more); next step: reset the GPU",
         "x1  unknown    no answer within 90 s; next step: look by hand",
         "ready: 8 nodes: n[1-8]",
         "without a report: 1 node: x1",

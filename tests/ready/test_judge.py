@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from harness.devices.gpu_queries import QUERY_OF
 from harness.ready import host as host_readings
 from harness.ready.judge_gpu import CHECKS, GpuFacts, judge_gpu
 from harness.ready.judge_host import HOST_CHECKS, judge_driver, judge_host
-from harness.ready.rules import RULES
+from harness.ready.model import CheckRun, Problem
+from harness.ready.rules import Findings
 
 HEALTHY: dict[str, Any] = {
     name: value
@@ -40,8 +42,15 @@ HEALTHY: dict[str, Any] = {
 }
 
 
+def judged(judge: Callable[..., None], *facts: object) -> tuple[list[CheckRun], list[Problem]]:
+    """Return the checks and problems that a judge adds."""
+    found = Findings()
+    judge(*facts, found)
+    return found.checks, found.problems
+
+
 def kinds(change: dict[str, Any], **facts: Any) -> list[str]:
-    _, problems = judge_gpu(GpuFacts("GPU-a", {**HEALTHY, **change}, **facts), RULES)
+    _, problems = judged(judge_gpu, GpuFacts("GPU-a", {**HEALTHY, **change}, **facts))
     return [problem.kind for problem in problems]
 
 
@@ -86,7 +95,7 @@ def test_readings_and_what_they_mean(change: dict[str, Any], found: list[str]) -
 def test_a_reading_that_fails_is_unknown_and_never_green(name: str, error: str) -> None:
     first = QUERY_OF[name].names[0]
     answers = {key: value for key, value in HEALTHY.items() if key not in QUERY_OF[name].names}
-    runs, problems = judge_gpu(GpuFacts("GPU-a", answers, {first: (error, "label: why")}), RULES)
+    runs, problems = judged(judge_gpu, GpuFacts("GPU-a", answers, {first: (error, "label: why")}))
     unknown = {run.name for run in runs if run.state == "unknown"}
     assert unknown == {check.name for check in CHECKS if {*check.reads} & {*QUERY_OF[name].names}}
     assert {(problem.kind, problem.verdict.value) for problem in problems} == {("unreadable", "unknown")}
@@ -97,13 +106,13 @@ def test_a_reading_that_fails_is_unknown_and_never_green(name: str, error: str) 
 def test_a_reading_that_a_card_does_not_have_is_skipped(name: str) -> None:
     first = QUERY_OF[name].names[0]
     answers = {key: value for key, value in HEALTHY.items() if key not in QUERY_OF[name].names}
-    runs, problems = judge_gpu(GpuFacts("GPU-a", answers, {first: ("absent", "Not Supported")}), RULES)
+    runs, problems = judged(judge_gpu, GpuFacts("GPU-a", answers, {first: ("absent", "Not Supported")}))
     assert not problems
     assert [run for run in runs if run.state == "skipped"]
 
 
 def test_a_hang_is_one_problem_and_the_rest_is_unknown() -> None:
-    runs, problems = judge_gpu(GpuFacts("GPU-a", {"recovery_action": 0}, hang="remapped rows within 10 s"), RULES)
+    runs, problems = judged(judge_gpu, GpuFacts("GPU-a", {"recovery_action": 0}, hang="remapped rows within 10 s"))
     assert [problem.kind for problem in problems] == ["driver_hangs"]
     states = {run.name: run.state for run in runs}
     assert (states["device"], states["recovery"], states["temperature"]) == ("problem", "ok", "unknown")
@@ -111,7 +120,7 @@ def test_a_hang_is_one_problem_and_the_rest_is_unknown() -> None:
 
 def test_processes_have_names() -> None:
     facts = GpuFacts("GPU-a", {**HEALTHY, "processes": 2, "process_ids": "7 8"}, names={"7": "python", "8": ""})
-    _, (problem,) = judge_gpu(facts, RULES)
+    _, (problem,) = judged(judge_gpu, facts)
     assert problem.detail == "processes 7 (python), 8"
 
 
@@ -152,7 +161,7 @@ def space(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_the_host(change: dict[str, Any], found: list[str]) -> None:
-    _, problems = judge_host({**HOST, **change}, "", RULES)
+    _, problems = judged(judge_host, {**HOST, **change}, "")
     assert [problem.kind for problem in problems] == found
 
 
@@ -160,14 +169,14 @@ def test_the_host(change: dict[str, Any], found: list[str]) -> None:
 def test_a_reading_of_the_host_that_fails_is_unknown(reading: str) -> None:
     for value, why in (({"error": "Permission denied"}, "Permission denied"), (None, "ended with SIGKILL")):
         host = {**HOST, reading: value} if value else {name: HOST[name] for name in HOST if name != reading}
-        runs, problems = judge_host(host, "ended with SIGKILL", RULES)
+        runs, problems = judged(judge_host, host, "ended with SIGKILL")
         assert [(problem.kind, problem.found) for problem in problems] == [("unreadable", why)]
         assert [run.text for run in runs if run.state == "unknown"] == [why]
 
 
 def test_gpus_on_the_bus_without_a_driver_are_counted() -> None:
     (found,) = judge_driver(12, "NVML Shared Library Not Found", None, HOST)
-    assert (found.kind, found.found) == ("no_driver", "NVML Shared Library Not Found; 1 NVIDIA gpu on the pci bus")
+    assert (found.kind, found.found) == ("no_driver", "NVML Shared Library Not Found; 1 NVIDIA GPU on the PCI bus")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ READY = NodeAnswer("n", report())
             NodeAnswer("n", report(Verdict.NOT_READY, bad())),
             "False",
             "CheckFailed",
-            "not ready: GPU 3: they do not; next step: reset the gpu",
+            "not ready: GPU 3: they do not; next step: reset the GPU",
         ),
         (
             NodeAnswer("n", None, "no report"),

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.ready import outputs
 from harness.ready.model import CheckRun, GpuReport, NodeReport, Problem, Reading, Verdict, worst
-from harness.ready.node import exit_status
 from harness.ready.rules import make_problem, worst_first
 
 A, B = "GPU-aaaa", "GPU-bbbb"
@@ -57,12 +56,12 @@ LOG = make_problem("log_unreadable", check="kernel_log", wanted="a log", found="
 @pytest.mark.parametrize(
     ("problems", "line"),
     [
-        ([], "ready: 2 gpus, 1 check (passive) in 0.8 s"),
-        ([HOT], "degraded: gpu 0: temperature: 88 ?C; next: look by hand"),
+        ([], "ready: 2 GPUs, 1 check (passive) in 0.8 s"),
+        ([HOT], "degraded: GPU 0: temperature: 88 ?C; next: look by hand"),
         ([LOG], "unknown: kernel_log: Permission denied; next: fix the configuration"),
         (
             [HOT, LOG, ROWS],
-            "not ready: gpu 1: row_remapping: a row remapping failed; next: open a ticket with the vendor; "
+            "not ready: GPU 1: row_remapping: a row remapping failed; next: open a ticket with the vendor; "
             "2 more problems",
         ),
     ],
@@ -87,10 +86,10 @@ def test_the_worst_gpu_comes_first_and_has_one_next_step() -> None:
         "unknown    node node7",
         "    unknown: kernel_log: wanted a log, found Permission denied (be root)",
         f"    next: fix the configuration ({LOG.source})",
-        f"not ready  gpu 1 (H100, {B}, serial 161)",
+        f"not ready  GPU 1 (H100, {B}, serial 161)",
         "    not ready: row_remapping: wanted none, found a row remapping failed",
         f"    next: open a ticket with the vendor ({ROWS.source})",
-        f"degraded   gpu 0 (H100, {A}, serial 160)",
+        f"degraded   GPU 0 (H100, {A}, serial 160)",
         "    degraded: temperature: wanted at most 82 °C, found 88 °C",
         f"    next: look by hand ({HOT.source})",
     ]
@@ -100,8 +99,8 @@ def test_equal_problems_of_several_gpus_are_shown_once() -> None:
     both = [make_problem("temperature", check="temperature", wanted="less", found="88 °C", gpu=gpu) for gpu in (A, B)]
     lines = [line for line, _ in outputs.lines(report(*both), verbose=False)]
     assert lines == [
-        f"degraded   gpu 0 (H100, {A}, serial 160)",
-        f"degraded   gpu 1 (H100, {B}, serial 161)",
+        f"degraded   GPU 0 (H100, {A}, serial 160)",
+        f"degraded   GPU 1 (H100, {B}, serial 161)",
         "    degraded: temperature: wanted less, found 88 °C",
         f"    next: look by hand ({HOT.source})",
     ]
@@ -120,11 +119,11 @@ def test_all_readings_are_one_line_for_equal_gpus() -> None:
         "    driver: 570.86.15",
         "checks",
         "    ok       driver",
-        "    skipped  fabric  [gpu 0]",
+        "    skipped  fabric  [GPU 0]",
         "readings",
-        "    temperature: 41 °C  [all gpus]",
-        "    vbios: 96.00  [gpu 0]",
-        "    power: - (power: Not Supported)  [gpu 1]",
+        "    temperature: 41 °C  [all GPUs]",
+        "    vbios: 96.00  [GPU 0]",
+        "    power: - (power: Not Supported)  [GPU 1]",
     ]
 
 
@@ -140,7 +139,7 @@ def test_all_readings_are_one_line_for_equal_gpus() -> None:
 )
 def test_exit_statuses(problems: Sequence[Problem], strict: bool, status: int, nagios: tuple[int, str]) -> None:
     made = report(*problems)
-    assert exit_status(made, strict=strict) == status
+    assert made.verdict.allows_work(strict=strict) is (status == 0)
     number, line = outputs.nagios(made, strict=strict)
     assert (number, line.partition(" - ")[0]) == (nagios[0], f"GPU {nagios[1]}")
     assert line.count("|") == 1

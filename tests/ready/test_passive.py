@@ -13,10 +13,10 @@ import pytest
 
 from harness.core import linux
 from harness.gating.hardware import Hardware
-from harness.ready.judge_node import Judged, judge_node
+from harness.ready.judge_node import judge_node
 from harness.ready.model import Problem, Step, Verdict
 from harness.ready.passive import NodeFacts, ReaderEnd, read_node
-from harness.ready.rules import RULES
+from harness.ready.rules import RULES, Findings
 from tests import fake_nvml
 from tests.fake_nvml import State
 
@@ -97,11 +97,11 @@ def read(environ: dict[str, str], log: Path, **more: Any) -> NodeFacts:
     return read_node(environ=environ, log=log, **more)
 
 
-def judged(facts: NodeFacts, hardware: Hardware | None = None) -> Judged:
+def judged(facts: NodeFacts, hardware: Hardware | None = None) -> Findings:
     return judge_node(facts, RULES, hardware)
 
 
-def own(found: Judged) -> list[Problem]:
+def own(found: Findings) -> list[Problem]:
     """Return the problems that are not about the machine that runs the tests."""
     return [problem for problem in found.problems if problem.check not in OF_THIS_HOST]
 

@@ -10,8 +10,7 @@ from harness.gating.configfile import ConfigError
 from harness.ready import rules
 from harness.ready.model import Step, Verdict
 from harness.ready.rules import RULES, make_problem, worst_first
-from harness.ready.steps_file import load_rules
-from harness.ready.steps_page import steps_page
+from harness.ready.steps import load_rules, steps_page
 
 
 def test_every_row_names_a_source() -> None:

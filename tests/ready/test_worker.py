@@ -20,6 +20,7 @@ from harness.devices.device import CPU
 from harness.ready import orders, worker
 from harness.ready.active import run_active
 from harness.ready.orders import Gpu, Line, Order
+from tests.ready.test_judge import judged
 
 GPUS = ("a", "b")
 #: Replaces the tests of the worker, and its import of torch.
@@ -253,7 +254,7 @@ import os, subprocess, sys, time
 from pathlib import Path
 from harness.devices.device import CPU
 from harness.ready import active
-from harness.ready.plan import Plan
+from harness.ready.quick_tests import Plan
 order = active.make_order([CPU], 600, Plan((), {}), sys.argv[1], seed=0, full=False)
 def start(command, *_, **__):
     print(subprocess.Popen([sys.executable, "-c", WAITS, *command[3:]]).pid, flush=True)
@@ -318,16 +319,11 @@ def test_when_a_process_must_end(
         },
         Order,
     )
-    monkeypatch.setattr(worker, "starved", lambda _: starved)
+    monkeypatch.setattr(worker, "_starved", lambda _: starved)
     crowd = worker.Crowd(order, worker.Lines(str(tmp_path / "lines")), 0.0, "solo")
     child = worker.Child(0, "a", name=name, since=0.0)
 
     assert crowd._objection(child, elapsed, None if others is None else elapsed + others) == why
-
-
-def test_the_time_without_a_processor_is_read_of_the_kernel() -> None:
-    assert worker.starved(os.getpid()) >= 0.0
-    assert worker.starved(2**22 + 1) == 0.0
 
 
 def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:
@@ -344,7 +340,7 @@ def test_an_import_of_torch_that_raises_is_said(tmp_path: Path) -> None:
 
 def test_the_tests_of_arithmetic_pass_on_the_cpu() -> None:
     """With torch's build for the CPU: the code of each is run. What is CUDA's own is skipped."""
-    checks, problems = run_active([CPU], 60.0)
+    checks, problems = judged(run_active, [CPU], 60.0)
 
     assert problems == []
     states = {check.name: check.state for check in checks}

@@ -65,7 +65,7 @@ def test_every_kind_has_a_row() -> None:
 def test_equal_xids_are_counted() -> None:
     (xid,) = open_xids([line(48, 5.0), line(48, 7.0, rest="again")])
     assert xid == Xid("0000:3b:00", 48, 2, 5.0, 7.0, "again")
-    assert xid.meaning == "xid 48 (uncorrected memory error), 2 times"
+    assert xid.meaning == "Xid 48 (uncorrected memory error), 2 times"
 
 
 @pytest.mark.parametrize(

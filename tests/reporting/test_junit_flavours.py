@@ -14,7 +14,7 @@ import xmlschema
 from hypothesis import example, given
 from junitparser import xunit2
 
-from harness.configuration import options
+from harness.configuration import values
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.core.text import escape_invalid_xml
@@ -63,7 +63,7 @@ def properties(suite: Element) -> dict[str, str]:
 
 
 def test_options_and_reports_know_the_same_flavours() -> None:
-    assert tuple(FLAVOURS) == options.JUNIT_FLAVOURS == (*SCHEMAS,)
+    assert tuple(FLAVOURS) == values.JUNIT_FLAVOURS == (*SCHEMAS,)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

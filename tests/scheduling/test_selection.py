@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.configuration.options import VERDICTS
+from harness.configuration.values import VERDICTS
 from harness.core.outcome import Outcome
 from harness.core.shard import Shard
 from harness.gating.policy import Policy

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from harness.configuration.context import RunContext
-from harness.configuration.options import DIAGNOSTICS
+from harness.configuration.values import DIAGNOSTICS
 from harness.core.outcome import Outcome
 from harness.devices import kernel_log
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop

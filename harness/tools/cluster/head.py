@@ -9,24 +9,20 @@ import os
 import selectors
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any
 
-import msgspec
-
 from harness.core.errors import WriteError
-from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED
 from harness.core.text import format_count, list_first, single_line
-from harness.journal.events import Finding, Finish, Start, StateOfNode, Stopped
+from harness.journal.events import StateOfNode, Stopped
 from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
-from harness.tools.cluster.environments import Environments
+from harness.tools.cluster.intake import Intake, Member
 from harness.tools.cluster.jobs import (
     Action,
     Drop,
@@ -63,7 +59,7 @@ from harness.tools.cluster.messages import (
     Want,
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
-from harness.tools.cluster.record import ClusterRecord, skew_of, skew_text
+from harness.tools.cluster.record import ClusterRecord, Environments, skew_of, skew_text
 from harness.tools.cluster.rules import Rules
 from harness.tools.cluster.sessions import SessionLines
 from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
@@ -71,32 +67,7 @@ from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
 #: Seconds between two progress lines.
 PROGRESS = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: Maximum lines of a node that are about none of its cases, in addition to some per case that it has done.
-MOST_EXTRA = 10_000
-#: Maximum attempts at a case within one session.
-MOST_ATTEMPTS = 100_000
 LOGS = "nodes"
-
-
-@dataclass(slots=True)
-class Member:
-    """A node, its connection, and its current session."""
-
-    host: Host
-    link: Link
-    lines: SessionLines
-    ready: Ready | None = None
-    ready_at: float = 0.0
-    lost: bool = False
-    closed: bool = False
-    done: int = 0
-    #: The seconds by which its clock is behind the head's.
-    skew: float = 0.0
-    #: How many lines are about none of its cases.
-    extra: int = 0
-    #: The device of the last attempt at each of its cases, and the end of the attempt.
-    devices: dict[int, str] = field(default_factory=dict)
-    finishes: dict[int, Finish] = field(default_factory=dict)
 
 
 class Head:
@@ -128,15 +99,13 @@ class Head:
             second_looks=wanted.second_looks,
         )
         self._selector = selectors.DefaultSelector()
-        self._ids: tuple[str, ...] = ()
-        self._positions: dict[str, int] = {}
+        self._intake = Intake(self._queue, {host.name: host.text for host in hosts})
         self._reference: SessionLines | None = None
         self._environments = Environments(wanted.run_dir, wanted.argv)
         #: Lines from before the journal begins.
-        self._early: list[Callable[[], None]] = []
+        self._early: list[Callable[[], object]] = []
         #: Why the run did not begin; empty if it did.
         self.refusal = ""
-        self._counts: Counter[str] = Counter()
         self._signals: list[int] = []
         #: The name of the first signal; empty without a signal.
         self.stopped_by = ""
@@ -276,7 +245,7 @@ class Head:
             self._record.node(name, "ended", message=f"it ran {format_count(member.done, 'case')}")
         self._act(self._queue.ended(name))
 
-    def _guard(self, member: Member, handle: Callable[[], None]) -> None:
+    def _guard(self, member: Member, handle: Callable[[], object]) -> None:
         """Handle something that a member has sent. An error that it causes ends this member, and not the run."""
         if member.closed:
             return
@@ -300,147 +269,37 @@ class Head:
         name = member.host.name
         match message:
             case Hello(host=host, pid=pid, clock=clock):
-                self._count_extra(member)
+                self._intake.count_extra(member)
                 member.skew = skew_of(clock, time.time())
                 wrong = f"; {skew_text(member.skew)}" if member.skew else ""
                 self._log(f"node {name}: agent {pid} on {single_line(host, 60)} has connected{wrong}")
             case Lines(lines=lines):
                 for text in lines:
-                    self._enter(member, text)
+                    if not self._intake.enter(member, text):
+                        self._early.append(partial(self._guard, member, partial(self._intake.enter, member, text)))
             case Ready():
                 self._ready(member, message)
             case Want(cases=cases) if not member.lost:
                 self._act(self._queue.wants(name, cases))
             case Done(case=case) if not member.lost:
-                self._done(member, case)
+                actions, said = self._intake.done(member, case)
+                if said:
+                    self._log(said)
+                self._act(actions)
             case SessionOver():
                 self._session_over(member, message)
             case Stopping(why=why):
-                self._count_extra(member)
+                self._intake.count_extra(member)
                 self._note(name, "stopping", why)
                 self._act(self._queue.refuse(name, why))
             case Bye():
                 member.link.got_bye = True
 
-    def _enter(self, member: Member, text: str) -> None:
-        """Handle a line of the journal of a session."""
-        event = sessions.read_line(text)
-        name = member.host.name
-        if event is None:
-            return
-        if sessions.is_head_of_session(event):
-            if member.ready is None and (member.lines.run is None or event.event != "run"):
-                sessions.enter_session_line(member.lines, event)
-            return
-        cases = sessions.cases_of(event)
-        if cases == () and not isinstance(event, Finding):
-            return  # the head has no use for lines such as `activity` and `end`
-        if isinstance(event, Finding):
-            member.lines.red = True
-        if self._record is None:
-            self._count_extra(member)
-            self._early.append(partial(self._guard, member, partial(self._enter, member, text)))
-            return
-        positions = [self._positions.get(case, -1) for case in cases or ()]
-        jobs = [self._queue.job_of(name, position) for position in positions]
-        if not jobs:
-            self._count_extra(member)
-        if member.lost or any(job is None for job in jobs):
-            self._count_extra(member)
-            self._record.late(name, event)
-            return
-        if isinstance(event, Start | Finish):
-            self._attempt(member, event, positions[0], jobs[0] or 0)
-            return
-        if jobs and all(self._queue.jobs[job].look for job in jobs if job is not None):
-            return  # an attempt on a second device decides nothing
-        self._record.copy(name, member.lines.number, event)
-
-    def _count_extra(self, member: Member) -> None:
-        """Count a line that is about no case of its node. Raise LinkProtocolError for too many."""
-        member.extra += 1
-        if member.extra > MOST_EXTRA + 10 * member.done:
-            raise LinkProtocolError(f"it sent {member.extra} lines that are about none of its cases")
-
-    def _attempt(self, member: Member, event: Start | Finish, case: int, job: int) -> None:
-        """Handle a line about an attempt at a case that the node has."""
-        assert self._record is not None
-        if event.attempt > MOST_ATTEMPTS:
-            raise LinkProtocolError(f"it sent attempt {event.attempt} at a case, expected at most {MOST_ATTEMPTS}")
-        self._queue.began(member.host.name, job)
-        if event.devices:
-            member.devices[case] = event.devices[0]
-        if isinstance(event, Finish) and self._is_lost(member, event):
-            # The queue decides whether the case runs again, so the line must not end it.
-            event = msgspec.structs.replace(event, final=False, outcome=Outcome.LOST)
-        elif isinstance(event, Finish) and event.final:
-            outcome = event.outcome if event.ruling is None else event.ruling.outcome
-            earlier = self._queue.jobs[job].verdict
-            worst = outcome if earlier is None or outcome.severity > earlier.severity else earlier
-            self._queue.judged(job, worst)
-            member.finishes[case] = event
-            member.lines.red = member.lines.red or outcome.is_red
-        if isinstance(event, Finish) and event.gate is not None:
-            event = msgspec.structs.replace(event, notes=(*event.notes, *self._gates(case)))
-        if not self._queue.jobs[job].look:
-            self._record.copy(member.host.name, member.lines.number, event)
-        elif isinstance(event, Start):
-            self._record.second_start(member.host.name, member.lines.number, event)
-
-    def _gates(self, case: int) -> list[str]:
-        """Return why each node cannot run a case, if the reasons differ."""
-        gates = self._queue.gates(case) if len(self._queue.gates(case)) > 1 else {}
-        hosts = {reason: [self._members[name].host.text for name in names] for reason, names in gates.items()}
-        return [f"on {list_first(names, 8)}: {reason}" for reason, names in hosts.items()]
-
-    def _is_lost(self, member: Member, event: Finish) -> bool:
-        """Return whether an attempt has no result for its case: the harness lost it, or a stop of the node killed it.
-
-        Slurm sends SIGTERM to every process of a step.
-        """
-        is_stopped = self._queue.stopped or self._queue.nodes[member.host.name].over
-        return event.outcome is Outcome.LOST or bool(is_stopped and event.exit_status == -signal.SIGTERM)
-
-    def _done(self, member: Member, case: int) -> None:
-        name = member.host.name
-        job = self._queue.nodes[name].leased.get(case)
-        if job is None or self._record is None:
-            return
-        entry = self._queue.jobs[job]
-        device = member.devices.pop(case, "")
-        finish = member.finishes.pop(case, None)
-        if entry.look:
-            self._second_device(member, job, device, finish)
-        self._act(self._queue.done(name, case, device))
-        if entry.over and not entry.look:
-            self._record.done(self._ids[case])
-            member.done += 1
-            self._counts["red" if entry.verdict is not None and entry.verdict.is_red else "other"] += 1
-
-    def _second_device(self, member: Member, job: int, device: str, finish: Finish | None) -> None:
-        entry = self._queue.jobs[job]
-        outcome = entry.verdict
-        if self._record is None or finish is None or outcome is None:
-            return
-        if outcome in (Outcome.NOT_RUN, Outcome.LOST, Outcome.GATED, Outcome.SKIPPED):
-            return
-        comparison = "red on both" if outcome.is_red else "red on this device only"
-        self._record.second_device(
-            self._ids[entry.case],
-            first=entry.first,
-            second=device,
-            host=member.host.name,
-            outcome=outcome.value,
-            finding=comparison,
-            message=finish.message,
-        )
-        self._log(f"{self._ids[entry.case]} was red on {entry.first}: {comparison} ({outcome} on {device})")
-
     def _session_over(self, member: Member, message: SessionOver) -> None:
         name = member.host.name
         node = self._queue.nodes[name]
         status = message.status
-        self._count_extra(member)
+        self._intake.count_extra(member)
         is_expected = node.state in (NodeState.CLOSING, NodeState.QUITTING) or node.over or member.lost
         last = message.last_line
         why = f"pytest ended with status {status}{f': {last}' if last else ''}"
@@ -495,10 +354,10 @@ class Head:
             return
         self._reference = reference
         self._environments.leading = reference.name
-        self._ids = reference.ids
-        self._positions = {case: position for position, case in enumerate(self._ids)}
         devices = dict.fromkeys(uuid for member in there if member.ready is not None for uuid in member.ready.devices)
         self._record = ClusterRecord(self._wanted.run_dir, self._resumption.part, self._resumption.findings)
+        self._intake.begin(self._record, reference.ids)
+        positions = self._intake.positions
         if self._earlier is not None:
             self._environments.keep_earlier(self._resumption.part)
         self._record.begin(
@@ -511,17 +370,14 @@ class Head:
             attempts=self._resumption.attempts,
             resumed=() if self._earlier is None else self._earlier.lines,
         )
-        finished = frozenset(self._positions[case] for case in self._resumption.finished if case in self._positions)
+        finished = frozenset(positions[case] for case in self._resumption.finished if case in positions)
         seconds = next(
             member.ready.seconds for member in there if member.lines is reference and member.ready is not None
         )
         suspects = {} if self._earlier is None else self._earlier.suspects
-        self._queue.load(
-            seconds,
-            finished,
-            {self._positions[case]: node for case, node in suspects.items() if case in self._positions},
-        )
-        self._log(f"{format_count(len(self._ids), 'case')}, {len(self._ids) - len(finished)} to run")
+        known = {positions[case]: node for case, node in suspects.items() if case in positions}
+        self._queue.load(seconds, finished, known)
+        self._log(f"{format_count(len(positions), 'case')}, {len(positions) - len(finished)} to run")
         early, self._early = self._early, []
         for handle in early:
             handle()
@@ -574,23 +430,23 @@ class Head:
                     self._drop(self._members[name], why)
                 case LostAttempt(case=case, node=name, why=why, final=final):
                     if self._record is not None:
-                        self._record.lost(self._ids[case], name, why, final=final)
+                        self._record.lost(self._intake.ids[case], name, why, final=final)
                 case Suspected(case=case, node=name):
                     if self._record is not None:
-                        self._record.suspect(self._ids[case], name)
+                        self._record.suspect(self._intake.ids[case], name)
                 case ReopenedCase(case=case):
                     if self._record is not None:
-                        self._record.reopened(self._ids[case])
+                        self._record.reopened(self._intake.ids[case])
                 case NotRun(case=case, why=why):
                     if self._record is not None:
-                        self._record.not_run(self._ids[case], why)
+                        self._record.not_run(self._intake.ids[case], why)
 
     def _give(self, member: Member, jobs: Sequence[int]) -> None:
         assert self._record is not None
         entries = [self._queue.jobs[job] for job in jobs]
         for entry in entries:
             if not entry.look:
-                self._record.lease(self._ids[entry.case])
+                self._record.lease(self._intake.ids[entry.case])
         name = member.host.name
         cases = tuple(
             CaseMessage(case=entry.case, avoid=entry.first if entry.first_on == name else "") for entry in entries
@@ -634,10 +490,11 @@ class Head:
             self._record.finding(kind, message, node)
 
     def _progress(self) -> str:
-        done, total = len(self._ids) - self._queue.left, len(self._ids)
+        total = len(self._intake.ids)
         nodes = ", ".join(
             f"{name} {len(node.leased)}" for name, node in self._queue.nodes.items() if node.state is not NodeState.GONE
         )
         count = 0 if self._record is None else self._record.findings
         findings = f", {format_count(count, 'finding')}" if count else ""
-        return f"{done} of {total} cases done, {self._counts['red']} red{findings}; at work: {nodes or 'no node'}"
+        done, red = total - self._queue.left, self._intake.red
+        return f"{done} of {total} cases done, {red} red{findings}; at work: {nodes or 'no node'}"

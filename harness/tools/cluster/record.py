@@ -1,7 +1,8 @@
-"""The journal of a cluster run: the lines of its nodes, each with the node's name, and the lines of the head."""
+"""The record of a cluster run: its journal, with the lines of its nodes and of the head, and environment.json."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -14,7 +15,8 @@ import msgspec
 from harness.backends.table import labels
 from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import Outcome
-from harness.journal import finding_kinds, journal
+from harness.core.text import escape_invalid_xml
+from harness.journal import environment, finding_kinds, journal
 from harness.journal.events import (
     SCHEMA,
     Collected,
@@ -241,3 +243,39 @@ def skew_text(seconds: float) -> str:
     if not seconds:
         return ""
     return f"its clock is {abs(seconds):.0f} s {'behind' if seconds > 0 else 'ahead'}, and its times are corrected"
+
+
+class Environments:
+    """The facts that the nodes have sent about themselves.
+
+    The facts of the run come from the node `leading`, which most others resemble, with the command and the host of the
+    head, and the devices of all nodes. Therefore they agree with the `run` line of the journal, as evidence requires.
+    """
+
+    def __init__(self, run_dir: Path, argv: Sequence[str]) -> None:
+        """`argv`: the command of the whole run. The facts of each node have its own command."""
+        self._run_dir = run_dir
+        self._command = [escape_invalid_xml(word) for word in argv]
+        self.leading = ""
+        self._facts: dict[str, Mapping[str, Any]] = {}
+
+    def keep_earlier(self, part: int) -> None:
+        """Keep the file of the earlier part."""
+        path = self._run_dir / environment.FILE_NAME
+        if path.exists():
+            path.rename(path.with_stem(f"{path.stem}-{part - 1}"))
+
+    def add(self, node: str, text: str) -> None:
+        """Rewrite the file with the facts of a node. A text that is not a JSON object is left out. Raise WriteError."""
+        try:
+            facts = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(facts, dict):
+            return
+        self._facts[node] = facts
+        first = self._facts.get(self.leading, next(iter(self._facts.values())))
+        devices = [device for facts_of_node in self._facts.values() for device in environment.devices_of(facts_of_node)]
+        by_uuid = {str(device.get("uuid")): device for device in devices}
+        own = {"command": self._command, "host": escape_invalid_xml(platform.node()), "devices": [*by_uuid.values()]}
+        environment.write_environment(self._run_dir, {**first, **own, "nodes": dict(self._facts)})

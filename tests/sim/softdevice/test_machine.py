@@ -108,9 +108,9 @@ def test_a_required_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen.inventory("cpu", {"CUDA_VISIBLE_DEVICES": "0"}) is found
     assert seen == [{}, {"A": "b"}, {"CUDA_VISIBLE_DEVICES": ""}]
     for found, why in (
-        (Inventory((CPU,), nvml_error="nvml does not answer"), r"\(nvml does not answer\)"),
+        (Inventory((CPU,), nvml_error="NVML does not answer"), r"\(NVML does not answer\)"),
         (Inventory((LOST, CPU), hidden=(GPU,)), r"nvml:1: handle: GPU is lost; 1 hidden by CUDA_VISIBLE_DEVICES"),
-        (Inventory((CPU,)), "nvml finds none"),
+        (Inventory((CPU,)), "NVML finds none"),
     ):
         assert chosen.inventory("auto", {}) is found
         with pytest.raises(DeviceError, match=f"--device=cuda: there is no usable GPU .*{why}"):

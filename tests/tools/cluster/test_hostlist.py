@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.ready.hostlist import HostlistError, expand, fold
+from harness.tools.cluster.hostlist import HostlistError, expand, fold
 from tests import slurm_cluster
 
 
