@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import say, say_lines
+from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.sim.native.build import BuildRecipe
@@ -108,9 +109,9 @@ def run(
 
     checks = frozenset(check or ())
     if quiet and checks:
-        raise typer.BadParameter("--quiet reports nothing at the end, so there is no --check with it")
+        raise HarnessError("--quiet reports nothing at the end: leave it out, or --check")
     if report is not None and Check.RACES not in checks:
-        raise typer.BadParameter("--report has the findings of --check races, which is not given")
+        raise HarnessError("--report has the findings of --check races: give both, or neither")
     environ = _environment(devices, memory, inject)
     if quiet:
         raise typer.Exit(programs.replace_process(program, environ))

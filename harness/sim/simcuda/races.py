@@ -30,7 +30,7 @@ class RaceFinding(msgspec.Struct, frozen=True):
 
 
 def read_findings(folder: Path) -> list[RaceFinding]:
-    """Return the findings of all processes, by process id. A line that a killed process has not completed is dropped."""
+    """Return the findings of all processes, by process id. A line that a killed process left incomplete is dropped."""
     found = []
     for path in sorted(folder.glob("*.ndjson"), key=lambda path: (len(path.name), path.name)):
         for line in path.read_bytes().split(b"\n")[:-1]:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -497,7 +498,7 @@ def replays_on_two_streams_in_turn() -> object:
 def graphed_callable() -> object:
     layer = torch.nn.Linear(8, 8, device="cuda")
     sample = torch.ones(4, 8, device="cuda")
-    graphed = torch.cuda.make_graphed_callables(layer, (sample,))
+    graphed: Any = torch.cuda.make_graphed_callables(layer, (sample,))
     for _ in range(2):
         graphed(sample).sum().backward()
     return graphed
@@ -600,7 +601,7 @@ def main() -> None:
     """Run all programs, each from an idle device, and print the kinds of their findings."""
     file = Path(os.environ["SIMCUDA_FINDINGS"]) / f"{os.getpid()}.ndjson"
     torch.ones(1, device="cuda").item()
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("nccl", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
     found: dict[str, list[str]] = {}
     for name, (_, program) in PROGRAMS.items():
         before = file.read_text().count("\n") if file.exists() else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, list[str]]]:
+def outcomes() -> tuple[dict[str, str], dict[str, list[str]]]:
     """By program: the kind of finding that it should cause, and those that it has caused."""
     done = harness("sim", "run", "--check", "races", "--", sys.executable, "-c", _ALL, cwd=ROOT)
     assert done.returncode == 1, done.stderr  # races were found, and the program ended with 0
@@ -76,9 +75,7 @@ def test_a_race_is_described_and_is_the_exit_status(tmp_path: Path) -> None:
     assert done.returncode == 1
     *lines, last = done.stderr.splitlines()
     (begin,) = [number for number, line in enumerate(lines) if line.startswith("simulated CUDA: race: ")]
-    assert lines[begin] == (
-        "simulated CUDA: race: aten::mul reads 4096 bytes that aten::add_ has written, in no order"
-    )
+    assert lines[begin] == ("simulated CUDA: race: aten::mul reads 4096 bytes that aten::add_ has written, in no order")
     places = [line.strip() for line in lines[begin + 1 :] if ".py:" in line]
     assert places == [
         f"{program}:8 in train",
@@ -110,9 +107,8 @@ def test_a_program_without_a_race_keeps_its_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--quiet", "--check", "races"), "--quiet reports nothing at the end"),
-        (("--report", "x.json"), "--report has the findings of --check races"),
-        (("--check", "race"), "'race' is not one of 'leaks', 'races'"),
+        (("--quiet", "--check", "races"), "--quiet reports nothing at the end: leave it out, or --check"),
+        (("--report", "x.json"), "--report has the findings of --check races: give both, or neither"),
     ],
 )
 def test_options_that_contradict_each_other(words: Sequence[str], why: str) -> None:
@@ -127,5 +123,3 @@ def test_findings_of_killed_processes_and_of_strangers(tmp_path: Path) -> None:
     assert found == [RaceFinding("race", "a", "b", 8, "t", pid) for pid in (3, 20)]
     assert races.summary(found) == "2 race"
     assert races.summary([]) == "no races"
-
-

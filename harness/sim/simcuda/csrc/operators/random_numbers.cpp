@@ -140,24 +140,25 @@ void fill(TensorIteratorBase& iterator, const Generator& generator, const char* 
   const auto state = take_numbers(generator, device.index(), layout.numbers);
   operators::Accesses accesses;
   accesses.write(iterator.tensor(0));
-  operators::enqueue(operators::current_stream(device.index()), name,
-                     [state, elements, threads = layout.threads, places = Places(iterator), change] {
-                       const auto [seed, offset] = unpack(state);
-                       std::uint64_t call = offset / 4;
-                       for (std::int64_t first = 0; first < elements; first += threads * Drawn::kElements, ++call) {
-                         for (std::int64_t thread = 0; thread < std::min(threads, elements - first); ++thread) {
-                           at::Philox4_32 engine(seed, static_cast<std::uint64_t>(thread), call);
-                           const Numbers numbers{engine(), engine(), engine(), engine()};
-                           for (int place = 0; place < Drawn::kElements; ++place) {
-                             const std::int64_t element = first + thread + place * threads;
-                             if (element < elements) {
-                               *reinterpret_cast<Element*>(places.of(element)) = change(Drawn::at(numbers, place));
-                             }
-                           }
-                         }
-                       }
-                     },
-                     accesses);
+  operators::enqueue(
+      operators::current_stream(device.index()), name,
+      [state, elements, threads = layout.threads, places = Places(iterator), change] {
+        const auto [seed, offset] = unpack(state);
+        std::uint64_t call = offset / 4;
+        for (std::int64_t first = 0; first < elements; first += threads * Drawn::kElements, ++call) {
+          for (std::int64_t thread = 0; thread < std::min(threads, elements - first); ++thread) {
+            at::Philox4_32 engine(seed, static_cast<std::uint64_t>(thread), call);
+            const Numbers numbers{engine(), engine(), engine(), engine()};
+            for (int place = 0; place < Drawn::kElements; ++place) {
+              const std::int64_t element = first + thread + place * threads;
+              if (element < elements) {
+                *reinterpret_cast<Element*>(places.of(element)) = change(Drawn::at(numbers, place));
+              }
+            }
+          }
+        }
+      },
+      accesses);
 }
 
 // The kernels that torch's templates call after their checks.

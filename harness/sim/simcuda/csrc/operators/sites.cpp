@@ -27,8 +27,8 @@ struct Site {
   std::vector<Frame> own, innermost;
 };
 
-// Returns the one copy of a text. A reference to the code object instead would keep alive what torch's compiler hangs on
-// it.
+// Returns the one copy of a text. A reference to the code object instead would keep alive what torch's compiler hangs
+// on it.
 const std::string* kept(PyObject* text) {
   static auto* const texts = new std::unordered_set<std::string>;  // guarded by the GIL
   Py_ssize_t size = 0;

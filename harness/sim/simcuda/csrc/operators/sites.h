@@ -1,4 +1,5 @@
-// What the check for races needs of torch: the stacks of the program, and the blocks that the allocator gives to tensors.
+// What the check for races needs of torch: the stacks of the program, and the blocks that the allocator gives to
+// tensors.
 #pragma once
 
 namespace simcuda::sites {

@@ -70,7 +70,7 @@ class Exec : public std::enable_shared_from_this<Exec> {
   std::shared_ptr<Graph> source_;     // for captures of a launch; keeps the user objects alive
   std::shared_ptr<Mark> last_;
   std::vector<std::shared_ptr<Conditional>> conditionals_;
-  Conditions values_;  // used by the running launch
+  Conditions values_;                 // used by the running launch
   std::vector<std::uint32_t> lanes_;  // of races::Replay
 };
 

@@ -325,8 +325,8 @@ std::string advice(const Conflict& conflict) {
   const Accessor &earlier = conflict.earlier, &later = conflict.later;
   const std::string first = place_of(earlier), second = place_of(later);
   if (conflict.reused) {
-    return "the memory was given to another tensor while " + first + " could still use it: " +
-           "record_stream, or a wait before the tensor is freed, is missing";
+    return "the memory was given to another tensor while " + first +
+           " could still use it: " + "record_stream, or a wait before the tensor is freed, is missing";
   }
   if (first == second) return "the two nodes are on branches of the graph that do not wait for each other";
   return second + " does not wait for " + first + ": an event recorded there after " + earlier.origin->name +
@@ -379,13 +379,14 @@ void report(const Conflicts& conflicts) {
       if (state().reported.size() >= most_kept || !state().reported.insert(key).second) continue;
       number = state().reported.size();
     }
-    const std::string text = later.origin->name + std::string(later.writes ? " writes " : " reads ") + std::to_string(conflict.bytes) +
-                             " bytes that " + earlier.origin->name + (earlier.writes ? " has written" : " has read") +
-                             ", in no order\n" + described(earlier, first) + described(later, second) + "  " +
-                             advice(conflict) + "\n";
+    const std::string text = later.origin->name + std::string(later.writes ? " writes " : " reads ") +
+                             std::to_string(conflict.bytes) + " bytes that " + earlier.origin->name +
+                             (earlier.writes ? " has written" : " has read") + ", in no order\n" +
+                             described(earlier, first) + described(later, second) + "  " + advice(conflict) + "\n";
     keep(conflict, kind, text);
     if (number <= most_reports) std::fprintf(stderr, "simulated CUDA: %s: %s", kind.c_str(), text.c_str());
-    if (number == most_reports) std::fprintf(stderr, "simulated CUDA: further findings of this process are not shown\n");
+    if (number == most_reports)
+      std::fprintf(stderr, "simulated CUDA: further findings of this process are not shown\n");
   }
 }
 

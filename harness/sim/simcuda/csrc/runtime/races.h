@@ -64,13 +64,13 @@ struct Timeline {
 };
 
 // All functions have no effect without the check, and may be called from any thread.
-void record(Timeline& timeline, work::Mark& mark);          // the mark stands for all work so far
-void wait(Timeline& timeline, const work::Mark& mark);      // what follows on the timeline begins after the mark
-void learn(const work::Mark& mark);                         // the host has seen that the mark is done
-void learn(Timeline& timeline);                             // ... that all work so far is done
-void learn(int device);                                     // ... of all timelines of a device
-void forget(const void* address, std::size_t bytes);        // memory is allocated, or freed after a synchronisation
-void note_block(const void* address, std::size_t bytes);    // torch's allocator gives a block to a tensor
+void record(Timeline& timeline, work::Mark& mark);        // the mark stands for all work so far
+void wait(Timeline& timeline, const work::Mark& mark);    // what follows on the timeline begins after the mark
+void learn(const work::Mark& mark);                       // the host has seen that the mark is done
+void learn(Timeline& timeline);                           // ... that all work so far is done
+void learn(int device);                                   // ... of all timelines of a device
+void forget(const void* address, std::size_t bytes);      // memory is allocated, or freed after a synchronisation
+void note_block(const void* address, std::size_t bytes);  // torch's allocator gives a block to a tensor
 
 std::shared_ptr<const Origin> origin(const char* name);
 // The work begins after all that the timeline and the host know.

@@ -30,9 +30,10 @@ Stream::Stream(Device& device, StreamOrder& order, Kind kind, unsigned flags, in
       priority_(priority),
       id_(next_id()),
       queue_(std::make_shared<work::Queue>(pool(), priority)),
-      timeline_(device.index, id_, legacy()     ? races::Role::legacy
-                              : blocking() ? races::Role::blocking
-                                           : races::Role::other) {}
+      timeline_(device.index, id_,
+                legacy()     ? races::Role::legacy
+                : blocking() ? races::Role::blocking
+                             : races::Role::other) {}
 
 void Stream::push(const char* name, Work work, Begin begin) {
   std::vector<Item> items;

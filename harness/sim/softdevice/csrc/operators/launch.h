@@ -50,8 +50,7 @@ class Operand {
 };
 
 // Launches work that calls the CPU's kernels. An exception becomes a device-side assertion. `name` must never be freed.
-void enqueue(const Stream& stream, const char* name, std::function<void()> work,
-             const Accesses& accesses = {});
+void enqueue(const Stream& stream, const char* name, std::function<void()> work, const Accesses& accesses = {});
 
 // Determines the device of an operator's tensors, on whose current stream the operator is launched. Throws c10::Error
 // if they are on several devices. Host tensors count as a device of their own unless `host_allowed`.
