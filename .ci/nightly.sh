@@ -22,7 +22,7 @@
 #
 # Variables:
 #   NIGHTLY_SEED      seed of the night, a number. Default: the date, such as 20261122
-#   NIGHTLY_SEEDS     number of seeds of the step `seeds`. Default: 10
+#   NIGHTLY_SEEDS     most seeds of each case in the step `seeds`, as they fit in 20 s per file. Default: 200
 #   NIGHTLY_RESULTS   where the run directories are created. Default: nightly-results
 #   NIGHTLY_CACHE     where environments are kept. Default: ~/.cache/gpu-conformance-harness/environments
 #   NIGHTLY_WORKERS   number of workers, or auto. Default: auto
@@ -114,7 +114,7 @@ simcuda() {
 seeds() {
     local made
     made=$(environment plain "torch==$pinned")
-    "$made/bin/python" -m tests.ci.new_seeds suites/ --seeds "${NIGHTLY_SEEDS:-10}" --seed "$seed" \
+    "$made/bin/python" -m tests.ci.new_seeds suites/ --seeds "${NIGHTLY_SEEDS:-200}" --seconds 20 --seed "$seed" \
         --workers "$workers" --results "$results/seeds"
 }
 

@@ -9,10 +9,9 @@ take longer than `--seconds`, by the times of the first run. The last parameter 
 seed follows from its id and the run's, as that of any case. `copies.json` in the folder of the results has the number
 of seeds by file.
 
-Cases are not isolated, so those that need a process of their own, or ranks, are left out. What is red in the first run
-does not count: cases run there that do not draw, and may disturb each other.
-
-This module is the script, and the plugin of pytest that it loads.
+Cases are not isolated, except that each suite has processes of its own. Those that need a process of their own, or
+ranks, are left out. What is red in the first run does not count: cases run there that do not draw, and may disturb each
+other.
 
 Exit status: 0 if no copy is red, 1 if one is.
 """
@@ -136,6 +135,14 @@ def seeds_of_files(functions: Iterable[Drawing], seeds: int, seconds: float) -> 
     return {file: max(1, int(min(seeds, seconds / max(took, 1e-9)))) for file, took in taken.items()}
 
 
+def by_folder(functions: Mapping[str, Drawing]) -> dict[Path, dict[str, Drawing]]:
+    """Return the functions by the folder of their file: each suite has processes of its own."""
+    found: dict[Path, dict[str, Drawing]] = {}
+    for name, function in functions.items():
+        found.setdefault(Path(function.file).parent, {})[name] = function
+    return found
+
+
 def rounds(functions: Mapping[str, Drawing], seeds: Mapping[str, int], most: int = MOST_CASES) -> list[dict[str, int]]:
     """Return the number of seeds by function of each run, so that no run has more than `most` cases.
 
@@ -182,11 +189,13 @@ def main() -> int:
     functions = drawn(noted)
     seeds = seeds_of_files(functions.values(), arguments.seeds, arguments.seconds)
     (results / "copies.json").write_text(json.dumps(seeds, indent=1))
-    for place, copies in enumerate(rounds(functions, seeds)):
-        listed = results / f"round{place}.json"
-        listed.write_text(json.dumps(copies))
-        files = list(dict.fromkeys(functions[name].file for name in copies))
-        red.append(_run(files, arguments, f"round{place}", arguments.seed + place, **{_COPIES: str(listed)}))
+    for folder, part in by_folder(functions).items():
+        for place, copies in enumerate(rounds(part, seeds)):
+            name = f"{folder.name}-round{place}"
+            listed = results / f"{name}.json"
+            listed.write_text(json.dumps(copies))
+            files = list(dict.fromkeys(part[function].file for function in copies))
+            red.append(_run(files, arguments, name, arguments.seed + place, **{_COPIES: str(listed)}))
     cases = sum(function.cases for function in functions.values())
     least, most = min(seeds.values(), default=0), max(seeds.values(), default=0)
     text = f"{most} seeds each" if least == most else f"{least} to {most} seeds each"

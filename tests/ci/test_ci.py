@@ -243,7 +243,10 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
     outside, ready, seeds, options, breaks, mutants = night.calls("python")
     assert outside.startswith("python -m tests.outside.plain /")
     assert ready.rstrip() == "python benchmarks/ready.py alarms --runs 40"
-    assert seeds == "python -m tests.ci.new_seeds suites/ --seeds 10 --seed 7 --workers 3 --results out/seeds"
+    assert (
+        seeds
+        == "python -m tests.ci.new_seeds suites/ --seeds 200 --seconds 20 --seed 7 --workers 3 --results out/seeds"
+    )
     assert options == "python -m tests.ci.option_matrix suites/ --seed 7 --workers 3 --results out/options"
     assert breaks.startswith(
         "python -m tests.breaks run --device cpu --device soft --jobs 3 --seed 7 --results-dir out/breaks"

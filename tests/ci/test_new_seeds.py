@@ -40,6 +40,16 @@ def test_a_file_with_few_seeds_is_in_the_first_runs_only() -> None:
     assert new_seeds.rounds({}, {}) == []
 
 
+def test_each_suite_has_runs_of_its_own() -> None:
+    names = ("/s/a/t.py::f", "/s/b/t.py::f", "/s/a/u.py::g")
+    functions = {name: Drawing(name.partition("::")[0], 1, 1.0) for name in names}
+    found = new_seeds.by_folder(functions)
+    assert {folder.name: [*part] for folder, part in found.items()} == {
+        "a": ["/s/a/t.py::f", "/s/a/u.py::g"],
+        "b": ["/s/b/t.py::f"],
+    }
+
+
 def test_the_copies_of_a_file_fit_in_the_seconds() -> None:
     functions = [Drawing("fast", 3, 0.1), Drawing("slow", 1, 4.0), Drawing("slow", 1, 2.0), Drawing("endless", 1, 99.0)]
     assert new_seeds.seeds_of_files(functions, 200, 30.0) == {"fast": 200, "slow": 5, "endless": 1}
