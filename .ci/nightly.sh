@@ -10,7 +10,8 @@
 #   outside   levels of conformance on the device of tests/outside/plain_device, which has as little as a package can
 #             register. Its waivers are what it is known to fail
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
-#             own process, with the same verdicts; `harness ready` with each fault
+#             own process, with the same verdicts; the tests of the simulation, with real programs; `harness ready` with each
+#             fault
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
 #   options   every case once per option and per surrounding that must not change a verdict: leak checks, isolation,
 #             workers, locale, user, home, no network and others, and with python3.14 if there is one. No case may be
@@ -103,8 +104,8 @@ simcuda() {
     # A case that needs something that an earlier one has started, such as the allocator, may skip itself in its own
     # process. That is not red in the run.
     "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
-    # Real programs under `harness sim run`.
-    "$made/bin/pytest" tests/sim/simcuda --run-nightly -n "$workers" || status=1
+    # The tests that need a CUDA build, with real programs under `harness sim run`.
+    "$made/bin/pytest" tests/sim/simcuda tests/acceptance/test_simcuda.py --run-nightly -n "$workers" || status=1
     # `harness ready`: each fault, and checks without one, half of them on a busy machine.
     "$made/bin/pytest" tests/ready --run-nightly -n "$workers" || status=1
     "$made/bin/python" benchmarks/ready.py alarms --runs 40 || status=1

@@ -251,7 +251,7 @@ class TestRuns:
             ([], {"SIMCUDA_DEVICE_COUNT": "no"}, "SIMCUDA_DEVICE_COUNT='no': expected a number from 1 to 64"),
             ([], {"CUDA_VISIBLE_DEVICES": ""}, "hides every GPU; unset CUDA_VISIBLE_DEVICES"),
             (["--isolation=none", "-p", "torch"], {}, "cannot be loaded into a process that has imported torch"),
-            ([], {"CXX": "/nonexistent/g++"}, "no C++ compiler to build the simulated CUDA"),
+            ([], {"CXX": "/nonexistent/g++"}, "the C++ compiler '/nonexistent/g++' does not start"),
         ):
             refused(run(project, "-n0", *arguments, env=dict(env)), words)
 
@@ -304,6 +304,7 @@ def test_a_library_is_built_by_hand_without_torch(libraries: build.SimcudaLibrar
         "libcuda",
         "libnvidia-ml",
         "libcupti",
+        "libnccl",
     ]
     assert build.describe_build()["key"] == Path(libraries.folder).name
 

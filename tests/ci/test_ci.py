@@ -230,7 +230,7 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "-n 3 --device plain --waivers tests/outside/plain.yaml --shuffle --seed 7 --results-dir out/outside",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
-        "pytest tests/sim/simcuda --run-nightly -n 3",
+        "pytest tests/sim/simcuda tests/acceptance/test_simcuda.py --run-nightly -n 3",
         "pytest tests/ready --run-nightly -n 3",
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
         "pytest tests/ --run-nightly -n 3 --dist worksteal  cold, 5 orders",
