@@ -92,7 +92,7 @@ class DeviceMonitor:
                 self._journal.add_finding("device_sign", f"device {device.uuid} at the start: {event.text}", [])
         if left := self._pool.users_left_before(device):
             listed = ", ".join(map(str, sorted(left)))
-            text = f"nvml lists processes that have ended as its users: {listed}"
+            text = f"NVML lists processes that have ended as its users: {listed}"
             self._journal.add_finding("device_sign", f"device {device.uuid} at the start: {text}", [])
         with self._first_turn(device):
             if self._pool.drained(device) is not None:

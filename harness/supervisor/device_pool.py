@@ -221,7 +221,7 @@ class DevicePool:
             while left := self._watch.dead_users(device.uuid) - before:
                 if clock.monotonic() > deadline:
                     why = (
-                        f"nvml lists ended processes as its users {self._release_limit:g} s after the end of executor "
+                        f"NVML lists ended processes as its users {self._release_limit:g} s after the end of executor "
                         f"{executor}: {', '.join(map(str, sorted(left)))}"
                     )
                     self.drain(device, why, f"after {cases[-1]}" if cases else "before any case", cases)

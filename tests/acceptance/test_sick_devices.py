@@ -135,7 +135,7 @@ def test_a_device_that_the_driver_does_not_release_runs_no_other_case(machine: M
     ((message, cases),) = sick_devices(result)
     crashed = next(line for line in result.lines if line["event"] == "executor" and line["exit_status"] == -11)
     assert message == (
-        f"device {GPU[0]} (Fake GPU 80GB) is drained: nvml lists ended processes as its users 1 s after the end of "
+        f"device {GPU[0]} (Fake GPU 80GB) is drained: NVML lists ended processes as its users 1 s after the end of "
         f"executor {crashed['executor']}: {crashed['pid']}, after suites/gpu/test_gpu.py::test_uses[1]"
     )
     assert cases == ["test_uses[1]"]
@@ -164,7 +164,7 @@ def test_what_was_left_on_a_device_before_the_run_is_reported_once(machine: Mach
     result = machine.run("-n0", "--isolation=case")
     assert set(verdicts(result).values()) == {"passed"}
     (finding,) = result.ledger.findings
-    text = f"device {GPU[0]} at the start: nvml lists processes that have ended as its users: {ended.pid}"
+    text = f"device {GPU[0]} at the start: NVML lists processes that have ended as its users: {ended.pid}"
     assert (finding.kind, finding.message) == ("device_sign", text)
 
 
@@ -267,11 +267,11 @@ def test_last(): pass
     assert result.status == 0, result.tail()
     while_it_ran = f"device {GPU[0]} while the case ran"
     assert notes(result) == {
-        "test_xid": [f"{while_it_ran}: xid 13 (graphics engine exception, mostly caused by the application)"],
+        "test_xid": [f"{while_it_ran}: Xid 13 (graphics engine exception, mostly caused by the application)"],
         "test_corrected": [f"{while_it_ran}: corrected memory errors: 0, then 3"],
         "test_hot": [f"{while_it_ran}: clocks are throttled at 40 °C: hardware thermal slowdown"],
         "test_suspect": [
-            f"{while_it_ran}: xid 8 (the gpu stopped processing)",
+            f"{while_it_ran}: Xid 8 (the GPU stopped processing)",
             f"device {GPU[0]} examined after the case: computes and copies correctly",
         ],
     }
@@ -297,7 +297,7 @@ def test_last(): pass
     assert set(verdicts(result).values()) == {"passed"}
     signs = {
         "test_uncorrected": "uncorrected memory errors: 0, then 1",
-        "test_off_the_bus": "xid 79 (the gpu has fallen off the bus)",
+        "test_off_the_bus": "Xid 79 (the GPU has fallen off the bus)",
         "test_lost": "the device is lost: corrected errors: GPU is lost",
     }
     assert notes(result) == {
@@ -389,7 +389,7 @@ def test_an_nvml_that_does_not_answer_any_more_is_reported_and_the_run_goes_on(m
     result = machine.run("-n0", _QUICK)
     assert result.status == 1, result.tail()
     assert set(verdicts(result).values()) == {"passed"}
-    hang = "nvml did not answer within 12 s (temperature); it is not called again"
+    hang = "NVML did not answer within 12 s (temperature); it is not called again"
     case = "suites/gpu/test_gpu.py::test_hangs_nvml"
     assert len(result.ledger.findings) == 1, result.tail()
     (finding,) = result.ledger.findings

@@ -82,7 +82,7 @@ def test_a_sick_gpu_drains_the_node_in_the_prolog_and_requeues_the_job(nvml_fold
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("sound\nno gpu\n")
-    assert "h0 harness: not ready: gpu 0: row_remapping: a row remapping failed" in done.stdout
+    assert "h0 harness: not ready: GPU 0: row_remapping: a row remapping failed" in done.stdout
     assert "next: open a ticket with the vendor" in done.stdout
     assert "restarts: Restarts=1" in done.stdout
     assert "h0 drained\nh1 idle\n" in done.stdout
@@ -107,7 +107,7 @@ def test_the_health_check_drains_idle_nodes(nvml_folder: Path, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("a0 idle\na1 idle\nh0 idle\nh1 idle\n")
-    assert "harness: not ready: gpu 5: recovery: the driver asks: reboot the node; next: reboot the node" in done.stdout
+    assert "harness: not ready: GPU 5: recovery: the driver asks: reboot the node; next: reboot the node" in done.stdout
 
 
 @in_a_cluster
@@ -121,7 +121,7 @@ def test_what_a_job_leaves_drains_the_node_after_it(nvml_folder: Path, tmp_path:
         f"Epilog={script}\n",
         f"""
         srun -w h1 --gres=gpu:1 cp "{left}" "{state.path}"
-        until_it_says 'h1 harness: not ready: gpu 0: processes: 1; next: end the leftover processes' reasons
+        until_it_says 'h1 harness: not ready: GPU 0: processes: 1; next: end the leftover processes' reasons
         """,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -62,7 +62,8 @@ def count(number, frame):
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
     signal.signal(number, count)
 def end(number, frame):
-    print(sorted((int(n), times) for n, times in counts.items()), flush=True)
+    # Not print: the signal may have come while the main code prints.
+    os.write(1, f"{sorted((int(n), times) for n, times in counts.items())}\\n".encode())
     os._exit(3)
 signal.signal(signal.SIGWINCH, end)
 print("ready", flush=True)
