@@ -319,7 +319,7 @@ def test_what_was_wrong_with_a_device_before_the_run_is_found(machine: Machine) 
     machine.suite(PLAIN)
     result = machine.run("-n0")
     assert result.status == 1, result.tail()
-    sign = "a memory row could not be remapped: replace the gpu, at the start"
+    sign = "a memory row could not be remapped: replace the GPU, at the start"
     assert sick_devices(result) == [(f"device {GPU[0]} (Fake GPU 80GB) is drained: {sign}", [])]
     assert shares(result) == {GPU[1]: {"main"}}
 
