@@ -112,6 +112,8 @@ def run(
         raise HarnessError("--quiet reports nothing at the end: leave it out, or --check")
     if report is not None and Check.RACES not in checks:
         raise HarnessError("--report has the findings of --check races: give both, or neither")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise HarnessError(f"--report={str(report)!r}: expected a file in a folder that exists")
     environ = _environment(devices, memory, inject)
     if quiet:
         raise typer.Exit(programs.replace_process(program, environ))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core.atomic import write_atomically
+from harness.core.text import format_count
 
 #: The variable with the checks of a process, separated by commas, and the variable with the folder of the findings.
 CHECK, FINDINGS = "SIMCUDA_CHECK", "SIMCUDA_FINDINGS"
@@ -43,9 +44,10 @@ def read_findings(folder: Path) -> list[RaceFinding]:
 
 
 def summary(findings: Sequence[RaceFinding]) -> str:
-    """Return how many findings of each kind there are, as in ``2 race, 1 used after it was freed``."""
+    """Return how many findings of each kind there are, as in ``2 races, 1 used after it was freed``."""
     counts = Counter(finding.kind for finding in findings)
-    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "no races"
+    races, others = counts.pop("race", 0), [f"{number} {kind}" for kind, number in counts.items()]
+    return ", ".join([*([format_count(races, "race")] if races else []), *others]) or "no races"
 
 
 def write_report(path: Path, findings: Sequence[RaceFinding]) -> None:

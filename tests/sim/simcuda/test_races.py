@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness.sim.simcuda import races
 from harness.sim.simcuda.races import RaceFinding
@@ -108,6 +109,7 @@ def test_a_program_without_a_race_keeps_its_status(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (("--quiet", "--check", "races"), "--quiet reports nothing at the end: leave it out, or --check"),
+        (("--check", "races", "--report", "/nosuch/x.json"), "--report='/nosuch/x.json': expected a file in a folder"),
         (("--report", "x.json"), "--report has the findings of --check races: give both, or neither"),
     ],
 )
@@ -121,5 +123,8 @@ def test_findings_of_killed_processes_and_of_strangers(tmp_path: Path) -> None:
     (tmp_path / "3.ndjson").write_text(f"{line}\n")
     found = races.read_findings(tmp_path)
     assert found == [RaceFinding("race", "a", "b", 8, "t", pid) for pid in (3, 20)]
-    assert races.summary(found) == "2 race"
+    assert races.summary(found) == "2 races"
+    assert races.summary([*found, replace(found[0], kind="used after it was freed")]) == (
+        "2 races, 1 used after it was freed"
+    )
     assert races.summary([]) == "no races"
