@@ -105,6 +105,13 @@ def test_a_program_without_a_race_keeps_its_status(tmp_path: Path) -> None:
     assert json.loads(report.read_text()) == {"findings": []}
 
 
+@needs_cuda_build
+def test_an_unknown_check_is_named() -> None:
+    done = harness("sim", "run", "--", sys.executable, "-c", "import torch", environ={"SIMCUDA_CHECK": "race"})
+    assert "simulated CUDA: SIMCUDA_CHECK=race: expected races; nothing is checked" in done.stderr.splitlines()
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

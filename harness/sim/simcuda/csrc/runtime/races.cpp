@@ -19,7 +19,10 @@ namespace {
 
 const bool enabled_ = [] {
   const char* const value = std::getenv("SIMCUDA_CHECK");
-  return value != nullptr && std::strstr(value, "races") != nullptr;
+  if (value == nullptr || *value == 0) return false;
+  if (std::strcmp(value, "races") == 0) return true;
+  std::fprintf(stderr, "simulated CUDA: SIMCUDA_CHECK=%s: expected races; nothing is checked\n", value);
+  return false;
 }();
 
 // Reports of one process. More would hide the first ones.
