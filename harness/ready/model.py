@@ -17,7 +17,7 @@ from msgspec import Meta
 from harness.core.structs import DocumentedStruct, json_schema
 
 #: Incremented with every change that a reader of the previous number would misread.
-FORMAT = 1
+FORMAT = 2
 SCHEMA_FILE = Path(__file__).with_name("ready.schema.json")
 
 #: The most that a reader accepts: a report may come from a node that is damaged.

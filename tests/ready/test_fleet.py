@@ -77,7 +77,7 @@ def changed(**fields: object) -> bytes:
         pytest.param(sent(b"Traceback\nNameError: x\n", 1), "no report: its output has no JSON object", id="text"),
         pytest.param(sent(b"{}"), "no valid report: Object missing required field `format`", id="another object"),
         pytest.param(
-            sent(changed(format=99)), "a report of format 99, and this harness reads 1: update the harness here"
+            sent(changed(format=99)), "a report of format 99, and this harness reads 2: update the harness here"
         ),
         pytest.param(sent(changed(verdict="fine")), "no valid report: Invalid enum value 'fine' - at `$.verdict`"),
         pytest.param(sent(changed(surprise=1)), "no valid report: Object contains unknown field `surprise`"),
