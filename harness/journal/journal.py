@@ -29,7 +29,7 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from harness.core.errors import HarnessError, WriteError
 from harness.core.file_kind import FileKind
@@ -51,12 +51,6 @@ KIND = FileKind("journal", "give the run directory of a run", JournalError)
 
 class JournalWriteError(JournalError, WriteError):
     """A journal cannot be written."""
-
-
-class Record(Protocol):
-    """Appends events to the journal, in one write."""
-
-    def __call__(self, *events: Event) -> None: ...
 
 
 class Journal:
