@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from harness.devices.capabilities import detect_capabilities
 from harness.devices.device import CPU, Inventory
@@ -45,6 +46,20 @@ def test_the_commands_of_the_readme_are_those_that_run_in_ci() -> None:
 def test_the_cpu_build_of_torch_is_the_pinned_release() -> None:
     (named,) = re.findall(r"pip install (torch==\S+) --index-url https://download.pytorch.org/whl/cpu\n", README)
     assert named in (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+
+
+def test_the_pinned_releases_install_on_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2: no release in `constraints.txt` may need a later one."""
+    pinned = dict(
+        re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    needs = {
+        each.name: each.metadata["Requires-Python"] or ""
+        for each in distributions()
+        if pinned.get(each.name) == each.version
+    }
+    assert len(needs) > len(pinned) / 2
+    assert {name: python for name, python in needs.items() if "3.11.0" not in SpecifierSet(python)} == {}
 
 
 def test_the_pictures_of_the_readme_are_small() -> None:
