@@ -7,6 +7,8 @@ from difflib import get_close_matches
 
 import pytest
 
+from harness.core.errors import HarnessError
+
 MARKERS = (
     "requires(**conditions): what the case needs from device, driver and software, for example "
     "requires(device='cuda', memory='>=12GiB'); if a condition is not met, the case is gated",
@@ -18,6 +20,8 @@ MARKERS = (
     "keeps(reason, *, tensors, host, pinned): the code under test keeps memory for good on every run: at most so many "
     "tensors, host memory ('64KiB') and pinned memory per run; without any of these, tensors and host memory without "
     "limit; everything else is still checked",
+    "races(reason): the case uses memory without an order between its streams on purpose; --race-check does not look "
+    "at it",
     "extended: the case is not part of the default run; --extended, a profile with `extended: true`, --operators and "
     "the id of the case on the command line select it",
     "operator(*names): the operators of torch that the case is about; --operators selects by these names",
@@ -97,6 +101,17 @@ def marks_of(item: pytest.Item, name: str) -> list[pytest.Mark]:
 def nearest_mark(item: pytest.Item, name: str) -> pytest.Mark | None:
     """Return the nearest of `marks_of`; None without one."""
     return next(iter(marks_of(item, name)), None)
+
+
+def reason_for_races(item: pytest.Item) -> str | None:
+    """Return the reason of the nearest mark ``races``; None without one. Raise HarnessError for an invalid mark."""
+    mark = nearest_mark(item, "races")
+    if mark is None:
+        return None
+    values = [*mark.args, *mark.kwargs.values()]
+    if len(values) != 1 or set(mark.kwargs) - {"reason"} or not isinstance(values[0], str) or not values[0].strip():
+        raise HarnessError("races(...) needs one reason: why the case leaves out the order")
+    return values[0]
 
 
 def misspelt_marks(item: pytest.Item) -> list[str]:

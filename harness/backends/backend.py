@@ -61,6 +61,8 @@ class Backend:
     - `faults`: the lists of the faults that can be injected, relative to the folder of the package; empty if there are
       none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
       injects them, a library that is loaded at the start of a process.
+    - `race_check`: the variables of a process in which the devices check the order of work (``--race-check``); empty if
+      they cannot. The process appends what they find to the folder of `harness.sim.simcuda.races.FINDINGS`.
     - `host_kernels`: the devices compute with the CPU's kernels, as a fallback or a simulation does. Cases then expect
       the known errors of those kernels.
     - `implied`: the conditions that hold on a machine of this kind, in addition to those that it declares.
@@ -92,6 +94,7 @@ class Backend:
     faults: tuple[str, ...] = ()
     faults_variable: str = ""
     interposed: bool = False
+    race_check: Mapping[str, str] = field(default_factory=dict)
     device_name: str = ""
     host_kernels: bool = False
     implied: Mapping[str, Any] = field(default_factory=lambda: {"accelerator": True})

@@ -45,6 +45,7 @@ BACKEND = SimulatedBackend(
     faults=(*cuda.FAULTS, "simcuda/csrc/nccl/faults.def"),
     faults_variable=cuda.INJECT,
     interposed=True,
+    race_check={"SIMCUDA_CHECK": "races"},
     implied={"accelerator": True, "silicon": False},
     objects=cuda.OBJECTS,
     # Device memory is host memory. Libraries keep buffers for each thread of the runtime that calls them.

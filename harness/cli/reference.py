@@ -41,6 +41,7 @@ PAGES: Mapping[str, str] = {
     "only": "[red cases again](shards-and-resume.md#run-the-red-cases-again)",
     "history": "[order](shards-and-resume.md#order)",
     "leak_check": "[leaked](verdicts.md#leaked)",
+    "race_check": "[raced](verdicts.md#raced)",
     "leak_search": "[growth over many cases](verdicts.md#growth-over-many-cases)",
     "fail_on_flaky": "[flaky](verdicts.md#flaky)",
     "junit_flavour": "[JUnit](reports.md#junit)",

@@ -96,4 +96,5 @@ _CHECKS: tuple[tuple[str, Callable[[pytest.Item], object]], ...] = (
     ("timeout", lambda item: values.case_time_limit(marks.marks_of(item, "timeout"), 1.0, 1.0)),
     ("leaks", _check_leaks),
     ("keeps", fixtures.kept),
+    ("races", marks.reason_for_races),
 )

@@ -38,10 +38,10 @@ class RunContext:
     - `device`: the value of ``--device``. For software devices, `inject` holds the faults to inject as they were
       written, `library` is the file of the built backend, and `variables` must be in the environment of every process
       that runs cases from its start on.
-    - `health`: GPUs are examined. `leak_check`: off, fast or full. `leak_search`: the seconds that each worker may
-      search for leaks, None for a share of the run's time. `start`: auto, fork or cold, see `harness.zygote.spec`.
-      `under`: the name of the wrapper in which each test is called. `slots`: how many cases may use one GPU at the same
-      time.
+    - `health`: GPUs are examined. `leak_check`: off, fast or full. `race_check`: the devices check the order of
+      work. `leak_search`: the seconds that each worker may search for leaks, None for a share of the run's time.
+      `start`: auto, fork or cold, see `harness.zygote.spec`. `under`: the name of the wrapper in which each test is
+      called. `slots`: how many cases may use one GPU at the same time.
     - `shard`: the part of the cases that runs, ``I/N``; empty for all. `only`: the file with the ids that ``--from``
       selects. `resumption`: the file with the state of the run before it was resumed. Both are empty if unused.
     - `collect_on_failure`: the items of `harness.configuration.options.DIAGNOSTICS` that are collected when a case is
@@ -80,6 +80,7 @@ class RunContext:
     health: bool
     leak_check: str
     leak_search: float | None
+    race_check: bool
     policy: dict[str, Any]
     device: str = "auto"
     inject: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from harness.configuration.values import (
     JUNIT_FLAVOURS,
     LEAK_CHECKS,
     MANY_CASES,
+    RACE_CHECKS,
     STARTS,
     OptionError,
     count_from,
@@ -303,6 +304,14 @@ OPTIONS = {
             "SECONDS",
         ),
         Option(
+            "--race-check",
+            one_of(RACE_CHECKS),
+            "off",
+            "with --device=simcuda: on makes a case raced whose streams use the same memory without an order between "
+            "them, whatever the timing was (default: off; on for the suites of this project)",
+            "HOW",
+        ),
+        Option(
             "--collect-on-failure",
             parse_diagnostics,
             (),
@@ -459,9 +468,13 @@ def get_option(config: pytest.Config | EarlyConfig, name: str, profile: Any = No
 
 def is_any_option_set(config: pytest.Config) -> bool:
     """Return whether the user set any option of the harness on the command line or in the environment."""
-    return any(
-        config.getoption(option.dest) is not None or os.environ.get(option.variable) for option in OPTIONS.values()
-    )
+    return any(is_option_set(config, name) for name in OPTIONS)
+
+
+def is_option_set(config: pytest.Config, name: str) -> bool:
+    """Return whether the user set this option on the command line or in the environment."""
+    option = OPTIONS[name]
+    return config.getoption(option.dest) is not None or bool(os.environ.get(option.variable))
 
 
 def isolation_off_flag(config: pytest.Config | EarlyConfig) -> str | None:

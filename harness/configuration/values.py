@@ -19,6 +19,7 @@ STARTS = ("auto", "fork", "cold")
 RED = "red"
 VERDICTS = (*(outcome.value for outcome in Outcome), RED)
 LEAK_CHECKS = ("off", "fast", "full")
+RACE_CHECKS = ("off", "on")
 #: The value of ``--leak-search`` for a share of the run's time.
 AUTO = "auto"
 PROGRESS = ("auto", "live", "plain", "off")

@@ -115,6 +115,20 @@ def provide(devices: Sequence[Device], inject: Sequence[str], *, inline: bool) -
         raise pytest.UsageError(f"--device={backend.kind}: {error}") from None
 
 
+def checks_races(config: pytest.Config, settings: Mapping[str, Any], devices: Sequence[Device], isolation: str) -> bool:
+    """Return whether the devices of the run check the order of work.
+
+    A setting of the ini file holds for the devices that can. Raises pytest.UsageError if the user asks others for it.
+    """
+    if settings["race_check"] == "off":
+        return False
+    able = isolation != "none" and any(device.backend.race_check for device in devices)
+    if not able and options.is_option_set(config, "race_check"):
+        why = "no device of this run can check the order of work" if isolation != "none" else "isolation is none"
+        raise pytest.UsageError(f"--race-check=on: {why}; it needs --device=simcuda, and cases in their own processes")
+    return able
+
+
 def arguments(config: pytest.Config) -> tuple[str, ...]:
     """Return the arguments to collect, relative to the root folder; empty if an option further restricts the selection.
 

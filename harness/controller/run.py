@@ -98,6 +98,7 @@ class Run:
                     # neighbours.
                     _ = machine[device.uuid]["free_memory"]
             self.plan.refuse_mismatches(machine)
+            races = preparation.checks_races(config, self.plan.settings, self.devices, isolation)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = identity.run_identity(inventory, rules.files_identity(config, self.plan))
             folder = run_context.claim_run_folder(self.plan, self.interrupted, config.invocation_params.dir)
@@ -111,6 +112,7 @@ class Run:
                 devices=self.devices,
                 isolation=isolation,
                 software=software,
+                races=races,
                 seed=run_context.seed_of(self.plan, self.interrupted, self.identity[identity.SUITE_FILES]),
                 earlier=self.earlier_run,
                 interrupted=self.interrupted,

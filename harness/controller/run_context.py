@@ -73,6 +73,7 @@ def make_context(
     devices: Sequence[Device],
     isolation: str,
     software: ProvidedDevice | None,
+    races: bool,
     seed: int,
     earlier: EarlierRun | None,
     interrupted: InterruptedRun | None,
@@ -81,8 +82,9 @@ def make_context(
 ) -> RunContext:
     """Return the facts that all processes of the run share. `temp`: the run's temporary folder.
 
-    `earlier`: the run whose cases this one selects. `interrupted`: the run that it continues. `node`: the name of the
-    node in a cluster run, otherwise empty. `plugin_argument`: the user named the plugin on the command line.
+    `races`: the devices check the order of work. `earlier`: the run whose cases this one selects. `interrupted`: the
+    run that it continues. `node`: the name of the node in a cluster run, otherwise empty. `plugin_argument`: the user
+    named the plugin on the command line.
     """
     settings, invocation, root = plan.settings, config.invocation_params, RootFolder.of(config)
     return RunContext(
@@ -121,7 +123,8 @@ def make_context(
         backend=settings["backend"],
         inject=settings["inject"],
         library=software.library if software else None,
-        variables=dict(software.variables) if software else {},
+        variables={**(software.variables if software else {}), **(devices[0].backend.race_check if races else {})},
+        race_check=races,
         # A suite of this project that starts a thread at import is an error. Other suites cannot be changed here.
         start="fork" if settings["start"] == "auto" and not plugin_argument else settings["start"],
         under=settings["under"],
@@ -153,7 +156,7 @@ def _carried(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
     words = command_line.user_arguments(config)
     taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
     arguments = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
-    for name in ("case_timeout", "timeout_multiplier", "leak_check", "endurance"):
+    for name in ("case_timeout", "timeout_multiplier", "leak_check", "race_check", "endurance"):
         option, value = options.OPTIONS[name], plan.settings[name]
         if value != options.resolve_option(name, None, {}, config.getini(option.dest)):
             flag = options.long_flag(option.flag) if option.flag in taken else option.flag

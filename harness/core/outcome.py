@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     UNEXPECTED_PASS = "unexpected_pass"
     LOST = "lost"
     CONTAMINATED = "contaminated"
+    RACED = "raced"
     LEAKED = "leaked"
     FAILED = "failed"
     ERROR = "error"
@@ -52,7 +53,14 @@ class Outcome(StrEnum):
 
 _SEVERITY = {outcome: position for position, outcome in enumerate(Outcome)}
 _BREAKS = frozenset({Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LEAKED, Outcome.CONTAMINATED})
-_RED = _BREAKS | {Outcome.FAILED, Outcome.ERROR, Outcome.LOST, Outcome.NOT_RUN, Outcome.UNEXPECTED_PASS}
+_RED = _BREAKS | {
+    Outcome.FAILED,
+    Outcome.ERROR,
+    Outcome.RACED,
+    Outcome.LOST,
+    Outcome.NOT_RUN,
+    Outcome.UNEXPECTED_PASS,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.sim.interposer import front
 from harness.sim.native import provider
+from harness.sim.simcuda.races import RaceWatch
 
 
 def detach_from_zygote(zygote: int) -> None:
@@ -103,6 +104,7 @@ def _become(
         page,
         backend=BACKENDS[order["kind"]],
         leak_check=order["leak_check"],
+        races=None if order["races"] is None else RaceWatch(Path(order["races"])),
         snapshots=None if order["snapshots"] is None else Path(order["snapshots"]),
         settings=CaseSettings(**order["settings"]),
     )

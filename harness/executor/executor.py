@@ -46,11 +46,13 @@ from harness.executor.peak_memory import MOST_SNAPSHOTS, PeakMemory, write_alloc
 from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
 from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
+from harness.marks import reason_for_races
 from harness.protocol import reports
 from harness.protocol.endings import CaseEnd, ProcessEnd, StateProblem, as_message
 from harness.protocol.exit_status import EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message
+from harness.sim.simcuda.races import RaceWatch
 
 #: Seconds after which no further case of one request begins, because the supervisor gets no message meanwhile.
 BURST = 0.05
@@ -72,13 +74,14 @@ class Executor:
         *,
         backend: Backend,
         leak_check: LeakCheck,
+        races: RaceWatch | None,
         snapshots: Path | None,
         settings: CaseSettings,
     ) -> None:
         """`files`: the descriptors for stacks and facts. `page`: for the phases that have passed.
 
-        `snapshots`: the folder for those of the allocator, if wanted. `settings`: the settings of the run that cases
-        may read.
+        `races`: the findings about the order of work, if the devices check it. `snapshots`: the folder for those of the
+        allocator, if wanted. `settings`: the settings of the run that cases may read.
         """
         self._collected = collected
         self._page = page
@@ -99,6 +102,7 @@ class Executor:
         self._problems: list[StateProblem] = []
         self._inspector = StateInspector(collected.guard, leak_check)
         collected.watch.holders += [self._inspector, self._children]
+        self._races = races
         self._poisoned = False
         self._rounds: GrowthRounds | None = None
         self._struck: dict[str, int] = {}
@@ -211,6 +215,8 @@ class Executor:
             return CaseEnd(unknown=self._known_instead(message["case"]))
         self._inspector.begin(message["case"])
         marks = len(item.own_markers)
+        if self._races is not None:
+            self._races.begin()
         self._peaks.begin()
         self._session.begin()
         end = self._protocol(item, message)
@@ -237,6 +243,8 @@ class Executor:
         end.problems += self._problems
         leftovers, of_fixtures = self._children.check()
         end.problems += leftovers
+        if self._races is not None and reason_for_races(item) is None:
+            end.problems += self._races.problems()
         self._poisoned = bool(end.poison)
         if not self._poisoned:  # otherwise every further CUDA call would fail
             changed, suspicions = self._inspector.end(

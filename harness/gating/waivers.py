@@ -27,6 +27,7 @@ EXPECTABLE = (
     Outcome.POISONED,
     Outcome.LEAKED,
     Outcome.CONTAMINATED,
+    Outcome.RACED,
     Outcome.FLAKY,
     Outcome.PASSED,
 )

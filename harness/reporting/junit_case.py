@@ -24,7 +24,7 @@ from harness.reporting.text_limits import GREEN_SHARE, MOST_TEXT
 #: The limits that are tried in turn, until the report is small enough.
 LIMITS = (*(MOST_TEXT >> step for step in range(16)), 0)
 
-_FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.UNEXPECTED_PASS})
+_FAILURES = frozenset({Outcome.FAILED, Outcome.LEAKED, Outcome.CONTAMINATED, Outcome.RACED, Outcome.UNEXPECTED_PASS})
 _ERRORS = frozenset({Outcome.ERROR, Outcome.CRASHED, Outcome.TIMEOUT, Outcome.POISONED, Outcome.LOST})
 _SKIPS = frozenset({Outcome.GATED, Outcome.SKIPPED, Outcome.WAIVED})
 

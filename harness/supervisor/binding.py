@@ -27,9 +27,10 @@ class Binding:
     """What an executor is bound to: devices (by UUID), environment, and the `workerinput` of its xdist worker.
 
     `kind` is that of the devices. `library`: for software devices, the backend to load. `leak_check` is
-    ``--leak-check``: off, fast or full. `snapshots`: the executor writes the allocator's snapshot when a case fails.
-    `settings`: the settings of the run that cases may read. `unused`: the executor does not use a software device
-    before the case, which has its own process and may fork. `echo`: its output is shown at once.
+    ``--leak-check``: off, fast or full. `race_check`: the devices check the order of work. `snapshots`: the
+    executor writes the allocator's snapshot when a case fails. `settings`: the settings of the run that cases may read.
+    `unused`: the executor does not use a software device before the case, which has its own process and may fork.
+    `echo`: its output is shown at once.
     """
 
     devices: tuple[str, ...]
@@ -37,6 +38,7 @@ class Binding:
     environment: Mapping[str, str | None]
     workerinput: Mapping[str, object] | None
     leak_check: str
+    race_check: bool = False
     library: str | None = None
     snapshots: bool = False
     settings: CaseSettings = field(default_factory=CaseSettings)
@@ -81,6 +83,7 @@ class Bindings:
             environment=executor_environment(os.environ, {**visible, **self.types}, _XDIST_VARIABLES),
             workerinput=self._workerinput,
             leak_check=context.leak_check,
+            race_check=context.race_check,
             library=context.library,
             snapshots="allocator" in context.collect_on_failure,
             settings=self.settings,

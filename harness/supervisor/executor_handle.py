@@ -236,6 +236,7 @@ class ExecutorHandle:
             "unused": binding.unused,
             "workerinput": binding.workerinput,
             "leak_check": binding.leak_check,
+            "races": str(self.temp.with_name(f"{self.temp.name}-races")) if binding.race_check else None,
             "snapshots": str(self.kept) if binding.snapshots else None,
             "settings": asdict(binding.settings),
         }

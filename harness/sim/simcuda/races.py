@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import msgspec
 
 from harness.core.atomic import write_atomically
+from harness.core.outcome import Outcome
 from harness.core.text import format_count
+from harness.protocol.endings import StateProblem
 
 #: The variable with the checks of a process, separated by commas, and the variable with the folder of the findings.
 CHECK, FINDINGS = "SIMCUDA_CHECK", "SIMCUDA_FINDINGS"
@@ -28,6 +31,12 @@ class RaceFinding(msgspec.Struct, frozen=True):
     bytes: int
     text: str
     pid: int = 0
+
+    @property
+    def line(self) -> str:
+        """The two pieces of work and the missing order, without the places in the program."""
+        lines = self.text.strip().splitlines()
+        return f"{lines[0]}: {lines[-1].strip()}" if len(lines) > 1 else self.text.strip()
 
 
 def read_findings(folder: Path) -> list[RaceFinding]:
@@ -54,3 +63,29 @@ def write_report(path: Path, findings: Sequence[RaceFinding]) -> None:
     """Write the findings as JSON: an object with the list `findings`. Raise WriteError."""
     data = msgspec.json.format(msgspec.json.encode({"findings": findings}), indent=2)
     write_atomically(path, data + b"\n")
+
+
+class RaceWatch:
+    """What is found while a case runs, in its process and in the processes that it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is made, and named in the environment of this process."""
+        folder.mkdir(mode=0o700)
+        self._folder = folder
+        os.environ[FINDINGS] = str(folder)
+
+    def begin(self) -> None:
+        """Forget what was found so far: the processes then report it again."""
+        for name in os.listdir(self._folder):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def problems(self) -> list[StateProblem]:
+        """Return the problem of a case with findings. Its standard error has the places in the program."""
+        if not os.listdir(self._folder):
+            return []
+        found = read_findings(self._folder)
+        self.begin()
+        if not found:
+            return []
+        others = f" (in all {summary(found)}, see standard error)" if len(found) > 1 else ""
+        return [StateProblem(Outcome.RACED, f"{found[0].line}{others}")]

@@ -71,6 +71,7 @@ struct State {
   std::uint64_t generations = 0;
   std::mutex reporting;
   std::set<std::string> reported;
+  bool kept = false;  // whether some of them are in the file
   SimcudaSites sites{nullptr, nullptr};
 
   std::uint32_t next_lane() { return ++lanes; }
@@ -354,11 +355,23 @@ std::string quoted(const std::string& text) {
   return result + '"';
 }
 
-// Appends a line to the file of this process in the folder SIMCUDA_FINDINGS.
-void keep(const Conflict& conflict, const std::string& kind, const std::string& text) {
+// The file of this process in the folder SIMCUDA_FINDINGS; empty without the folder.
+std::string file_of_findings() {
   const char* const folder = std::getenv("SIMCUDA_FINDINGS");
-  if (folder == nullptr || *folder == 0) return;
-  const std::string path = std::string(folder) + "/" + std::to_string(getpid()) + ".ndjson";
+  return folder == nullptr || *folder == 0 ? "" : std::string(folder) + "/" + std::to_string(getpid()) + ".ndjson";
+}
+
+// Who takes the file away wants each finding again, should the program go on to make it: the harness does so between
+// two cases that one process runs.
+void report_again_without(const std::string& path) {
+  if (!state().kept || ::access(path.c_str(), F_OK) == 0) return;
+  state().reported.clear();
+  state().kept = false;
+}
+
+// Appends a line to the file.
+void keep(const std::string& path, const Conflict& conflict, const std::string& kind, const std::string& text) {
+  if (path.empty()) return;
   std::FILE* const file = std::fopen(path.c_str(), "a");
   if (file == nullptr) return;
   const std::string line = "{\"kind\": " + quoted(kind) + ", \"earlier\": " + quoted(conflict.earlier.origin->name) +
@@ -366,27 +379,31 @@ void keep(const Conflict& conflict, const std::string& kind, const std::string& 
                            ", \"bytes\": " + std::to_string(conflict.bytes) + ", \"text\": " + quoted(text) + "}\n";
   std::fputs(line.c_str(), file);
   std::fclose(file);
+  state().kept = true;
 }
 
 }  // namespace
 
 void report(const Conflicts& conflicts) {
+  if (conflicts.empty()) return;
+  const std::string path = file_of_findings();
   for (const Conflict& conflict : conflicts) {
     const Accessor &earlier = conflict.earlier, &later = conflict.later;
     const std::string first = frames_of(*earlier.origin), second = frames_of(*later.origin);
     const std::string kind = conflict.reused ? "used after it was freed" : "race";
-    std::size_t number = 0;
-    {
-      const std::lock_guard lock(state().reporting);
-      const std::string key = kind + '\n' + earlier.origin->name + '\n' + first + later.origin->name + '\n' + second;
-      if (state().reported.size() >= most_kept || !state().reported.insert(key).second) continue;
-      number = state().reported.size();
-    }
+    const std::string key = kind + '\n' + earlier.origin->name + '\n' + first + later.origin->name + '\n' + second;
     const std::string text = later.origin->name + std::string(later.writes ? " writes " : " reads ") +
                              std::to_string(conflict.bytes) + " bytes that " + earlier.origin->name +
                              (earlier.writes ? " has written" : " has read") + ", in no order\n" +
                              described(earlier, first) + described(later, second) + "  " + advice(conflict) + "\n";
-    keep(conflict, kind, text);
+    std::size_t number = 0;
+    {
+      const std::lock_guard lock(state().reporting);
+      report_again_without(path);
+      if (state().reported.size() >= most_kept || !state().reported.insert(key).second) continue;
+      number = state().reported.size();
+      keep(path, conflict, kind, text);
+    }
     if (number <= most_reports) std::fprintf(stderr, "simulated CUDA: %s: %s", kind.c_str(), text.c_str());
     if (number == most_reports)
       std::fprintf(stderr, "simulated CUDA: further findings of this process are not shown\n");
