@@ -244,7 +244,7 @@ class Executor:
         leftovers, of_fixtures = self._children.check()
         end.problems += leftovers
         if self._races is not None and reason_for_races(item) is None:
-            end.problems += self._races.problems()
+            end.raced = self._races.end()
         self._poisoned = bool(end.poison)
         if not self._poisoned:  # otherwise every further CUDA call would fail
             changed, suspicions = self._inspector.end(

@@ -53,6 +53,7 @@ class CaseEnd(msgspec.Struct, omit_defaults=True, tag_field="op", tag="done"):
     - `interruption`: KeyboardInterrupt, SystemExit or ``pytest.exit`` ended the case.
     - `hook_error`: an exception of a hook of a conftest or of another plugin; it aborted pytest's run protocol.
     - `problems`: what the case has left behind in its process.
+    - `raced`: work of the case that used the same memory without an order.
     - `fixtures`: problems of fixtures that ended with the case, and that the case does not use.
     - `poison`: the error with which the device refuses all further work.
     - `suspicions`: growth by meter that may be a leak.
@@ -66,6 +67,7 @@ class CaseEnd(msgspec.Struct, omit_defaults=True, tag_field="op", tag="done"):
     interruption: str = ""
     hook_error: RemoteFailure | None = None
     problems: list[StateProblem] = []
+    raced: str = ""
     fixtures: list[str] = []
     poison: str = ""
     suspicions: dict[str, int] = {}

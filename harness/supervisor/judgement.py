@@ -67,7 +67,7 @@ class Evidence:
     def is_plain_pass(self) -> bool:
         """Whether all phases have passed, and there is nothing else to report. This is the common case."""
         ended_well = self.exit_status is None or (self.exit_status == 0 and self.leaving)
-        broken = self.end.problems or self.end.poison or self.end.aborted or self.end.unknown
+        broken = self.end.problems or self.end.raced or self.end.poison or self.end.aborted or self.end.unknown
         cut = self.late or self.stopped or self.garbled or self.unkillable
         return (
             self.done
@@ -198,6 +198,8 @@ def _reported(seen: Evidence) -> Judgement:
 def _found_after(seen: Evidence) -> list[Judgement]:
     """Return the problems found after the case: in its process, on its device, and at the end of the process."""
     judgements = [Judgement(problem.outcome, problem.text) for problem in seen.end.problems]
+    if seen.end.raced:
+        judgements.append(Judgement(Outcome.RACED, seen.end.raced))
     if seen.end.interruption:
         when = _current_phase(seen)
         judgements.append(Judgement(Outcome.FAILED if when == "call" else Outcome.ERROR, seen.end.interruption, when))

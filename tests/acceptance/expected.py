@@ -42,6 +42,7 @@ ELEMENTS = {
     "failed": "failure",
     "leaked": "failure",
     "contaminated": "failure",
+    "raced": "failure",
     "unexpected_pass": "failure",
     "error": "error",
     "crashed": "error",

@@ -12,6 +12,7 @@ import pytest
 from harness.devices import software
 from harness.sim.simcuda import build
 from tests.acceptance.conftest import MakeProject
+from tests.acceptance.expected import compare, expected
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import command, configure, refused
 
@@ -210,6 +211,36 @@ class TestRuns:
         assert "--device=simcuda --seed=5" in reproduce
         assert "device-side assert" in finishes["test_bad_index"]["message"]
         assert "the current stream of cuda:0" in finishes["test_leaves_another_stream_current"]["message"]
+
+    @pytest.mark.parametrize("mode", ["batch", "case"])
+    def test_missing_waits_are_races(self, make_project: MakeProject, mode: str) -> None:
+        project = make_project("raced")
+        result = run(project, "-n0", "--race-check=on", f"--isolation={mode}", "--seed=5")
+        compare(result, expected(project, mode), alone=mode == "case")
+        finishes = {line["case"].rpartition("::")[2]: line for line in result.lines if line["event"] == "finish"}
+        two = finishes["test_two_races"]
+        assert two["message"].endswith("(in all 2 races: see standard error)")
+        assert two["stderr"].count("test_raced.py:83 in test_two_races") == 2
+        assert "--race-check=on" in two["reproduce"]
+        assert "also raced: aten::mul reads 4096" in finishes["test_fails_too"]["notes"][0]
+        executors = {line["executor"] for line in finishes.values()}
+        assert len(executors) == (len(finishes) if mode == "case" else 1), "a race does not harm the process"
+
+    def test_without_the_check_a_missing_wait_is_not_found(self, make_project: MakeProject) -> None:
+        project = make_project("raced")
+        result = run(project, "-n0")
+        assert set(verdicts(result).values()) == {"passed", "failed"}, result.tail()
+
+    @pytest.mark.parametrize(
+        ("arguments", "why"), [(["--device=cpu"], "no device"), (["--isolation=none"], "isolation")]
+    )
+    def test_the_check_is_refused_where_it_cannot_be_made(
+        self, make_project: MakeProject, arguments: list[str], why: str
+    ) -> None:
+        project = make_project("raced")
+        refused(run(project, "-n0", *arguments, "--race-check=on"), f"--race-check=on: {why}", "--device=simcuda")
+        ignored = run(project, "-n0", *arguments, "-o", "harness_race_check=on")
+        assert set(verdicts(ignored).values()) < {"passed", "failed", "gated"}, ignored.tail()
 
     def test_no_claim_about_gpus_accepts_it(self, make_project: MakeProject) -> None:
         project = make_project()

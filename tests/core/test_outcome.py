@@ -29,6 +29,7 @@ PREDICATES = {
     O.UNEXPECTED_PASS: (True, True, False),
     O.LOST: (True, False, False),
     O.CONTAMINATED: (True, True, True),
+    O.RACED: (True, True, False),
     O.LEAKED: (True, True, True),
     O.FAILED: (True, True, False),
     O.ERROR: (True, True, False),

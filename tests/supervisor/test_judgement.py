@@ -116,6 +116,8 @@ def _ended(phases: tuple[Phase, ...], **found: Any) -> Evidence:
             Outcome.CONTAMINATED,
             "cwd",
         ),
+        (replace(PASSED, end=CaseEnd(raced="mul reads …")), Outcome.RACED, "mul reads …"),
+        (replace(PASSED, end=CaseEnd(raced="x", problems=[StateProblem(Outcome.LEAKED, "y")])), Outcome.LEAKED, "y"),
         # The harness is to blame.
         (replace(PASSED, zygote_lost="gone"), Outcome.LOST, "gone"),
         (Evidence(exit_status=SEGV, zygote_lost="gone"), Outcome.LOST, "gone"),

@@ -10,9 +10,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core.atomic import write_atomically
-from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.protocol.endings import StateProblem
 
 #: The variable with the checks of a process, separated by commas, and the variable with the folder of the findings.
 CHECK, FINDINGS = "SIMCUDA_CHECK", "SIMCUDA_FINDINGS"
@@ -79,13 +77,11 @@ class RaceWatch:
         for name in os.listdir(self._folder):
             (self._folder / name).unlink(missing_ok=True)
 
-    def problems(self) -> list[StateProblem]:
-        """Return the problem of a case with findings. Its standard error has the places in the program."""
-        if not os.listdir(self._folder):
-            return []
-        found = read_findings(self._folder)
-        self.begin()
+    def end(self) -> str:
+        """Return one line about what was found; empty for nothing. Standard error has the places in the program."""
+        found = read_findings(self._folder) if os.listdir(self._folder) else []
         if not found:
-            return []
-        others = f" (in all {summary(found)}, see standard error)" if len(found) > 1 else ""
-        return [StateProblem(Outcome.RACED, f"{found[0].line}{others}")]
+            return ""
+        self.begin()
+        others = f" (in all {summary(found)}: see standard error)" if len(found) > 1 else ""
+        return f"{found[0].line}{others}"

@@ -14,7 +14,7 @@
 namespace simcuda::sites {
 namespace {
 
-// The frames of a report: those of the program itself, or the innermost ones of torch if there are no others.
+// The frames of a report: those of the program itself, or the innermost ones if torch and pytest have all of them.
 constexpr std::size_t most_frames = 4;
 
 struct Frame {
@@ -40,7 +40,12 @@ const std::string* kept(PyObject* text) {
   return &*texts->emplace(data, static_cast<std::size_t>(size)).first;
 }
 
-bool is_of_torch(const std::string& file) { return file.find("/site-packages/torch/") != std::string::npos; }
+bool is_of_library(const std::string& file) {
+  for (const char* const folder : {"/site-packages/torch/", "/site-packages/_pytest/", "/site-packages/pluggy/"}) {
+    if (file.find(folder) != std::string::npos) return true;
+  }
+  return false;
+}
 
 void walk(Site& site) {
   PyFrameObject* frame = PyEval_GetFrame();
@@ -54,7 +59,7 @@ void walk(Site& site) {
       if (site.innermost.size() < most_frames) {
         site.innermost.push_back(found);
       }
-      if (!is_of_torch(*found.file)) {
+      if (!is_of_library(*found.file)) {
         site.own.push_back(found);
       }
     }
