@@ -12,7 +12,7 @@ EXPECTED = {
     "test_no_wait[1]": "raced: aten::mul reads 4096 bytes that aten::add_ has written, in no order: stream",
     "test_no_wait[2]": "raced: aten::mul reads 4096 bytes that aten::add_ has written, in no order: stream",
     "test_waits": "passed",
-    "test_frees_too_early": "raced: aten::zero_ writes 4194304 bytes that aten::sum has read, in no order: the memory was",
+    "test_frees_too_early": "raced: aten::zero_ writes 4194304 bytes that aten::sum has read, in no order: the",
     "test_child": "raced: aten::add_ writes 4096 bytes that aten::fill_ has written, in no order: stream",
     "test_two_races": "raced: aten::mul_ writes 4096 bytes that aten::add_ has written, in no order",
     "test_on_purpose": "passed",
