@@ -6,8 +6,10 @@ JSON object: by program, the kinds of the findings that it has caused. No progra
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -395,6 +397,137 @@ def column_and_row() -> object:
     return m
 
 
+# The host's own use of pinned memory.
+
+
+def _copied(m: Memory) -> torch.Tensor:
+    """Return pinned memory into which a copy is under way."""
+    with torch.cuda.stream(m.side):
+        m.x.add_(1)
+        return m.x.to("cpu", non_blocking=True)
+
+
+@races
+def result_read_before_the_copy_is_done() -> object:
+    m = Memory()
+    return _copied(m).sum(), m
+
+
+@races
+def result_read_by_numpy() -> object:
+    m = Memory()
+    return _copied(m).numpy().sum(), m
+
+
+@races
+def result_changed_before_the_copy_is_done() -> object:
+    m = Memory()
+    _copied(m).zero_()
+    return m
+
+
+@races
+def result_read_after_a_wait_of_another_stream() -> object:
+    m = Memory()
+    result = _copied(m)
+    torch.cuda.current_stream().synchronize()
+    return result.tolist(), m
+
+
+@races
+def result_read_in_another_thread() -> object:
+    m = Memory()
+    result = _copied(m)
+    thread = threading.Thread(target=result.sum)
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    return m
+
+
+@races
+def input_filled_again_before_the_copy_is_done() -> object:
+    m = Memory()
+    m.x.copy_(m.pinned, non_blocking=True)
+    m.pinned.fill_(7)
+    return m
+
+
+@races
+def result_of_a_graph_read_too_early() -> object:
+    m = Memory()
+    graph = _captured(lambda: m.pinned.copy_(m.x, non_blocking=True))
+    graph.replay()
+    return m.pinned.sum(), graph, m
+
+
+@is_ordered
+def result_read_after_a_synchronisation() -> object:
+    m = Memory()
+    result = _copied(m)
+    m.side.synchronize()
+    return result.sum(), m
+
+
+@is_ordered
+def result_read_after_an_event() -> object:
+    m = Memory()
+    result = _copied(m)
+    m.side.record_event().synchronize()
+    return result.sum(), m
+
+
+@is_ordered
+def result_of_a_copy_that_blocks() -> object:
+    m = Memory()
+    return m.x.add_(1).cpu().sum(), m.pinned.copy_(m.x).sum(), m
+
+
+@is_ordered
+def input_read_while_it_is_copied() -> object:
+    m = Memory()
+    m.x.copy_(m.pinned, non_blocking=True)
+    return m.pinned.sum(), m
+
+
+@is_ordered
+def other_half_of_a_pinned_buffer() -> object:
+    m = Memory()
+    m.pinned[:16].copy_(m.x[:16], non_blocking=True)
+    return m.pinned[16:].sum(), m
+
+
+@is_ordered
+def pinned_buffers_in_turn() -> object:
+    m = Memory()
+    for value in range(8):
+        batch = torch.full((32, 32), float(value)).pin_memory()
+        m.x.copy_(batch, non_blocking=True)
+        m.x.add_(1)
+    return m
+
+
+@is_ordered
+def result_of_a_graph_read_after_a_wait() -> object:
+    m = Memory()
+    graph = _captured(lambda: m.pinned.copy_(m.x, non_blocking=True))
+    graph.replay()
+    torch.cuda.synchronize()
+    return m.pinned.sum(), graph, m
+
+
+@is_ordered
+def pinned_memory_used_by_a_function_of_the_stream() -> object:
+    m = Memory()
+    result, seen = _copied(m), []
+    address = ctypes.cast(result.data_ptr(), ctypes.POINTER(ctypes.c_float))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.append(address[0]))
+    assert ctypes.CDLL(None).cudaLaunchHostFunc(ctypes.c_void_p(m.side.cuda_stream), function, None) == 0
+    m.side.synchronize()
+    assert seen == [2.0]
+    return result, m
+
+
 # Graphs.
 
 
@@ -502,6 +635,61 @@ def graphed_callable() -> object:
     for _ in range(2):
         graphed(sample).sum().backward()
     return graphed
+
+
+def _graph_of_a_freed_input() -> tuple[torch.cuda.CUDAGraph, Memory]:
+    m = Memory()
+    given = torch.ones(1 << 20, device="cuda")
+    graph = _captured(lambda: m.x.add_(given[0]))
+    del given
+    return graph, m
+
+
+@reuses
+def input_freed_before_a_replay() -> object:
+    graph, m = _graph_of_a_freed_input()
+    graph.replay()
+    return graph, m
+
+
+@reuses
+def input_given_to_another_tensor_before_a_replay() -> object:
+    graph, m = _graph_of_a_freed_input()
+    other = torch.zeros(1 << 20, device="cuda")
+    graph.replay()
+    return other, graph, m
+
+
+@reuses
+def output_freed_before_a_replay() -> object:
+    m, result = Memory(), [torch.zeros(32, 32, device="cuda")]
+    graph = _captured(lambda: torch.mul(m.x, 2, out=result[0]))
+    graph.replay()
+    result.clear()
+    graph.replay()
+    return graph, m
+
+
+@is_ordered
+def output_of_a_graph_freed_before_a_replay() -> object:
+    """It is in the graph's own pool, which keeps the memory."""
+    m, result = Memory(), []
+    graph = _captured(lambda: result.append(m.x * 2))
+    graph.replay()
+    result.clear()
+    graph.replay()
+    return graph, m
+
+
+@is_ordered
+def input_filled_between_replays() -> object:
+    m = Memory()
+    given = torch.ones(1 << 20, device="cuda")
+    graph = _captured(lambda: m.x.add_(given[0]))
+    for value in range(3):
+        given.fill_(value)
+        graph.replay()
+    return graph, given, m
 
 
 # Collectives, which run on streams of their own.

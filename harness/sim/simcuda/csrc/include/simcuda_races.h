@@ -3,21 +3,26 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-// A run of bytes that work reads or writes.
+// A run of bytes that work reads or writes. `generation`: for a node of a graph, that of the block at the capture.
 struct SimcudaAccess {
   const void* address;
   std::size_t bytes;
   bool write;
+  std::uint64_t generation = 0;
 };
 
 // How a place in the program is remembered when work is launched, and described when it is reported.
 struct SimcudaSites {
   std::shared_ptr<void> (*gather)();          // may return null
   std::string (*describe)(const void* site);  // a line per frame, the innermost first
+  // Calls the function soon in the main thread, between two steps of the program, or returns false. A signal handler
+  // may use it.
+  bool (*call_soon)(void (*function)());
 };
 
 extern "C" {
@@ -25,5 +30,8 @@ extern "C" {
 int simcudaChecksRaces();                                         // 1 or 0
 void simcudaSetSites(const SimcudaSites* sites);                  // copied
 void simcudaDeclare(const std::vector<SimcudaAccess>* accesses);  // of this thread's next launch of the runtime's
-void simcudaNoteBlock(const void* address, std::size_t bytes);    // torch's allocator gives this block to a tensor
+// torch's allocator gives this block to a tensor, or has got it back. `of_graphs`: it is in a pool of graphs, whose
+// memory several tensors of a graph share.
+void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs);
+void simcudaNoteFreed(const void* address);
 }

@@ -95,9 +95,21 @@ std::string describe(const void* pointer) {
   return text;
 }
 
+bool call_soon(void (*function)()) {
+  const auto call = [](void* pointer) {
+    reinterpret_cast<void (*)()>(pointer)();
+    return 0;
+  };
+  return Py_IsInitialized() != 0 && Py_AddPendingCall(call, reinterpret_cast<void*>(function)) == 0;
+}
+
 void note(const c10::CachingDeviceAllocator::TraceEntry& entry) {
-  if (entry.action_ == c10::CachingDeviceAllocator::TraceEntry::ALLOC) {
-    simcudaNoteBlock(reinterpret_cast<const void*>(entry.addr_), entry.size_);
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  const auto* const address = reinterpret_cast<const void*>(entry.addr_);
+  if (entry.action_ == Entry::ALLOC) {
+    simcudaNoteBlock(address, entry.size_, entry.mempool_ != c10::MempoolId_t{0, 0});
+  } else if (entry.action_ == Entry::FREE_COMPLETED) {
+    simcudaNoteFreed(address);
   }
 }
 
@@ -120,7 +132,7 @@ void follow_allocator() {
 
 void install() {
   if (wanted()) {
-    constexpr SimcudaSites functions{&gather, &describe};
+    constexpr SimcudaSites functions{&gather, &describe, &call_soon};
     simcudaSetSites(&functions);
   }
 }

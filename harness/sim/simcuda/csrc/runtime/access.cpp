@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <array>
 #include <atomic>
@@ -10,6 +11,7 @@
 
 #include "device.h"
 #include "pages.h"
+#include "races.h"
 
 namespace simcuda {
 
@@ -31,7 +33,8 @@ thread_local bool of_the_program = false;
 struct sigaction before;
 
 // After a return, the access is repeated and reads zeros: the work completes, and its device has failed.
-bool served(const siginfo_t& info) {
+bool served(const siginfo_t& info, bool write) {
+  if (races::serve_access(info.si_addr, write, working != nullptr)) return true;
   if (working == nullptr && of_the_program) return false;
   char* const address = static_cast<char*>(info.si_addr);
   const std::size_t count = used.load(std::memory_order_acquire);
@@ -49,9 +52,19 @@ bool served(const siginfo_t& info) {
   return false;
 }
 
-void on_fault(int, siginfo_t* info, void*) {
+// Whether the access that failed was a write. Where the processor's word is not known, it counts as a read.
+bool is_write(const void* context) {
+#if defined(__x86_64__)
+  constexpr greg_t write = 2;
+  return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & write) != 0;
+#else
+  return false;
+#endif
+}
+
+void on_fault(int, siginfo_t* info, void* context) {
   // For any other fault, restores the previous handler, which the repeated access then reaches.
-  if (!served(*info)) sigaction(SIGSEGV, &before, nullptr);
+  if (!served(*info, is_write(context))) sigaction(SIGSEGV, &before, nullptr);
 }
 
 void install() {

@@ -96,6 +96,7 @@ cudaError_t submit(Stream& stream, Operation operation) {
     if (const auto capture = capture_of(stream)) {
       if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
       Capture::Member& member = *capture->member(stream);
+      races::remember_blocks(operation.accesses);
       member.tail = {&capture->graph->add(std::move(operation), device.index, member.tail)};
       return cudaSuccess;
     }

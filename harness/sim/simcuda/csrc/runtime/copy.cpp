@@ -69,7 +69,9 @@ const char* name_of(const Place& to, const Place& from) {
 }
 
 // Returns the work of a copy, which describes itself to observers.
-Work work_of(const Copy& copy, const Place& to, const Place& from, bool synchronous) {
+Work work_of(Copy copy, const Place& to, const Place& from, bool synchronous) {
+  copy.to.address = races::for_work(copy.to.address);
+  copy.from.address = races::for_work(copy.from.address);
   return [copy, to = to.place, from = from.place, synchronous] {
     activity::describe_copy(copy.bytes(), from, to, !synchronous);
     copy.run();

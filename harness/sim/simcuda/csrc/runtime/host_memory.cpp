@@ -10,6 +10,7 @@
 #include "context.h"
 #include "device.h"
 #include "pages.h"
+#include "races.h"
 
 using namespace simcuda;
 using Kind = Allocation::Kind;
@@ -24,9 +25,16 @@ cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, con
   *address = nullptr;
   if (bytes == 0) return cudaSuccess;
   forbid_unsafe(call);
-  void* const memory =
-      mmap(nullptr, round_up(bytes, page_size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::size_t size = round_up(bytes, page_size);
+  const int sharing = races::enabled() ? MAP_SHARED : MAP_PRIVATE;  // only shared memory can be mapped twice
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, cudaErrorMemoryAllocation);
+  if (races::enabled()) {
+    void* const second = mremap(memory, 0, size, MREMAP_MAYMOVE);
+    if (second != MAP_FAILED) {
+      races::add_pinned(static_cast<char*>(memory), bytes, static_cast<char*>(second) - static_cast<char*>(memory));
+    }
+  }
   add_allocation({static_cast<char*>(memory), bytes, Kind::host, &device, flags});
   *address = memory;
   return cudaSuccess;
@@ -62,7 +70,11 @@ SIMCUDA_EXPORT cudaError_t cudaFreeHost(void* address) {
     }
     const auto allocation = remove_allocation(address, {Kind::host});
     check(allocation.has_value());
-    munmap(allocation->base, round_up(allocation->size, page_size));
+    const std::size_t size = round_up(allocation->size, page_size);
+    char* const second = races::for_work(allocation->base);
+    races::remove_pinned(allocation->base);
+    if (second != allocation->base) munmap(second, size);
+    munmap(allocation->base, size);
   });
 }
 

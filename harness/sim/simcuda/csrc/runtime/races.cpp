@@ -1,8 +1,10 @@
 #include "races.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,8 @@
 #include <set>
 #include <string>
 #include <utility>
+
+#include "host_pages.h"
 
 namespace simcuda::races {
 
@@ -46,6 +50,8 @@ struct Cell {
 struct Block {
   std::uintptr_t end;
   std::uint64_t generation;
+  bool of_graphs;
+  bool freed = false;
 };
 
 bool knows(const Clock& clock, const Stamp& stamp) {
@@ -72,7 +78,10 @@ struct State {
   std::mutex reporting;
   std::set<std::string> reported;
   bool kept = false;  // whether some of them are in the file
-  SimcudaSites sites{nullptr, nullptr};
+  SimcudaSites sites{nullptr, nullptr, nullptr};
+  HostPages pages;
+  Conflicts by_host;                  // not reported yet
+  std::atomic<bool> unplaced{false};  // whether some of them have no place in the program to wait for
 
   std::uint32_t next_lane() { return ++lanes; }
 
@@ -91,14 +100,24 @@ struct State {
     for (const Timeline* const timeline : timelines) {
       if (timeline->device == device) join(host, timeline->clock);
     }
-    join(host, ended[device]);
+    host_learns(ended[device]);
+  }
+
+  void host_learns(const Clock& clock) {
+    join(host, clock);
+    pages.release(host);
+  }
+
+  const Block* block_of(std::uintptr_t address) const {
+    const auto next = blocks.upper_bound(address);
+    if (next == blocks.begin()) return nullptr;
+    const Block& block = std::prev(next)->second;
+    return address < block.end ? &block : nullptr;
   }
 
   std::uint64_t generation_of(std::uintptr_t address) const {
-    const auto next = blocks.upper_bound(address);
-    if (next == blocks.begin()) return 0;
-    const Block& block = std::prev(next)->second;
-    return address < block.end ? block.generation : 0;
+    const Block* const block = block_of(address);
+    return block == nullptr ? 0 : block->generation;
   }
 
   // Makes a boundary of cells at the address.
@@ -115,6 +134,7 @@ struct State {
     if (access.bytes == 0) return;
     const auto begin = reinterpret_cast<std::uintptr_t>(access.address), end = begin + access.bytes;
     accessor.writes = access.write;
+    pages.hold({begin, end, lane, clock[lane], accessor});
     const Stamp stamp{lane, clock[lane], generation_of(begin), std::move(accessor)};
     split(begin);
     split(end);
@@ -125,7 +145,8 @@ struct State {
         conflicts.back().bytes += bytes;
         return;
       }
-      conflicts.push_back({earlier.accessor, stamp.accessor, earlier.generation != stamp.generation, bytes});
+      const auto kind = earlier.generation != stamp.generation ? Conflict::Kind::reused : Conflict::Kind::unordered;
+      conflicts.push_back({earlier.accessor, stamp.accessor, kind, bytes});
     };
     auto cell = memory.lower_bound(begin);
     std::uintptr_t covered = begin;
@@ -200,14 +221,14 @@ void wait(Timeline& timeline, const work::Mark& mark) {
 void learn(const work::Mark& mark) {
   if (!enabled() || clock_of(mark) == nullptr) return;
   const std::lock_guard lock(state().mutex);
-  join(state().host, *clock_of(mark));
+  state().host_learns(*clock_of(mark));
 }
 
 void learn(Timeline& timeline) {
   if (!enabled()) return;
   const std::lock_guard lock(state().mutex);
   state().order(timeline);
-  join(state().host, timeline.clock);
+  state().host_learns(timeline.clock);
 }
 
 void learn(int device) {
@@ -226,7 +247,9 @@ void forget(const void* address, std::size_t bytes) {
   state().blocks.erase(state().blocks.lower_bound(begin), state().blocks.lower_bound(end));
 }
 
-void note_block(const void* address, std::size_t bytes) {
+namespace {
+
+void note_block(const void* address, std::size_t bytes, bool of_graphs) {
   if (!enabled() || bytes == 0) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(address), end = begin + bytes;
   const std::lock_guard lock(state().mutex);
@@ -234,7 +257,75 @@ void note_block(const void* address, std::size_t bytes) {
   auto first = blocks.lower_bound(begin);
   if (first != blocks.begin() && std::prev(first)->second.end > begin) std::prev(first)->second.end = begin;
   first = blocks.erase(first, blocks.lower_bound(end));
-  blocks.emplace_hint(first, begin, Block{end, ++state().generations});
+  blocks.emplace_hint(first, begin, Block{end, ++state().generations, of_graphs});
+}
+
+void note_freed(const void* address) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().blocks.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found != state().blocks.end()) found->second.freed = true;
+}
+
+}  // namespace
+
+void remember_blocks(std::vector<Access>& accesses) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  for (Access& each : accesses) {
+    const Block* const block = state().block_of(reinterpret_cast<std::uintptr_t>(each.address));
+    if (block != nullptr && !block->of_graphs) each.generation = block->generation;
+  }
+}
+
+void add_pinned(const char* base, std::size_t bytes, std::ptrdiff_t to_second) {
+  const std::lock_guard lock(state().mutex);
+  state().pages.add(base, bytes, to_second);
+}
+
+void remove_pinned(const void* base) {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().pages.remove(base);
+}
+
+char* for_work(char* address) {
+  if (!enabled()) return address;
+  const std::lock_guard lock(state().mutex);
+  return address + state().pages.to_second(address);
+}
+
+namespace {
+
+// Reports the accesses of the host. `placed`: the call comes from a place of the program that has just made them.
+void report_host(bool placed) {
+  const auto site = placed && state().sites.gather != nullptr ? state().sites.gather() : nullptr;
+  Conflicts conflicts;
+  {
+    const std::lock_guard lock(state().mutex);
+    conflicts = std::exchange(state().by_host, {});
+    state().unplaced = false;
+  }
+  for (Conflict& conflict : conflicts) conflict.later.origin = std::make_shared<const Origin>(Origin{"the host", site});
+  report(conflicts);
+}
+
+void report_placed() { report_host(true); }
+
+}  // namespace
+
+// The thread that made the access holds none of the locks here, and is outside of the allocator of memory.
+bool serve_access(const void* address, bool write, bool of_work) {
+  if (!enabled()) return false;
+  bool known = false;
+  const std::lock_guard lock(state().mutex);
+  const auto pending = state().pages.touch(reinterpret_cast<std::uintptr_t>(address), write, known);
+  if (!pending || of_work) return known;
+  const Accessor host{nullptr, the_host, 0, false, write};
+  state().by_host.push_back({pending->accessor, host, Conflict::Kind::unordered, pending->end - pending->begin});
+  const bool in_main_thread = syscall(SYS_gettid) == getpid();
+  const auto soon = state().sites.call_soon;
+  if (!in_main_thread || soon == nullptr || !soon(&report_placed)) state().unplaced = true;
+  return true;
 }
 
 std::shared_ptr<const Origin> origin(const char* name) {
@@ -282,7 +373,17 @@ void Replay::node(std::size_t place, const std::vector<std::size_t>& needs, cons
   const std::uint32_t lane = lanes_[branches_[place]];
   advance(clock, lane);
   const Accessor accessor{origin, timeline_.device, timeline_.stream, true};
-  for (const Access& each : accesses) state().touch(each, clock, lane, accessor, conflicts_);
+  for (const Access& each : accesses) {
+    const auto address = reinterpret_cast<std::uintptr_t>(each.address);
+    const Block* const block = each.generation == 0 ? nullptr : state().block_of(address);
+    if (each.generation != 0 && (block == nullptr || block->freed || block->generation != each.generation)) {
+      Accessor later = accessor;
+      later.writes = each.write;
+      conflicts_.push_back({later, later, Conflict::Kind::outlived, each.bytes});
+      continue;
+    }
+    state().touch(each, clock, lane, accessor, conflicts_);
+  }
 }
 
 void Replay::record(std::size_t place, work::Mark& mark) {
@@ -306,6 +407,7 @@ namespace {
 constexpr std::size_t most_kept = 1000;
 
 std::string place_of(const Accessor& accessor) {
+  if (accessor.device == the_host) return "the host";
   return std::string(accessor.in_graph ? "a graph launched on " : "") + "stream " + std::to_string(accessor.stream) +
          " of device " + std::to_string(accessor.device);
 }
@@ -316,7 +418,8 @@ std::string frames_of(const Origin& origin) {
 }
 
 std::string described(const Accessor& accessor, const std::string& frames) {
-  std::string text = "  " + std::string(accessor.origin->name) + " on " + place_of(accessor) + "\n";
+  const std::string where = accessor.device == the_host ? "" : " on " + place_of(accessor);
+  std::string text = "  " + std::string(accessor.origin->name) + where + "\n";
   for (std::size_t begin = 0; begin < frames.size();) {
     const std::size_t end = std::min(frames.find('\n', begin), frames.size());
     text += "    " + frames.substr(begin, end - begin) + "\n";
@@ -328,7 +431,15 @@ std::string described(const Accessor& accessor, const std::string& frames) {
 std::string advice(const Conflict& conflict) {
   const Accessor &earlier = conflict.earlier, &later = conflict.later;
   const std::string first = place_of(earlier), second = place_of(later);
-  if (conflict.reused) {
+  if (later.device == the_host) {
+    return "the host does not wait for " + first +
+           ": a synchronisation with it, or with an event recorded there after " + earlier.origin->name +
+           ", is missing";
+  }
+  if (conflict.kind == Conflict::Kind::outlived) {
+    return "the tensor was freed after the capture: keep it as long as the graph, or allocate it during the capture";
+  }
+  if (conflict.kind == Conflict::Kind::reused) {
     return "the memory was given to another tensor while " + first +
            " could still use it: " + "record_stream, or a wait before the tensor is freed, is missing";
   }
@@ -385,17 +496,22 @@ void keep(const std::string& path, const Conflict& conflict, const std::string& 
 }  // namespace
 
 void report(const Conflicts& conflicts) {
+  if (enabled() && state().unplaced) report_host(false);
   if (conflicts.empty()) return;
   const std::string path = file_of_findings();
   for (const Conflict& conflict : conflicts) {
     const Accessor &earlier = conflict.earlier, &later = conflict.later;
     const std::string first = frames_of(*earlier.origin), second = frames_of(*later.origin);
-    const std::string kind = conflict.reused ? "used after it was freed" : "race";
+    const std::string kind = conflict.kind == Conflict::Kind::unordered ? "race" : "used after it was freed";
     const std::string key = kind + '\n' + earlier.origin->name + '\n' + first + later.origin->name + '\n' + second;
-    const std::string text = later.origin->name + std::string(later.writes ? " writes " : " reads ") +
-                             std::to_string(conflict.bytes) + " bytes that " + earlier.origin->name +
-                             (earlier.writes ? " has written" : " has read") + ", in no order\n" +
-                             described(earlier, first) + described(later, second) + "  " + advice(conflict) + "\n";
+    const std::string use = later.origin->name + std::string(later.writes ? " writes " : " reads ") +
+                            std::to_string(conflict.bytes) + " bytes ";
+    const std::string text =
+        conflict.kind == Conflict::Kind::outlived
+            ? use + "of a tensor that was freed\n" + described(later, second) + "  " + advice(conflict) + "\n"
+            : use + "that " + earlier.origin->name + (earlier.writes ? " has written" : " has read") +
+                  ", in no order\n" + described(earlier, first) + described(later, second) + "  " + advice(conflict) +
+                  "\n";
     std::size_t number = 0;
     {
       const std::lock_guard lock(state().reporting);
@@ -420,7 +536,11 @@ __attribute__((visibility("default"))) void simcudaSetSites(const SimcudaSites* 
   simcuda::races::state().sites = *sites;
 }
 
-__attribute__((visibility("default"))) void simcudaNoteBlock(const void* address, std::size_t bytes) {
-  simcuda::races::note_block(address, bytes);
+__attribute__((visibility("default"))) void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs) {
+  simcuda::races::note_block(address, bytes, of_graphs);
+}
+
+__attribute__((visibility("default"))) void simcudaNoteFreed(const void* address) {
+  simcuda::races::note_freed(address);
 }
 }

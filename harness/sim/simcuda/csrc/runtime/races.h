@@ -30,7 +30,9 @@ struct Origin {
   std::shared_ptr<void> site;  // of SimcudaSites; may be null
 };
 
-// One access. For a node of a graph, the stream is that of the graph's launch.
+// One access. For a node of a graph, the stream is that of the graph's launch. `device`: `the_host` for an access of
+// the program itself.
+constexpr int the_host = -1;
 struct Accessor {
   std::shared_ptr<const Origin> origin;
   int device = 0;
@@ -39,10 +41,16 @@ struct Accessor {
   bool writes = false;
 };
 
-// Two accesses without an order.
+// Two accesses without an order. For `outlived`, only the later one: a graph uses memory that was freed after the
+// capture.
 struct Conflict {
+  enum class Kind {
+    unordered,
+    reused,  // and the allocator gave the memory to another tensor between them
+    outlived,
+  };
   Accessor earlier, later;
-  bool reused;  // whether the allocator gave the memory to another tensor between them
+  Kind kind;
   std::size_t bytes;
 };
 using Conflicts = std::vector<Conflict>;
@@ -64,13 +72,23 @@ struct Timeline {
 };
 
 // All functions have no effect without the check, and may be called from any thread.
-void record(Timeline& timeline, work::Mark& mark);        // the mark stands for all work so far
-void wait(Timeline& timeline, const work::Mark& mark);    // what follows on the timeline begins after the mark
-void learn(const work::Mark& mark);                       // the host has seen that the mark is done
-void learn(Timeline& timeline);                           // ... that all work so far is done
-void learn(int device);                                   // ... of all timelines of a device
-void forget(const void* address, std::size_t bytes);      // memory is allocated, or freed after a synchronisation
-void note_block(const void* address, std::size_t bytes);  // torch's allocator gives a block to a tensor
+void record(Timeline& timeline, work::Mark& mark);      // the mark stands for all work so far
+void wait(Timeline& timeline, const work::Mark& mark);  // what follows on the timeline begins after the mark
+void learn(const work::Mark& mark);                     // the host has seen that the mark is done
+void learn(Timeline& timeline);                         // ... that all work so far is done
+void learn(int device);                                 // ... of all timelines of a device
+void forget(const void* address, std::size_t bytes);    // memory is allocated, or freed after a synchronisation
+// Remembers in the accesses of a node which blocks its graph was captured with.
+void remember_blocks(std::vector<Access>& accesses);
+
+// Pinned memory has a second mapping, through which work uses it (`host_pages.h`).
+void add_pinned(const char* base, std::size_t bytes, std::ptrdiff_t to_second);
+void remove_pinned(const void* base);
+// Returns the address by which work uses this memory.
+char* for_work(char* address);
+// Called by the handler of a fault. Returns whether the memory is pinned, and accessible now. `of_work`: the access is
+// one of work, which has its order.
+bool serve_access(const void* address, bool write, bool of_work);
 
 std::shared_ptr<const Origin> origin(const char* name);
 // The work begins after all that the timeline and the host know.
