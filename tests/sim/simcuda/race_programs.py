@@ -638,10 +638,9 @@ def graphed_callable() -> object:
 
 
 def _graph_of_a_freed_input() -> tuple[torch.cuda.CUDAGraph, Memory]:
-    m = Memory()
-    given = torch.ones(1 << 20, device="cuda")
-    graph = _captured(lambda: m.x.add_(given[0]))
-    del given
+    m, given = Memory(), [torch.ones(1 << 20, device="cuda")]
+    graph = _captured(lambda: m.x.add_(given[0][0]))
+    given.clear()
     return graph, m
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from harness.sim.simcuda.compiler import accesses
+from harness.sim.simcuda.compiler.accesses import Accesses
 from harness.sim.simcuda.compiler.binaries import shared_library
 
 _LAUNCH = Path(__file__).with_name("launch.h")
@@ -17,16 +19,20 @@ _Entry = Callable[[tuple[Any, ...]], None]
 _loaded: dict[str, _Entry] = {}
 
 
-def load_kernel(name: str, source: str) -> SimpleNamespace:
+def load_kernel(name: str, source: str, uses: Accesses) -> SimpleNamespace:
     """Return an object whose attribute `name` launches the kernel on its arguments and a stream.
+
+    `uses`: what the kernel does with the memory of its arguments.
 
     Inductor calls CUDA kernels that are not Triton's in this way. Addresses and numbers are read when the call is
     queued. Tensors are not kept alive: as on CUDA, the allocator reuses their memory in the order of the stream.
     """
-    entry = _entry(source)
+    entry, checked = _entry(source), accesses.checks_races()
 
     def launch(*arguments: Any) -> None:
         *own, stream = arguments
+        if checked:
+            accesses.declare(own, uses)
         entry((name, *own, stream.value or 0))
 
     return SimpleNamespace(**{name: launch})

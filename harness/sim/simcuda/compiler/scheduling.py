@@ -18,6 +18,8 @@ from torch._inductor.codegen import common, cpp, cpp_wrapper_gpu, wrapper, wrapp
 from torch._inductor.utils import IndentedBuffer, Placeholder, get_fused_kernel_name
 from torch._inductor.virtualized import V
 
+from harness.sim.simcuda.compiler import accesses
+
 #: The name of `kernels.load_kernel` in generated modules.
 _LOAD = "load_simcuda_kernel"
 
@@ -42,7 +44,7 @@ class SimcudaScheduling(cpp.CppScheduling):
         # a graph after the guard of its device, where the default stream may be that of another device.
         self._set_flush_status(True)
 
-    def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:  # noqa: ARG002
+    def define_kernel(self, src_code: str, nodes: Sequence[Any], kernel_args: Any = None) -> str:
         code = V.graph.wrapper_code
         if src_code in code.src_to_kernel:
             return str(code.src_to_kernel[src_code])
@@ -55,7 +57,10 @@ class SimcudaScheduling(cpp.CppScheduling):
         definition = IndentedBuffer()
         definition.writeline(f"{_LOAD}({name!r}, r'''")
         definition.splice(source, strip=True)
-        definition.writeline("''')")
+        args = self.kernel_group.args if kernel_args is None else kernel_args
+        uses = accesses.describe_accesses(args, nodes, V.graph.scheduler.mutation_real_name)
+        plain = {place: [(write, layout and tuple(layout)) for write, layout in each] for place, each in uses.items()}
+        definition.writeline(f"''', {plain!r})")
         code.add_import_once(f"from harness.sim.simcuda.compiler.kernels import load_kernel as {_LOAD}")
         code.define_kernel(name, definition.getvalue(), gpu=False)
         return name

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 // A run of bytes that work reads or writes. `generation`: for a node of a graph, that of the block at the capture.
 struct SimcudaAccess {
@@ -27,9 +26,9 @@ struct SimcudaSites {
 
 extern "C" {
 
-int simcudaChecksRaces();                                         // 1 or 0
-void simcudaSetSites(const SimcudaSites* sites);                  // copied
-void simcudaDeclare(const std::vector<SimcudaAccess>* accesses);  // of this thread's next launch of the runtime's
+int simcudaChecksRaces();                                               // 1 or 0
+void simcudaSetSites(const SimcudaSites* sites);                        // copied
+void simcudaDeclare(const SimcudaAccess* accesses, std::size_t count);  // of this thread's next launch of the runtime's
 // torch's allocator gives this block to a tensor, or has got it back. `of_graphs`: it is in a pool of graphs, whose
 // memory several tensors of a graph share.
 void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs);

@@ -158,7 +158,7 @@ void Communicator::declare(const std::vector<Call>& calls) const {
     const bool written = call.kind != Kind::broadcast || call.root != rank_ || call.from != call.to;
     if (written) accesses.push_back({call.to, output_elements(call) * size, true});
   }
-  simcudaDeclare(&accesses);
+  simcudaDeclare(accesses.data(), accesses.size());
 }
 
 void Communicator::begin(const std::shared_ptr<Launch>& launch, std::function<void()> finish) {

@@ -23,7 +23,9 @@ thread_local std::vector<races::Access> declared;
 
 }  // namespace
 
-SIMCUDA_EXPORT void simcudaDeclare(const std::vector<SimcudaAccess>* accesses) { declared = *accesses; }
+SIMCUDA_EXPORT void simcudaDeclare(const SimcudaAccess* accesses, std::size_t count) {
+  declared.assign(accesses, accesses + count);
+}
 
 SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<void()>* work) {
   SIMCUDA_CALL(device, {

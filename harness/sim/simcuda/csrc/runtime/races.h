@@ -95,6 +95,7 @@ std::shared_ptr<const Origin> origin(const char* name);
 Conflicts access(Timeline& timeline, const std::vector<Access>& accesses, std::shared_ptr<const Origin> origin);
 // Prints each pair of places once. Call it without locks, since a site may need Python's.
 void report(const Conflicts& conflicts);
+const SimcudaSites& sites();  // without functions until the operators' library is there
 
 // One launch of a graph: its nodes begin after the nodes that they need, and those without needs at the launch.
 class Replay {
