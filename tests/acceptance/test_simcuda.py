@@ -220,7 +220,7 @@ class TestRuns:
         finishes = {line["case"].rpartition("::")[2]: line for line in result.lines if line["event"] == "finish"}
         two = finishes["test_two_races"]
         assert two["message"].endswith("(in all 2 races: see standard error)")
-        assert two["stderr"].count("test_raced.py:83 in test_two_races") == 2
+        assert two["stderr"].count("test_raced.py:87 in test_two_races") == 2
         assert "--race-check=on" in two["reproduce"]
         assert "also raced: aten::mul reads 4096" in finishes["test_fails_too"]["notes"][0]
         executors = {line["executor"] for line in finishes.values()}

@@ -691,6 +691,77 @@ def input_filled_between_replays() -> object:
     return graph, given, m
 
 
+# Kernels that torch's compiler generates.
+
+
+def _beside_a_write(function: Callable[[torch.Tensor], object], *, rows: int = 32, waits: bool = False) -> object:
+    """Run a compiled function on `x` while a side stream changes the last rows of `x`."""
+    m = Memory()
+    compiled = torch.compile(function)
+    compiled(m.y)  # compiles it
+    torch.cuda.synchronize()
+    with torch.cuda.stream(m.side):
+        m.x[-rows:].add_(1)
+    if waits:
+        torch.cuda.current_stream().wait_stream(m.side)
+    return compiled(m.x), m
+
+
+@races
+def read_by_a_compiled_function() -> object:
+    return _beside_a_write(lambda x: x.sin() + 1)
+
+
+@races
+def write_by_a_compiled_function() -> object:
+    return _beside_a_write(lambda x: x.mul_(2).add_(1))
+
+
+@races
+def reduction_by_a_compiled_function() -> object:
+    return _beside_a_write(lambda x: (x * 2).sum(1), rows=1)
+
+
+@races
+def indices_of_a_compiled_function() -> object:
+    """Which rows it reads is known on the device only: it may be any."""
+    rows = torch.arange(0, 32, 3, device="cuda")
+    return _beside_a_write(lambda x: x[rows] * 2 + 1)
+
+
+@is_ordered
+def compiled_function_after_a_wait() -> object:
+    return _beside_a_write(lambda x: x.sin() + 2, waits=True)
+
+
+@is_ordered
+def compiled_function_of_other_rows() -> object:
+    return _beside_a_write(lambda x: x[:16].sin() + 3, rows=16)
+
+
+@is_ordered
+def compiled_function_of_other_columns() -> object:
+    m = Memory()
+    compiled = torch.compile(lambda x: x[:, ::2].sin() + 4)
+    compiled(m.y)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(m.side):
+        m.x[:, 1::2].add_(1)
+    return compiled(m.x), m
+
+
+@is_ordered
+def training_of_a_compiled_model() -> object:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 1)).cuda()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        compiled(torch.randn(4, 8).pin_memory().cuda(non_blocking=True)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
 # Collectives, which run on streams of their own.
 
 

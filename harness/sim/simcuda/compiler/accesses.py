@@ -1,8 +1,8 @@
 """The memory that a generated kernel uses, for the check for races (`csrc/runtime/races.h`).
 
-Inductor knows the index of each load and store while it generates a kernel. `describe_accesses` keeps the affine ones as
-offsets, sizes and strides, in elements; any other index may lead anywhere in its tensor. `declare` computes the bytes
-when the kernel is launched.
+Inductor knows the index of each load and store while it generates a kernel. `describe_accesses` keeps the affine ones
+as offsets, sizes and strides, in elements; any other index may lead anywhere in its tensor. `declare` computes the
+bytes when the kernel is launched.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def checks_races() -> bool:
 
 
 def declare(arguments: Sequence[Any], accesses: Accesses) -> None:
-    """Tell the runtime what the next launch of this thread uses. Arguments that are no tensors of a device are left out."""
+    """Tell the runtime what the next launch of this thread uses. Arguments that are no CUDA tensors are left out."""
     made = []
     for place, entries in accesses.items():
         tensor = arguments[place]

@@ -31,9 +31,13 @@ torch.cuda.synchronize()
 """
 
 
+def _stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
 def _miss_a_wait() -> torch.Tensor:
     x = torch.ones(1024, device="cuda")
-    side = torch.cuda.Stream()
+    side = _stream()
     torch.cuda.synchronize()
     x.add_(1)
     with torch.cuda.stream(side):
@@ -50,7 +54,7 @@ def test_no_wait(_: int) -> None:
 
 def test_waits() -> None:
     x = torch.ones(1024, device="cuda")
-    side = torch.cuda.Stream()
+    side = _stream()
     x.add_(1)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -60,7 +64,7 @@ def test_waits() -> None:
 
 
 def test_frees_too_early() -> None:
-    side = torch.cuda.Stream()
+    side = _stream()
     x = torch.ones(1 << 20, device="cuda")
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -76,7 +80,7 @@ def test_child() -> None:
 
 def test_two_races() -> None:
     x = torch.ones(1024, device="cuda")
-    side = torch.cuda.Stream()
+    side = _stream()
     torch.cuda.synchronize()
     x.add_(1)
     with torch.cuda.stream(side):
