@@ -58,9 +58,11 @@ def describe_accesses(args: Any, nodes: Iterable[Any], real_names: dict[str, str
 
 def _layout(dependency: Any) -> Layout | None:
     """Return the elements of an affine index with known sizes; None for any other one."""
-    index, variables, sizes = (getattr(dependency, name, None) for name in ("index", "var_names", "size"))
-    if index is None or variables is None or sizes is None:
-        return None  # a dependency on a whole tensor
+    from torch._inductor.dependencies import MemoryDep
+
+    if not isinstance(dependency, MemoryDep):
+        return None  # on a whole tensor
+    index, variables, sizes = dependency.index, dependency.var_names, dependency.size
     at_zero = dict.fromkeys(variables, 0)
     offset = index.subs(at_zero)
     strides = [index.subs(at_zero | {variable: 1}) - offset for variable in variables]

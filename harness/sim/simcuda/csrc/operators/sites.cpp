@@ -40,9 +40,11 @@ const std::string* kept(PyObject* text) {
   return &*texts->emplace(data, static_cast<std::size_t>(size)).first;
 }
 
+// Whether a file is none of the program: torch, code that its compiler has written, pytest, and this project.
 bool is_of_library(const std::string& file) {
-  for (const char* const folder : {"/site-packages/torch/", "/site-packages/_pytest/", "/site-packages/pluggy/"}) {
-    if (file.find(folder) != std::string::npos) return true;
+  for (const char* const part : {"/site-packages/torch/", "/torchinductor_", "/site-packages/_pytest/",
+                                 "/site-packages/pluggy/", "/harness/sim/simcuda/compiler/"}) {
+    if (file.find(part) != std::string::npos) return true;
   }
   return false;
 }
