@@ -62,7 +62,7 @@ class Backend:
       none. `faults_variable` has the injections of a process, separated by semicolons. `interposed`: the interposer
       injects them, a library that is loaded at the start of a process.
     - `race_check`: the variables of a process in which the devices check the order of work (``--race-check``); empty if
-      they cannot. The process appends what they find to the folder of `harness.sim.simcuda.races.FINDINGS`.
+      they cannot. The process appends what they find to the folder of `harness.sim.simcuda.work_checks.FINDINGS`.
     - `host_kernels`: the devices compute with the CPU's kernels, as a fallback or a simulation does. Cases then expect
       the known errors of those kernels.
     - `implied`: the conditions that hold on a machine of this kind, in addition to those that it declares.

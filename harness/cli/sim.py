@@ -28,6 +28,7 @@ class Check(StrEnum):
 
     LEAKS = "leaks"
     RACES = "races"
+    MEMORY = "memory"
 
 
 class EnvironmentFormat(StrEnum):
@@ -84,12 +85,16 @@ def run(
         typer.Option(
             "--check",
             help="leaks: also report the streams, events and graphs that were not destroyed. races: report work that "
-            "uses the same memory without an order between its streams, whatever the timing was. May be repeated.",
+            "uses the same memory without an order between its streams, whatever the timing was. memory: report "
+            "tensors that are read before they are written, and refuse the accesses that a GPU refuses. May be "
+            "repeated.",
         ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="With --check races: also write the findings to a JSON file."),
+        typer.Option(
+            "--report", metavar="FILE", help="With --check races or memory: also write the findings to a JSON file."
+        ),
     ] = None,
     quiet: Annotated[
         bool,
@@ -102,22 +107,24 @@ def run(
     simulation are built first, if they are missing. At the end, one line on stderr says how many kernels ran, and how
     much memory of each device a process used.
 
-    Exit status: that of the program, 128 + N if signal N ended it; 1 if it would be 0 and a race was found; 127 if the
-    program does not exist, 126 if it cannot be executed; 4 if the simulation is not possible here.
+    Exit status: that of the program, 128 + N if signal N ended it; 1 if it would be 0 and a check of work has found
+    something; 127 if the program does not exist, 126 if it cannot be executed; 4 if the simulation is not possible
+    here.
     """
     from harness.sim.simcuda import program as programs
 
     checks = frozenset(check or ())
     if quiet and checks:
         raise HarnessError("--quiet reports nothing at the end: leave it out, or --check")
-    if report is not None and Check.RACES not in checks:
-        raise HarnessError("--report has the findings of --check races: give both, or neither")
+    of_work = [check.value for check in (Check.RACES, Check.MEMORY) if check in checks]
+    if report is not None and not of_work:
+        raise HarnessError("--report has the findings of --check races and --check memory: give one of them, too")
     if report is not None and not report.absolute().parent.is_dir():
         raise HarnessError(f"--report={str(report)!r}: expected a file in a folder that exists")
     environ = _environment(devices, memory, inject)
     if quiet:
         raise typer.Exit(programs.replace_process(program, environ))
-    wanted = programs.Watch(leaks=Check.LEAKS in checks, races=Check.RACES in checks, report=report)
+    wanted = programs.Watch(leaks=Check.LEAKS in checks, checks=of_work, report=report)
     raise typer.Exit(programs.run_with_summary(program, environ, lambda line: say(line, err=True), wanted))
 
 

@@ -32,7 +32,7 @@ from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.sim.interposer import front
 from harness.sim.native import provider
-from harness.sim.simcuda.races import RaceWatch
+from harness.sim.simcuda.work_checks import RaceWatch
 
 
 def detach_from_zygote(zygote: int) -> None:

@@ -52,7 +52,7 @@ from harness.protocol.endings import CaseEnd, ProcessEnd, StateProblem, as_messa
 from harness.protocol.exit_status import EXIT_NO_MEMORY, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message
-from harness.sim.simcuda.races import RaceWatch
+from harness.sim.simcuda.work_checks import RaceWatch
 
 #: Seconds after which no further case of one request begins, because the supervisor gets no message meanwhile.
 BURST = 0.05

@@ -21,7 +21,7 @@ from harness.core.outcome import EXIT_RED
 from harness.core.text import format_bytes, format_count
 from harness.sim.interposer import front
 from harness.sim.native import declared, faults
-from harness.sim.simcuda import ledger, machine, provider, races
+from harness.sim.simcuda import ledger, machine, provider, work_checks
 from harness.sim.simcuda.ledger import Usage
 
 #: Signals that end a program by default, or that programs give a meaning, and that a parent can pass on.
@@ -38,6 +38,8 @@ _PASSED_ON = (
     signal.SIGWINCH,
 )
 _NOT_FOUND, _NOT_EXECUTABLE, _BY_SIGNAL = 127, 126, 128  # statuses of a shell
+#: What each check of work has not found, in the line at the end.
+_NOTHING = {"races": "races", "memory": "wrong use of memory"}
 _FROM_PROCESS = 0  # si_code of kill(); every si_code above it is the kernel's
 
 
@@ -127,10 +129,13 @@ def _status_of(child: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What to look for: objects that are not destroyed, and races. `report`: a JSON file for the races."""
+    """What to look for: objects that are not destroyed, and what the checks of work find (``races``, ``memory``).
+
+    `report`: a JSON file for the findings.
+    """
 
     leaks: bool = False
-    races: bool = False
+    checks: Sequence[str] = ()
     report: Path | None = None
 
 
@@ -139,18 +144,19 @@ def run_with_summary(
 ) -> int:
     """Run the program as `run_program` does. `say` gets one line at its end: what its processes have used.
 
-    The status is 1 if it would be 0 and a race was found. Raise WriteError if there is no room for the record, or if
+    The status is 1 if it would be 0 and there are findings. Raise WriteError if there is no room for the record, or if
     the report cannot be written.
     """
     with ledger.recorded(environ) as record, ledger.recorded(environ) as findings:
-        watching = {races.CHECK: "races", races.FINDINGS: str(findings)} if watch.races else {}
-        status = run_program(command, {**environ, ledger.RECORD: str(record), **watching})
-        used, found = ledger.read_usage(record), races.read_findings(findings)
+        watching = {work_checks.CHECK: ",".join(watch.checks), work_checks.FINDINGS: str(findings)}
+        status = run_program(command, {**environ, ledger.RECORD: str(record), **(watching if watch.checks else {})})
+        used, found = ledger.read_usage(record), work_checks.read_findings(findings)
     if watch.report is not None:
-        races.write_report(watch.report, found)
+        work_checks.write_report(watch.report, found)
     if used.processes or status not in (_NOT_FOUND, _NOT_EXECUTABLE):
         line = summary_line(used, leaks=watch.leaks)
-        say(f"{line}; {races.summary(found)}" if watch.races else line)
+        nothing = f"no {' and no '.join(_NOTHING[check] for check in watch.checks)}"
+        say(f"{line}; {work_checks.summary(found) or nothing}" if watch.checks else line)
     return EXIT_RED if found and not status else status
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.sim.simcuda import races
-from harness.sim.simcuda.races import RaceFinding
+from harness.sim.simcuda import work_checks
+from harness.sim.simcuda.work_checks import WorkFinding
 from tests.cli.commands import harness, refused
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 
@@ -108,7 +108,10 @@ def test_a_program_without_a_race_keeps_its_status(tmp_path: Path) -> None:
 @needs_cuda_build
 def test_an_unknown_check_is_named() -> None:
     done = harness("sim", "run", "--", sys.executable, "-c", "import torch", environ={"SIMCUDA_CHECK": "race"})
-    assert "simulated CUDA: SIMCUDA_CHECK=race: expected races; nothing is checked" in done.stderr.splitlines()
+    assert (
+        "simulated CUDA: SIMCUDA_CHECK=race: expected races, memory, or both; nothing is checked"
+        in done.stderr.splitlines()
+    )
     assert done.returncode == 0
 
 
@@ -117,7 +120,7 @@ def test_an_unknown_check_is_named() -> None:
     [
         (("--quiet", "--check", "races"), "--quiet reports nothing at the end: leave it out, or --check"),
         (("--check", "races", "--report", "/nosuch/x.json"), "--report='/nosuch/x.json': expected a file in a folder"),
-        (("--report", "x.json"), "--report has the findings of --check races: give both, or neither"),
+        (("--report", "x.json"), "--report has the findings of --check races and --check memory: give one"),
     ],
 )
 def test_options_that_contradict_each_other(words: Sequence[str], why: str) -> None:
@@ -128,10 +131,10 @@ def test_findings_of_killed_processes_and_of_strangers(tmp_path: Path) -> None:
     line = '{"kind": "race", "earlier": "a", "later": "b", "bytes": 8, "text": "t"}'
     (tmp_path / "20.ndjson").write_text(f'{line}\nnoise\n{line.replace("8", "nine")}\n{{"kind": "ra')
     (tmp_path / "3.ndjson").write_text(f"{line}\n")
-    found = races.read_findings(tmp_path)
-    assert found == [RaceFinding("race", "a", "b", 8, "t", pid) for pid in (3, 20)]
-    assert races.summary(found) == "2 races"
-    assert races.summary([*found, replace(found[0], kind="used after it was freed")]) == (
+    found = work_checks.read_findings(tmp_path)
+    assert found == [WorkFinding("race", "a", "b", 8, "t", pid) for pid in (3, 20)]
+    assert work_checks.summary(found) == "2 races"
+    assert work_checks.summary([*found, replace(found[0], kind="used after it was freed")]) == (
         "2 races, 1 used after it was freed"
     )
-    assert races.summary([]) == "no races"
+    assert work_checks.summary([]) == "no races"

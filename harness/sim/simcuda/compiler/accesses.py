@@ -97,14 +97,15 @@ class _Access(ctypes.Structure):
         ("address", ctypes.c_void_p),
         ("bytes", ctypes.c_size_t),
         ("write", ctypes.c_bool),
+        ("item", ctypes.c_uint32),
         ("generation", ctypes.c_uint64),
     )
 
 
-def checks_races() -> bool:
-    """Return whether the runtime of this process checks the order of work."""
+def is_checked() -> bool:
+    """Return whether the runtime of this process checks the memory that work uses, or its order."""
     runtime = simulation.simulated_runtime()
-    return runtime is not None and bool(runtime.simcudaChecksRaces())
+    return runtime is not None and bool(runtime.simcudaChecksWork())
 
 
 def declare(arguments: Sequence[Any], accesses: Accesses) -> None:
@@ -118,7 +119,8 @@ def declare(arguments: Sequence[Any], accesses: Accesses) -> None:
         for write, known in entries:
             layout = Layout(*known) if known else Layout(0, tuple(tensor.size()), tuple(tensor.stride()))
             made += [
-                _Access(address + begin, length, write) for begin, length in islice(runs(layout, item), _MOST_RUNS)
+                _Access(address + begin, length, write, item)
+                for begin, length in islice(runs(layout, item), _MOST_RUNS)
             ]
     runtime = simulation.simulated_runtime()
     if runtime is not None:

@@ -27,7 +27,7 @@ def load_kernel(name: str, source: str, uses: Accesses) -> SimpleNamespace:
     Inductor calls CUDA kernels that are not Triton's in this way. Addresses and numbers are read when the call is
     queued. Tensors are not kept alive: as on CUDA, the allocator reuses their memory in the order of the stream.
     """
-    entry, checked = _entry(source), accesses.checks_races()
+    entry, checked = _entry(source), accesses.is_checked()
 
     def launch(*arguments: Any) -> None:
         *own, stream = arguments

@@ -1,4 +1,4 @@
-// What the operators' library tells the simulated runtime for SIMCUDA_CHECK=races: the memory that work uses, the
+// What the operators' library tells the simulated runtime for SIMCUDA_CHECK: the memory that work uses, the
 // places in the program, and the blocks of torch's allocator.
 #pragma once
 
@@ -7,11 +7,14 @@
 #include <memory>
 #include <string>
 
-// A run of bytes that work reads or writes. `generation`: for a node of a graph, that of the block at the capture.
+// A run of bytes that work reads or writes. `item`: the bytes of an element, which its address is a multiple of.
+// `generation`: for a node of a graph, that of the block at the capture. A write of 0 bytes at no address stands for
+// more runs than are listed.
 struct SimcudaAccess {
   const void* address;
   std::size_t bytes;
   bool write;
+  std::uint32_t item = 1;
   std::uint64_t generation = 0;
 };
 
@@ -26,7 +29,7 @@ struct SimcudaSites {
 
 extern "C" {
 
-int simcudaChecksRaces();                                               // 1 or 0
+int simcudaChecksWork();                                                // 1 if SIMCUDA_CHECK asks for anything
 void simcudaSetSites(const SimcudaSites* sites);                        // copied
 void simcudaDeclare(const SimcudaAccess* accesses, std::size_t count);  // of this thread's next launch of the runtime's
 // torch's allocator gives this block to a tensor, or has got it back. `of_graphs`: it is in a pool of graphs, whose

@@ -149,7 +149,7 @@ std::size_t Communicator::output_elements(const Call& call) const {
 }
 
 void Communicator::declare(const std::vector<Call>& calls) const {
-  if (simcudaChecksRaces() == 0) return;
+  if (simcudaChecksWork() == 0) return;
   std::vector<SimcudaAccess> accesses;
   for (const Call& call : calls) {
     const std::size_t size = size_of(call.type);

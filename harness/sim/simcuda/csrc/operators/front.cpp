@@ -54,12 +54,12 @@ void Accesses::add(const at::Tensor& tensor, bool write) {
     run = dimensions[dense].first * (dimensions[dense].second - 1) + run;
     ++dense;
   }
-  // Only the first runs of a tensor with many gaps are looked at.
+  // Only the first runs of a tensor with many gaps are listed.
   constexpr std::size_t most = 1024;
   c10::SmallVector<std::size_t, 6> place(dimensions.size(), 0);
   const char* address = static_cast<const char*>(tensor.const_data_ptr());
   for (std::size_t made = 0; made < most; ++made) {
-    runs_.push_back({address, run, write});
+    runs_.push_back({address, run, write, static_cast<std::uint32_t>(item)});
     std::size_t i = dense;
     for (; i < dimensions.size(); ++i) {
       address += dimensions[i].first;
@@ -70,8 +70,11 @@ void Accesses::add(const at::Tensor& tensor, bool write) {
       place[i] = 0;
     }
     if (i == dimensions.size()) {
-      break;
+      return;
     }
+  }
+  if (write) {
+    runs_.push_back({nullptr, 0, true});
   }
 }
 

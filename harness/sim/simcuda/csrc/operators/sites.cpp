@@ -118,7 +118,7 @@ void note(const c10::CachingDeviceAllocator::TraceEntry& entry) {
 }  // namespace
 
 bool wanted() {
-  static const bool wanted = simcudaChecksRaces() != 0;
+  static const bool wanted = simcudaChecksWork() != 0;
   return wanted;
 }
 

@@ -8,6 +8,7 @@
 #include "device.h"
 #include "error.h"
 #include "ledger.h"
+#include "memory_check.h"
 #include "trace.h"
 
 namespace simcuda {
@@ -103,7 +104,13 @@ cudaError_t submit(Stream& stream, Operation operation) {
     forbid_implicit(stream, operation.name);
   }
   if (operation.type == cudaGraphNodeTypeKernel) ledger::count_kernel(device.number);
-  const auto conflicts = races::access(stream.timeline(), operation.accesses, std::move(operation.origin));
+  const races::Accessor accessor{operation.origin, device.index, stream.id()};
+  auto conflicts = races::access(stream.timeline(), operation.accesses, std::move(operation.origin));
+  if (operation.type == cudaGraphNodeTypeKernel) {
+    if (operation.unknown) races::assume_all_written();
+    const cudaError_t refused = refused_accesses(device, operation.accesses, accessor, conflicts);
+    if (refused != cudaSuccess) operation.work = [&device, refused] { device.fail(refused, "SIMCUDA_CHECK=memory"); };
+  }
   if (operation.tells_host && races::enabled()) {
     operation.work = [work = std::move(operation.work), before = stream.mark()] {
       work();

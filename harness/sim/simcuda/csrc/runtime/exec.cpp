@@ -143,6 +143,7 @@ cudaError_t Exec::launch(Stream& stream) {
     const Step& step = (*program)[i];
     static const std::vector<races::Access> none;
     replay.node(i, step.needs, step.enabled ? step.operation.accesses : none, step.operation.origin);
+    if (step.operation.unknown && step.enabled) races::assume_all_written();
     if (step.operation.begin && step.enabled) {
       flush(i, nullptr);
       auto begun = std::make_shared<Mark>();

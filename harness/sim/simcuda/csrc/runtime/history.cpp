@@ -67,6 +67,27 @@ void History::touch(const Access& access, const Clock& clock, std::uint32_t lane
   }
 }
 
+void History::find_unwritten(const Access& access, const Accessor& accessor, Conflicts& conflicts) const {
+  const Block* const block = block_of(access.address);
+  if (access.write || access.bytes == 0 || block == nullptr || block->generation <= assumed_) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(access.address), end = begin + access.bytes;
+  std::size_t written = 0;
+  auto cell = memory_.upper_bound(begin);
+  if (cell != memory_.begin()) --cell;
+  for (; cell != memory_.end() && cell->first < end; ++cell) {
+    const std::uintptr_t from = std::max(begin, cell->first), to = std::min(end, cell->second.end);
+    const Stamp& write = cell->second.write;
+    if (from < to && write.lane != 0 && write.generation == block->generation) written += to - from;
+  }
+  if (written == access.bytes) return;
+  if (!conflicts.empty() && conflicts.back().kind == Conflict::Kind::unwritten &&
+      conflicts.back().later.origin == accessor.origin) {
+    conflicts.back().bytes += access.bytes - written;
+    return;
+  }
+  conflicts.push_back({accessor, accessor, Conflict::Kind::unwritten, access.bytes - written});
+}
+
 void History::forget(const void* address, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(address), end = begin + bytes;
   split(begin);

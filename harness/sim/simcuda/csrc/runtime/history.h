@@ -36,6 +36,10 @@ class History {
   void touch(const Access& access, const Clock& clock, std::uint32_t lane, Accessor accessor, Conflicts& conflicts);
   void forget(const void* address, std::size_t bytes);
 
+  // Adds a conflict if the access reads bytes that were not written since the allocator gave them to a tensor.
+  void find_unwritten(const Access& access, const Accessor& accessor, Conflicts& conflicts) const;
+  void assume_all_written() { assumed_ = generations_; }
+
   void note_block(const void* address, std::size_t bytes, bool of_graphs);
   void note_freed(const void* address);
   const Block* block_of(const void* address) const;  // null outside of the allocator's blocks
@@ -52,7 +56,7 @@ class History {
 
   std::map<std::uintptr_t, Cell> memory_;
   std::map<std::uintptr_t, Block> blocks_;
-  std::uint64_t generations_ = 0;
+  std::uint64_t generations_ = 0, assumed_ = 0;
 };
 
 }  // namespace simcuda::races

@@ -26,10 +26,10 @@ cudaError_t allocate_host(void** address, std::size_t bytes, unsigned flags, con
   if (bytes == 0) return cudaSuccess;
   forbid_unsafe(call);
   const std::size_t size = round_up(bytes, page_size);
-  const int sharing = races::enabled() ? MAP_SHARED : MAP_PRIVATE;  // only shared memory can be mapped twice
+  const int sharing = races::checks_order() ? MAP_SHARED : MAP_PRIVATE;  // only shared memory can be mapped twice
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, cudaErrorMemoryAllocation);
-  if (races::enabled()) {
+  if (races::checks_order()) {
     void* const second = mremap(memory, 0, size, MREMAP_MAYMOVE);
     if (second != MAP_FAILED) {
       races::add_pinned(static_cast<char*>(memory), bytes, static_cast<char*>(second) - static_cast<char*>(memory));

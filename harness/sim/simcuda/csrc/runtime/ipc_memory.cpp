@@ -23,6 +23,7 @@
 #include "context.h"
 #include "device.h"
 #include "pages.h"
+#include "races.h"
 #include "simcuda_ledger.h"
 
 using namespace simcuda;
@@ -89,6 +90,7 @@ SIMCUDA_EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void*
     check(handle != nullptr);
     const auto found = find_allocation(address);
     check(found && found->kind == Kind::device);
+    races::assume_all_written();
     const Arena& arena = arena_of(*found->device);
     Name name;
     name.process = getpid();

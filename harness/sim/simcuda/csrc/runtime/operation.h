@@ -27,6 +27,7 @@ struct Operation {
   std::vector<races::Access> accesses{};
   std::shared_ptr<const races::Origin> origin{};
   bool tells_host = false;
+  bool unknown = false;  // whether it is a kernel that has not declared its accesses
   // Kept alive as long as the node, a graph instantiated from it, or a replay.
   std::shared_ptr<void> kept;
 };

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,12 +20,17 @@ using namespace simcuda;
 
 namespace {
 
-thread_local std::vector<races::Access> declared;
+thread_local std::optional<std::vector<races::Access>> declared;
+
+void take_declared(Operation& operation) {
+  operation.unknown = !declared;
+  operation.accesses = std::exchange(declared, std::nullopt).value_or(std::vector<races::Access>());
+}
 
 }  // namespace
 
 SIMCUDA_EXPORT void simcudaDeclare(const SimcudaAccess* accesses, std::size_t count) {
-  declared.assign(accesses, accesses + count);
+  declared.emplace(accesses, accesses + count);
 }
 
 SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::function<void()>* work) {
@@ -33,7 +39,7 @@ SIMCUDA_EXPORT int simcudaLaunch(cudaStream_t stream, const char* name, std::fun
     Operation operation;
     operation.name = name;
     operation.work = std::move(*work);
-    operation.accesses = std::exchange(declared, {});
+    take_declared(operation);
     return submit(*find_stream(stream), std::move(operation));
   });
 }
@@ -48,7 +54,7 @@ SIMCUDA_EXPORT int simcudaLaunchShared(cudaStream_t stream, const char* name,
       begin([mark = std::move(mark)] { mark->finish(); });
     };
     operation.work = std::move(*work);
-    operation.accesses = std::exchange(declared, {});
+    take_declared(operation);
     return submit(*find_stream(stream), std::move(operation));
   });
 }

@@ -69,6 +69,10 @@ std::string advice(const Conflict& conflict) {
            ": a synchronisation with it, or with an event recorded there after " + earlier.origin->name +
            ", is missing";
   }
+  if (conflict.kind == Conflict::Kind::refused) return conflict.instead;
+  if (conflict.kind == Conflict::Kind::unwritten) {
+    return "nothing has written them since the tensor was allocated: fill it, or do not read it";
+  }
   if (conflict.kind == Conflict::Kind::outlived) {
     return "the tensor was freed after the capture: keep it as long as the graph, or allocate it during the capture";
   }
@@ -79,6 +83,34 @@ std::string advice(const Conflict& conflict) {
   if (first == second) return "the two nodes are on branches of the graph that do not wait for each other";
   return second + " does not wait for " + first + ": an event recorded there after " + earlier.origin->name +
          ", and a wait for it before " + later.origin->name + ", are missing";
+}
+
+std::string kind_of(const Conflict& conflict) {
+  switch (conflict.kind) {
+    case Conflict::Kind::unordered:
+      return "race";
+    case Conflict::Kind::unwritten:
+      return "read before it was written";
+    case Conflict::Kind::refused:
+      return "illegal access";
+    default:
+      return "used after it was freed";
+  }
+}
+
+// Which memory the work uses, after "... reads 16 bytes ".
+std::string what_of(const Conflict& conflict) {
+  switch (conflict.kind) {
+    case Conflict::Kind::refused:
+      return conflict.why;
+    case Conflict::Kind::unwritten:
+      return "that nothing has written";
+    case Conflict::Kind::outlived:
+      return "of a tensor that was freed";
+    default:
+      return std::string("that ") + conflict.earlier.origin->name +
+             (conflict.earlier.writes ? " has written" : " has read") + ", in no order";
+  }
 }
 
 // Text for a JSON string.
@@ -134,16 +166,15 @@ void report(const Conflicts& conflicts) {
   for (const Conflict& conflict : conflicts) {
     const Accessor &earlier = conflict.earlier, &later = conflict.later;
     const std::string first = frames_of(*earlier.origin), second = frames_of(*later.origin);
-    const std::string kind = conflict.kind == Conflict::Kind::unordered ? "race" : "used after it was freed";
+    const std::string kind = kind_of(conflict);
     const std::string key = kind + '\n' + earlier.origin->name + '\n' + first + later.origin->name + '\n' + second;
     const std::string use = later.origin->name + std::string(later.writes ? " writes " : " reads ") +
                             std::to_string(conflict.bytes) + " bytes ";
-    const std::string text =
-        conflict.kind == Conflict::Kind::outlived
-            ? use + "of a tensor that was freed\n" + described(later, second) + "  " + advice(conflict) + "\n"
-            : use + "that " + earlier.origin->name + (earlier.writes ? " has written" : " has read") +
-                  ", in no order\n" + described(earlier, first) + described(later, second) + "  " + advice(conflict) +
-                  "\n";
+    std::string text = use + what_of(conflict) + "\n";
+    if (conflict.kind == Conflict::Kind::unordered || conflict.kind == Conflict::Kind::reused) {
+      text += described(earlier, first);
+    }
+    text += described(later, second) + "  " + advice(conflict) + "\n";
     std::size_t number = 0;
     {
       const std::lock_guard lock(reports().reporting);

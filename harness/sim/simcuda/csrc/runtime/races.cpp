@@ -7,9 +7,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "history.h"
@@ -19,12 +20,28 @@ namespace simcuda::races {
 
 namespace {
 
-const bool enabled_ = [] {
+struct Wanted {
+  bool order = false, memory = false;
+};
+
+// The checks of SIMCUDA_CHECK, separated by commas.
+const Wanted wanted = [] {
+  Wanted result;
   const char* const value = std::getenv("SIMCUDA_CHECK");
-  if (value == nullptr || *value == 0) return false;
-  if (std::strcmp(value, "races") == 0) return true;
-  std::fprintf(stderr, "simulated CUDA: SIMCUDA_CHECK=%s: expected races; nothing is checked\n", value);
-  return false;
+  if (value == nullptr) return result;
+  std::istringstream words(value);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (word == "races") {
+      result.order = true;
+    } else if (word == "memory") {
+      result.memory = true;
+    } else {
+      std::fprintf(stderr, "simulated CUDA: SIMCUDA_CHECK=%s: expected races, memory, or both; nothing is checked\n",
+                   value);
+      return Wanted{};
+    }
+  }
+  return result;
 }();
 
 // Never destroyed: work may be launched until the very end of the process.
@@ -69,8 +86,11 @@ struct State {
     const auto begin = reinterpret_cast<std::uintptr_t>(access.address);
     Accessor known = accessor;
     known.writes = access.write;
-    pages.hold({begin, begin + access.bytes, lane, clock[lane], known});
-    history.touch(access, clock, lane, std::move(known), conflicts);
+    if (access.address == nullptr && access.write) history.assume_all_written();
+    if (wanted.memory) history.find_unwritten(access, known, conflicts);
+    if (wanted.order) pages.hold({begin, begin + access.bytes, lane, clock[lane], known});
+    Conflicts unordered;
+    history.touch(access, clock, lane, std::move(known), wanted.order ? conflicts : unordered);
   }
 };
 
@@ -89,7 +109,9 @@ const Clock* clock_of(const work::Mark& mark) { return static_cast<const Clock*>
 
 }  // namespace
 
-bool enabled() { return enabled_; }
+bool enabled() { return wanted.order || wanted.memory; }
+bool checks_order() { return wanted.order; }
+bool checks_memory() { return wanted.memory; }
 
 namespace {
 
@@ -175,6 +197,12 @@ void forget(const void* address, std::size_t bytes) {
   state().history.forget(address, bytes);
 }
 
+void assume_all_written() {
+  if (!enabled()) return;
+  const std::lock_guard lock(state().mutex);
+  state().history.assume_all_written();
+}
+
 void remember_blocks(std::vector<Access>& accesses) {
   if (!enabled()) return;
   const std::lock_guard lock(state().mutex);
@@ -196,7 +224,7 @@ void remove_pinned(const void* base) {
 }
 
 char* for_work(char* address) {
-  if (!enabled()) return address;
+  if (!checks_order()) return address;
   const std::lock_guard lock(state().mutex);
   return address + state().pages.to_second(address);
 }
@@ -292,7 +320,7 @@ Conflicts Replay::finish() {
 
 extern "C" {
 
-__attribute__((visibility("default"))) int simcudaChecksRaces() { return simcuda::races::enabled() ? 1 : 0; }
+__attribute__((visibility("default"))) int simcudaChecksWork() { return simcuda::races::enabled() ? 1 : 0; }
 
 __attribute__((visibility("default"))) void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs) {
   if (!simcuda::races::enabled() || bytes == 0) return;

@@ -22,7 +22,9 @@ namespace simcuda::races {
 using Access = SimcudaAccess;
 using Clock = std::vector<std::uint64_t>;  // by lane
 
-bool enabled();  // costs one load
+bool enabled();        // whether anything is checked; costs one load
+bool checks_order();   // SIMCUDA_CHECK=races
+bool checks_memory();  // SIMCUDA_CHECK=memory
 
 // What was launched or captured: the name of the work, and the place in the program.
 struct Origin {
@@ -41,17 +43,20 @@ struct Accessor {
   bool writes = false;
 };
 
-// Two accesses without an order. For `outlived`, only the later one: a graph uses memory that was freed after the
-// capture.
+// Two accesses without an order, or what is wrong with one, which is then the later one.
 struct Conflict {
   enum class Kind {
     unordered,
-    reused,  // and the allocator gave the memory to another tensor between them
-    outlived,
+    reused,     // and the allocator gave the memory to another tensor between them
+    outlived,   // a graph uses memory that was freed after the capture
+    unwritten,  // nothing has written the bytes since the allocator gave them to a tensor
+    refused,    // a GPU would not do it
   };
   Accessor earlier, later;
   Kind kind;
   std::size_t bytes;
+  const char* why = "";  // for `refused`: which memory it is, and what to do
+  const char* instead = "";
 };
 using Conflicts = std::vector<Conflict>;
 
@@ -78,6 +83,10 @@ void learn(const work::Mark& mark);                     // the host has seen tha
 void learn(Timeline& timeline);                         // ... that all work so far is done
 void learn(int device);                                 // ... of all timelines of a device
 void forget(const void* address, std::size_t bytes);    // memory is allocated, or freed after a synchronisation
+// Work was launched whose memory is not known, or another process may write to this one's memory: what the allocator
+// has given to tensors so far counts as written.
+void assume_all_written();
+
 // Remembers in the accesses of a node which blocks its graph was captured with.
 void remember_blocks(std::vector<Access>& accesses);
 

@@ -35,6 +35,14 @@ void prepare_thread() {
 
 namespace {
 
+// Whether the operator ignores the argument: products add `self` times beta, and do not read it where beta is 0.
+bool is_ignored(const c10::FunctionSchema& schema, std::size_t argument, const std::vector<c10::IValue>& arguments) {
+  const std::optional<int> beta = schema.argumentIndexWithName("beta");
+  return argument == 0 && beta.has_value() && schema.argumentIndexWithName("alpha").has_value() &&
+         arguments[static_cast<std::size_t>(*beta)].isScalar() &&
+         arguments[static_cast<std::size_t>(*beta)].toScalar().equal(0);
+}
+
 // Stand-ins for tensors, without data. A tensor that is given twice, for example as input and output, has one stand-in.
 // Tensors that share a storage get stand-ins that share one. So overlaps are detected.
 class Stage {
@@ -383,7 +391,7 @@ void Launch::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       call->operands[i].push_back(stale && !plan.written[i] ? operand.frozen() : operand);
       if (plan.written[i]) {
         note_written(tensor);
-      } else {
+      } else if (!is_ignored(op.schema(), i, arguments)) {
         accesses.read(tensor);
       }
       return at::Tensor();

@@ -1,4 +1,4 @@
-"""What the check for races has found in the processes of a program (``csrc/runtime/races.h``)."""
+"""What the checks of work have found in the processes of a program: ``csrc/runtime/races.h``, ``memory_check.h``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import msgspec
 from harness.core.atomic import write_atomically
 from harness.core.text import format_count
 
-#: The variable with the checks of a process, separated by commas, and the variable with the folder of the findings.
+#: The variable with the checks of a process (races, memory), separated by commas, and that with the folder of findings.
 CHECK, FINDINGS = "SIMCUDA_CHECK", "SIMCUDA_FINDINGS"
 
 
-class RaceFinding(msgspec.Struct, frozen=True):
-    """Two pieces of work that use the same memory without an order.
+class WorkFinding(msgspec.Struct, frozen=True):
+    """Two pieces of work that use the same memory without an order, or one whose use of memory is wrong.
 
-    `kind`: ``race``, or ``used after it was freed`` if the allocator gave the memory to another tensor between them.
-    `earlier`, `later`: their names. `bytes`: how many both use. `text`: where each was launched, and what is missing.
+    `kind`: ``race``, ``used after it was freed``, ``read before it was written``, or ``illegal access`` for what a GPU
+    refuses. `earlier`, `later`: their names, twice the same for one piece of work. `bytes`: how many it is about.
+    `text`: where the work was launched, and what is missing.
     """
 
     kind: str
@@ -37,27 +38,29 @@ class RaceFinding(msgspec.Struct, frozen=True):
         return f"{lines[0]}: {lines[-1].strip()}" if len(lines) > 1 else self.text.strip()
 
 
-def read_findings(folder: Path) -> list[RaceFinding]:
+def read_findings(folder: Path) -> list[WorkFinding]:
     """Return the findings of all processes, by process id. A line that a killed process left incomplete is dropped."""
     found = []
     for path in sorted(folder.glob("*.ndjson"), key=lambda path: (len(path.name), path.name)):
         for line in path.read_bytes().split(b"\n")[:-1]:
             try:
-                finding = msgspec.json.decode(line, type=RaceFinding)
+                finding = msgspec.json.decode(line, type=WorkFinding)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             found.append(msgspec.structs.replace(finding, pid=int(path.stem) if path.stem.isdigit() else 0))
     return found
 
 
-def summary(findings: Sequence[RaceFinding]) -> str:
+def summary(findings: Sequence[WorkFinding]) -> str:
     """Return how many findings of each kind there are, as in ``2 races, 1 used after it was freed``."""
     counts = Counter(finding.kind for finding in findings)
-    races, others = counts.pop("race", 0), [f"{number} {kind}" for kind, number in counts.items()]
-    return ", ".join([*([format_count(races, "race")] if races else []), *others]) or "no races"
+    nouns = {"race": ("race", "races"), "illegal access": ("illegal access", "illegal accesses")}
+    return ", ".join(
+        format_count(number, *nouns[kind]) if kind in nouns else f"{number} {kind}" for kind, number in counts.items()
+    )
 
 
-def write_report(path: Path, findings: Sequence[RaceFinding]) -> None:
+def write_report(path: Path, findings: Sequence[WorkFinding]) -> None:
     """Write the findings as JSON: an object with the list `findings`. Raise WriteError."""
     data = msgspec.json.format(msgspec.json.encode({"findings": findings}), indent=2)
     write_atomically(path, data + b"\n")

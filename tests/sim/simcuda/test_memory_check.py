@@ -1,0 +1,64 @@
+"""``--check memory``: programs that use memory wrongly are reported, and others are not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import harness
+from tests.sim.simcuda.cuda_builds import needs_cuda_build
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).parents[3]
+#: By name: the kind of the finding, and the error of CUDA with which the program ends.
+WRONG = {
+    "empty": ("read before it was written", ""),
+    "part_of_a_tensor": ("read before it was written", ""),
+    "memory_of_an_earlier_tensor": ("read before it was written", ""),
+    "compiled": ("read before it was written", ""),
+    "copy_to_the_host": ("read before it was written", ""),
+    "output_of_a_graph_before_its_first_replay": ("read before it was written", ""),
+    "ordinary_memory_of_the_host": ("illegal access", "illegal memory access"),
+    "freed_memory": ("illegal access", "illegal memory access"),
+    "freed_memory_of_a_pool": ("illegal access", "illegal memory access"),
+    "end_of_an_allocation": ("illegal access", "illegal memory access"),
+    "misaligned": ("illegal access", "misaligned address"),
+}
+RIGHT = (
+    "pinned_memory",
+    "filled",
+    "product_that_ignores_its_first_argument",
+    "many_gaps",
+    "training",
+    "two_devices",
+    "graph",
+)
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_use_of_memory_is_reported(name: str, tmp_path: Path) -> None:
+    kind, error = WRONG[name]
+    report = tmp_path / "report.json"
+    command = ("--check", "memory", "--report", str(report), "--", sys.executable, "-m", _PROGRAMS, name)
+    done = harness("sim", "run", *command, cwd=ROOT)
+    assert done.returncode == 1, done.stderr
+    findings = json.loads(report.read_text())["findings"]
+    assert {finding["kind"] for finding in findings} == {kind}
+    assert "memory_programs.py" in findings[0]["text"] and f" in {name}" in findings[0]["text"]
+    assert error in done.stderr
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_use_of_memory_is_not_reported(name: str) -> None:
+    done = harness("sim", "run", "--check", "memory", "--", sys.executable, "-m", _PROGRAMS, name, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1].endswith("; no wrong use of memory")
+
+
+_PROGRAMS = "tests.sim.simcuda.memory_programs"
