@@ -34,6 +34,7 @@ def pool_of(counting: Counting, **options: bool) -> torch.cuda.MemPool:
     return torch.cuda.MemPool(private.own_allocator(counting.for_torch()), **options)
 
 
+@pytest.mark.keeps("ctypes never closes a library that it has opened", host="64KiB")
 def test_cudapluggableallocator_refuses_a_missing_library_or_function(library: Path) -> None:
     """A missing library raises OSError with its name, and a missing function raises AttributeError with its name."""
     with pytest.raises(OSError, match="no_such_library"):

@@ -78,6 +78,7 @@ def test_peer_copies_over_all_pairs_at_once(device: torch.device, count: int) ->
     assert not wrong, "\n".join(wrong[:20])
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @COUNTS
 def test_wait_event_of_each_other_device_orders_a_copy(device: torch.device, count: int) -> None:
     """A stream that waits for an event of another device copies what was written there before the event.

@@ -101,6 +101,9 @@ class Wrapped(torch.Tensor):
         made.inner = inner
         return made
 
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Wrapped({self.inner})"  # the compiler's debug log (TORCH_LOGS) shows it
+
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plain = [arg.inner if isinstance(arg, cls) else arg for arg in args]

@@ -173,6 +173,7 @@ def test_graphs_of_several_threads_replay(api: Api, threads: int, device: torch.
                 assert (out == 10 * (value + number)).all()
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @apis
 @pytest.mark.parametrize("link", ["wait_stream", "event"])

@@ -128,6 +128,7 @@ def test_graph_pool_three_graphs_replayed_out_of_order(api: Api, sharing: str, d
     assert replay(first, *later) == (5.0, 7.0)
 
 
+@pytest.mark.races("two graphs of one pool are replayed at once, to see what the pool does not order")
 @apis
 @SHARING
 @pytest.mark.covers(f"{ROW}test_graph_concurrent_replay")

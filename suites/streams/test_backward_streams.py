@@ -55,6 +55,7 @@ def test_backward_runs_a_function_on_the_stream_of_its_forward(api: Api, device:
     assert (gradient(x) == 2).all()
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_streaming_backwards_sync")
 def test_backward_gradients_are_ready_on_the_callers_stream(api: Api, device: torch.device) -> None:
@@ -130,6 +131,7 @@ def test_backward_waits_for_the_root_gradient(api: Api, device: torch.device) ->
         assert (db == 2 * trial).all()
 
 
+@pytest.mark.races("the case is about a read without a wait")
 @pytest.mark.requires(asynchronous=True)
 def test_backward_root_gradient_read_without_a_wait_is_poison(api: Api, device: torch.device) -> None:
     """Control: the same multiplication on the forward's stream without the engine reads the root gradient's poison."""

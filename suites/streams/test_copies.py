@@ -24,6 +24,7 @@ def pinned(offset: int = 0) -> torch.Tensor:
     return part
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking")
 @pytest.mark.parametrize("offset", [0, 1], ids=["whole", "slice"])
@@ -84,6 +85,7 @@ def test_non_blocking_copy_to_the_device_is_complete_after_its_event(
     assert seen_in_trials(trial), NOT_SHOWN
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.covers("test_cuda::TestCuda::test_copy_non_blocking_type_conversion")
 @pytest.mark.parametrize("elements", [1, 100_000])

@@ -12,6 +12,7 @@ from .busy import NOT_SHOWN, Relay, calibrate, ever, sleep_on
 pytestmark = pytest.mark.requires(device="cuda")
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_externalstream_of_a_raw_handle_is_that_stream(device: torch.device) -> None:
     """`torch.cuda.ExternalStream` of a stream's raw handle is the same stream: work on either makes both busy."""
@@ -39,6 +40,7 @@ def test_externalstream_of_a_raw_handle_is_that_stream(device: torch.device) -> 
     assert ever(lambda: busy(external, stream))
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.covers("test_cuda::TestCuda::test_streams")
 def test_externalstream_wait_stream_orders_both_ways(device: torch.device) -> None:
     """`wait_stream` orders torch streams and external streams in both directions.

@@ -47,6 +47,7 @@ def test_cuda_stream_repr_names_the_class_and_the_handle(device: torch.device) -
         assert f"{stream.cuda_stream:#x}" in text
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.parametrize("make", [torch.cuda.Stream, torch.Stream], ids=["cuda", "generic"])
 def test_cuda_synchronize_orders_all_streams_of_the_device(device: torch.device, make: type[torch.Stream]) -> None:
     """Work enqueued after `torch.cuda.synchronize` runs after all earlier work, on any stream.

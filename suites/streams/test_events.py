@@ -77,6 +77,7 @@ def test_event_record_again_moves_the_event(api: Api, device: torch.device) -> N
     assert ever(seen_moved)
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device) -> None:
     """A wait for an event recorded *before* the writer's sleep does not delay the reader, which reads poison."""
@@ -87,6 +88,7 @@ def test_wait_event_does_not_wait_for_later_work(api: Api, device: torch.device)
     assert ever(lambda: not relay.run(1, lambda: relay.reader.wait_event(early)))
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 def test_wait_event_waits_for_the_latest_record_before_it(api: Api, device: torch.device) -> None:
     """A stream that waits for an event waits for the latest record at the time of the call.
@@ -145,6 +147,7 @@ def test_event_record_again_while_pending_moves_the_event(api: Api, device: torc
     assert ever(seen_pending)
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.parametrize(
     "options", [{}, {"blocking": True}, {"enable_timing": True}], ids=["plain", "blocking", "timing"]
 )

@@ -89,6 +89,7 @@ GENERIC_VIEW = pytest.param(record_shifted_view, torch.Stream, id="generic-shift
 CASES = pytest.mark.parametrize(("guard", "make"), [WHOLE, VIEW, GENERIC_WHOLE, GENERIC_VIEW])
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.usefixtures("_native_allocator")
 @CASES

@@ -57,6 +57,7 @@ def test_current_stream_is_set_within_a_block_only(api: Api, device: torch.devic
     assert api.current_stream(device).stream_id == before
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 def test_current_stream_is_used_by_an_operator(api: Api, device: torch.device) -> None:
     """An operator called within a stream's block runs on that stream.
@@ -155,6 +156,7 @@ def test_stream_runs_its_work_in_the_order_given(api: Api, device: torch.device)
     assert (y == expected).all()
 
 
+@pytest.mark.races("the host reads before it waits, to see that the value is not there yet")
 @pytest.mark.requires(asynchronous=True)
 def test_stream_synchronize_makes_writes_visible_to_the_host(api: Api, device: torch.device) -> None:
     """When `synchronize` of a stream or device returns, the host sees the stream's writes to pinned memory.
@@ -205,6 +207,7 @@ LINKS: dict[str, Callable[[torch.Stream, torch.Stream], object]] = {
 }
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
 def test_wait_stream_and_wait_event_order_two_streams(

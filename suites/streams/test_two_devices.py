@@ -49,6 +49,7 @@ def test_streams_of_different_devices_differ(api: Api, device: torch.device, oth
     assert api.current_stream(device) != api.current_stream(other)
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 def test_wait_stream_for_a_stream_of_another_device(api: Api, device: torch.device, other: torch.device) -> None:
     """A stream can wait for an event of another device.

@@ -211,6 +211,7 @@ def test_dlpack_refuses_the_default_stream_per_thread(device: torch.device) -> N
         torch.ones(1, device=device).__dlpack__(stream=2)
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @CUDA
 @pytest.mark.parametrize("stream", ["own", "legacy", "none"])
 def test_dlpack_stream_waits_for_the_producer(device: torch.device, stream: str) -> None:

@@ -20,7 +20,7 @@ UNWRITTEN, ILLEGAL, NOTHING = "read before it was written", "illegal access", ""
 
 def finds(kind: str) -> Callable[[Program], Program]:
     def add(program: Program) -> Program:
-        PROGRAMS[program.__name__] = kind, program  # type: ignore[attr-defined]
+        PROGRAMS[program.__name__] = kind, program
         return program
 
     return add
