@@ -83,18 +83,21 @@ def output_of_a_graph_before_its_first_replay() -> object:
 
 @finds(ILLEGAL)
 def ordinary_memory_of_the_host() -> object:
-    host = torch.ones(64)
+    host = torch.ones(1024)
+    address = ctypes.c_void_p(host.data_ptr())
+    _runtime("cudaHostRegister", address, ctypes.c_size_t(4096), 0)
     array = torch.as_tensor(Borrowed(host.data_ptr(), 64), device="cuda")
+    _runtime("cudaHostUnregister", address)
     return array + 1, host
 
 
 @finds(ILLEGAL)
 def freed_memory() -> object:
-    address = ctypes.c_void_p()
+    address, result = ctypes.c_void_p(), torch.zeros(64, device="cuda")
     _runtime("cudaMalloc", ctypes.byref(address), ctypes.c_size_t(4096))
     array = torch.as_tensor(Borrowed(address.value or 0, 64), device="cuda")
     _runtime("cudaFree", address)
-    return array + 1
+    return torch.add(array, 1, out=result)
 
 
 @finds(ILLEGAL)

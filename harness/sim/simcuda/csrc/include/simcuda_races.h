@@ -22,6 +22,8 @@ struct SimcudaAccess {
 struct SimcudaSites {
   std::shared_ptr<void> (*gather)();          // may return null
   std::string (*describe)(const void* site);  // a line per frame, the innermost first
+  // Called without locks before work is launched.
+  void (*before_work)();
   // Calls the function soon in the main thread, between two steps of the program, or returns false. A signal handler
   // may use it.
   bool (*call_soon)(void (*function)());
@@ -33,7 +35,7 @@ int simcudaChecksWork();                                                // 1 if 
 void simcudaSetSites(const SimcudaSites* sites);                        // copied
 void simcudaDeclare(const SimcudaAccess* accesses, std::size_t count);  // of this thread's next launch of the runtime's
 // torch's allocator gives this block to a tensor, or has got it back. `of_graphs`: it is in a pool of graphs, whose
-// memory several tensors of a graph share.
-void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs);
+// memory several tensors of a graph share. `earlier`: it had done so before the runtime was told.
+void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs, bool earlier);
 void simcudaNoteFreed(const void* address);
 }

@@ -89,7 +89,6 @@ void Stream::launch(const char* name, std::function<void()> work, const Accesses
     }
   };
   if (simcuda::sites::wanted()) {
-    simcuda::sites::follow_allocator();
     simcudaDeclare(accesses.runs_.data(), accesses.runs_.size());
   }
   const auto status = static_cast<cudaError_t>(simcudaLaunch(stream_.stream(), name, &brief));

@@ -4,7 +4,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <simcuda_races.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -105,13 +107,44 @@ bool call_soon(void (*function)()) {
   return Py_IsInitialized() != 0 && Py_AddPendingCall(call, reinterpret_cast<void*>(function)) == 0;
 }
 
+bool of_graphs(const c10::MempoolId_t& pool) { return pool != c10::MempoolId_t{0, 0}; }
+
 void note(const c10::CachingDeviceAllocator::TraceEntry& entry) {
   using Entry = c10::CachingDeviceAllocator::TraceEntry;
   const auto* const address = reinterpret_cast<const void*>(entry.addr_);
   if (entry.action_ == Entry::ALLOC) {
-    simcudaNoteBlock(address, entry.size_, entry.mempool_ != c10::MempoolId_t{0, 0});
+    simcudaNoteBlock(address, entry.size_, of_graphs(entry.mempool_), false);
   } else if (entry.action_ == Entry::FREE_COMPLETED) {
     simcudaNoteFreed(address);
+  }
+}
+
+// Gives the runtime the blocks that tensors have, and from now on those that they get and give back. Before, nothing is
+// launched that uses them.
+void follow_allocator() {
+  // Other allocators, such as cudaMallocAsync, do not tell; each of their blocks is an allocation of the runtime.
+  if (c10::cuda::CUDACachingAllocator::name() != "native") {
+    return;
+  }
+  c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(&note);
+  for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot().segments) {
+    auto address = static_cast<std::uintptr_t>(segment.address);
+    for (const auto& block : segment.blocks) {
+      if (block.allocated) {
+        simcudaNoteBlock(reinterpret_cast<const void*>(address), block.size, of_graphs(segment.owner_private_pool_id),
+                         true);
+      }
+      address += block.size;
+    }
+  }
+}
+
+void before_work() {
+  static std::once_flag followed;
+  static std::atomic<bool> done{false};
+  if (!done && c10::cuda::CUDACachingAllocator::get()->initialized()) {
+    std::call_once(followed, [] { follow_allocator(); });
+    done = true;
   }
 }
 
@@ -122,19 +155,9 @@ bool wanted() {
   return wanted;
 }
 
-void follow_allocator() {
-  static std::once_flag followed;
-  std::call_once(followed, [] {
-    // Other allocators, such as cudaMallocAsync, do not tell; each of their blocks is an allocation of the runtime.
-    if (c10::cuda::CUDACachingAllocator::name() == "native") {
-      c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(&note);
-    }
-  });
-}
-
 void install() {
   if (wanted()) {
-    constexpr SimcudaSites functions{&gather, &describe, &call_soon};
+    constexpr SimcudaSites functions{&gather, &describe, &before_work, &call_soon};
     simcudaSetSites(&functions);
   }
 }

@@ -6,9 +6,6 @@ namespace simcuda::sites {
 
 bool wanted();  // whether the runtime checks for races
 
-// From the first call on, the runtime gets the blocks of the caching allocator, which must be initialised.
-void follow_allocator();
-
 // Gives the runtime the functions that remember and describe a place in the program.
 void install();
 

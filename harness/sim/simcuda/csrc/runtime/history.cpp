@@ -96,12 +96,17 @@ void History::forget(const void* address, std::size_t bytes) {
   blocks_.erase(blocks_.lower_bound(begin), blocks_.lower_bound(end));
 }
 
-void History::note_block(const void* address, std::size_t bytes, bool of_graphs) {
+void History::note_block(const void* address, std::size_t bytes, bool of_graphs, bool earlier) {
   const auto begin = reinterpret_cast<std::uintptr_t>(address), end = begin + bytes;
   auto first = blocks_.lower_bound(begin);
   if (first != blocks_.begin() && std::prev(first)->second.end > begin) std::prev(first)->second.end = begin;
   first = blocks_.erase(first, blocks_.lower_bound(end));
   blocks_.emplace_hint(first, begin, Block{end, ++generations_, of_graphs});
+  if (!earlier) return;
+  for (auto cell = memory_.lower_bound(begin); cell != memory_.end() && cell->first < end; ++cell) {
+    cell->second.write.generation = generations_;
+    for (Stamp& read : cell->second.reads) read.generation = generations_;
+  }
 }
 
 void History::note_freed(const void* address) {

@@ -40,7 +40,8 @@ class History {
   void find_unwritten(const Access& access, const Accessor& accessor, Conflicts& conflicts) const;
   void assume_all_written() { assumed_ = generations_; }
 
-  void note_block(const void* address, std::size_t bytes, bool of_graphs);
+  // `earlier`: what is known about the memory is about the tensor that has the block.
+  void note_block(const void* address, std::size_t bytes, bool of_graphs, bool earlier);
   void note_freed(const void* address);
   const Block* block_of(const void* address) const;  // null outside of the allocator's blocks
 

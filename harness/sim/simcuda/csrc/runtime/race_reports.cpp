@@ -22,7 +22,7 @@ struct Reports {
   std::mutex reporting;
   std::set<std::string> reported;
   bool kept = false;  // whether some of them are in the file
-  SimcudaSites sites{nullptr, nullptr, nullptr};
+  SimcudaSites sites{};
 };
 
 Reports& reports() {

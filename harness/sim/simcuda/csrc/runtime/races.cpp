@@ -246,6 +246,7 @@ bool serve_access(const void* address, bool write, bool of_work) {
 
 std::shared_ptr<const Origin> origin(const char* name) {
   if (!enabled()) return nullptr;
+  if (const auto before_work = sites().before_work) before_work();
   const auto gather = sites().gather;
   return std::make_shared<const Origin>(Origin{name, gather == nullptr ? nullptr : gather()});
 }
@@ -322,10 +323,11 @@ extern "C" {
 
 __attribute__((visibility("default"))) int simcudaChecksWork() { return simcuda::races::enabled() ? 1 : 0; }
 
-__attribute__((visibility("default"))) void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs) {
+__attribute__((visibility("default"))) void simcudaNoteBlock(const void* address, std::size_t bytes, bool of_graphs,
+                                                             bool earlier) {
   if (!simcuda::races::enabled() || bytes == 0) return;
   const std::lock_guard lock(simcuda::races::state().mutex);
-  simcuda::races::state().history.note_block(address, bytes, of_graphs);
+  simcuda::races::state().history.note_block(address, bytes, of_graphs, earlier);
 }
 
 __attribute__((visibility("default"))) void simcudaNoteFreed(const void* address) {
