@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 from _pytest.config.findpaths import determine_setup
 
 #: `signal.getsignal` without the conversion to an enum, which takes ten times as long.
@@ -96,6 +97,18 @@ def use_basetemp(config: pytest.Config, folder: Path) -> None:
     factory: Any = getattr(config, "_tmp_path_factory", None)  # None with `-p no:tmpdir`
     if factory is not None:
         factory._given_basetemp = folder
+
+
+def import_without_rewriting(manager: pytest.PytestPluginManager, package: str) -> None:
+    """Have Python import the modules of `package`, although a plugin of pytest belongs to it.
+
+    pytest rewrites the assert statements of all modules of a plugin's distribution. Where it cannot keep the result
+    (PYTHONDONTWRITEBYTECODE, a folder without write permission), each process compiles all of them again.
+    """
+    hook = manager.rewrite_hook
+    if isinstance(hook, AssertionRewritingHook):  # it is not with `--assert=plain`
+        hook._must_rewrite.discard(package)
+        hook._marked_for_rewrite_cache.clear()
 
 
 def add_to_last_line(reporter: pytest.TerminalReporter, word: str, things: Sequence[object]) -> None:

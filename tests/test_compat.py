@@ -305,3 +305,32 @@ def test_a_collector_gets_another_id(pytester: pytest.Pytester) -> None:
     pytester.maketxtfile(test_a=">>> 1\n1\n")
     done = pytester.runpytest("-pno:cacheprovider", "-v")
     done.stdout.fnmatch_lines(["other::test_a.txt PASSED*"])
+
+
+@pytest.mark.parametrize("mode", ["rewrite", "plain"])
+def test_a_package_is_imported_without_rewriting(pytester: pytest.Pytester, mode: str) -> None:
+    """Its asserts then have no more to say than Python's, and those of other packages still do."""
+    for name in ("one", "other"):
+        pytester.mkpydir(name).joinpath("deep.py").write_text("def check(): assert 1 + 1 == 3\n")
+    pytester.makeconftest(
+        """
+        from harness import _compat
+
+        def pytest_configure(config):
+            config.pluginmanager.rewrite_hook.mark_rewrite("one", "other")
+            _compat.import_without_rewriting(config.pluginmanager, "one")
+        """
+    )
+    pytester.makepyfile(
+        """
+        import importlib, pytest
+
+        @pytest.mark.parametrize("name", ["one", "other"])
+        def test_it(name, request):
+            with pytest.raises(AssertionError) as caught:
+                importlib.import_module(f"{name}.deep").check()
+            rewritten = name == "other" and request.config.getoption("assertmode") == "rewrite"
+            assert bool(str(caught.value)) == rewritten
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:harness", f"--assert={mode}").assert_outcomes(passed=2)

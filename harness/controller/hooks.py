@@ -17,7 +17,7 @@ import pytest
 from harness import _compat, marks
 from harness.backends.table import labels
 from harness.collection import collection_errors, kept_results, real_items
-from harness.configuration import command_line
+from harness.configuration import command_line, other_plugins
 from harness.configuration.context import RunContext
 from harness.controller.plan import Plan
 from harness.controller.run import Run
@@ -289,6 +289,7 @@ class ControllerHooks:
         if status == int(exitstatus):  # a plugin or a conftest may have changed the status
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
+        other_plugins.leave_out_idle_hypothesis(self._config)
         if message is not None or int(exitstatus) == EXIT_INTERNAL:  # pytest shows no summary then
             self._show_summary()
         if message is not None:  # pytest takes the exit status from the exception

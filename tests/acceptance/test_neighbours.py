@@ -308,3 +308,29 @@ def test_an_error_in_a_mark_of_a_foreign_suite_says_how_to_claim_the_mark(make_p
     result = project.run("inner", "-p", "harness.plugin", "-oharness_preload=", "-n0", suites=None)
     assert "requires('rng'): takes keyword arguments only" in result.terminal, result.tail()
     assert "if it is a mark of your own, declare 'requires' in pytest's ini value 'markers'" in result.terminal
+
+
+#: Says at the end of the session whether this process has imported hypothesis.
+HYPOTHESIS_IMPORTED = """\
+import sys
+
+def pytest_unconfigure(): print("hypothesis is imported:", "hypothesis" in sys.modules)
+"""
+#: What hypothesis's plugin adds to the reports of its tests, also in a worker.
+NOTED = "\ndef pytest_runtest_logreport(report): report._hypothesis_stats = 'one example'\n"
+
+
+@pytest.mark.parametrize(
+    ("conftest", "words", "imported"),
+    [("", (), False), ("", ("--hypothesis-show-statistics",), True), (NOTED, (), True)],
+)
+def test_hypothesis_is_imported_only_for_a_summary(
+    make_project: MakeProject, conftest: str, words: tuple[str, ...], imported: bool
+) -> None:
+    project = make_project()
+    project.write("conftest.py", HYPOTHESIS_IMPORTED + conftest)
+    project.write("suites/test_it.py", "def test_it(): pass\n")
+    result = project.run("-n0", *words, cold=True)
+    assert result.counts == {"passed": 1}, result.tail()
+    assert ("= Hypothesis Statistics =" in result.terminal) == bool(words)
+    assert f"hypothesis is imported: {imported}" in result.terminal
