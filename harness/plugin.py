@@ -233,10 +233,9 @@ def pytest_make_collect_report(
         from harness.collection.ignored_marks import find_mark_errors
         from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
 
-        items = [
+        errors = find_mark_errors(
             node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)
-        ]
-        errors = [text for node in items for text in find_mark_errors(node)]
+        )
         if errors:
             report.outcome = "failed"
             report.longrepr = "\n".join(errors)

@@ -291,6 +291,24 @@ def test_marks_with_the_harness_or_of_others_are_not(
     assert all(line.startswith(str(reported)) for line in said)
 
 
+def test_each_parametrized_case_with_an_invalid_mark_is_an_error(project: pytest.Pytester) -> None:
+    wrong = "pytest.mark.requires(memroy='1GiB')"
+    _write(
+        project,
+        "suites/a/test_some.py",
+        "import pytest\n"
+        f"@pytest.mark.parametrize('n', [1, pytest.param(2, marks={wrong}), 3, pytest.param(4, marks={wrong})])\n"
+        "def test_some(n): pass\n"
+        f"@{wrong}\n"
+        "@pytest.mark.parametrize('n', [5, 6])\n"
+        "def test_all(n): pass\n",
+    )
+    result = _run(project, "suites/a/test_some.py", "-n0")
+    found = {line.partition(": ")[0].rpartition("::")[2] for line in result.outlines if "memroy" in line}
+    assert found >= {"test_some[2]", "test_some[4]", "test_all[5]", "test_all[6]"}
+    assert not any(f"[{number}]" in name for name in found for number in (1, 3))
+
+
 def test_a_mark_that_another_plugin_has_as_well_is_its_own(project: pytest.Pytester) -> None:
     _write(project, "plain/conftest.py", _THEIRS)
     _write(project, "plain/test_marked.py", _MARKED)

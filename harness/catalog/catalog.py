@@ -1,24 +1,20 @@
-"""The list of all cases. pytest collects the cases, and runs none."""
+"""The list of all cases, and its forms for people and programs."""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import json
-import os
-import re
-import sys
-import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from itertools import groupby
+from typing import Any
 
-import pytest
-
-from harness.core.caseid import suite_of
+from harness.catalog import kept
 from harness.core.errors import HarnessError
-from harness.core.text import escape_invalid_xml
+from harness.core.text import inert_line
+
+_INDENT = "    "
 
 
 class CatalogError(HarnessError):
@@ -54,24 +50,19 @@ class CatalogEntry:
 def collect_catalog(paths: Sequence[str]) -> list[CatalogEntry]:
     """Return every case under `paths` (folders, files or node ids), in collection order, including deselected cases.
 
-    The cases' modules are imported into this process. If the collection fails, pytest's output goes to stderr. Raise
-    CatalogError if the collection fails or finds no case.
+    If nothing that pytest has read for an earlier list has changed, this is that list. Otherwise the cases' modules are
+    imported into this process. If the collection fails, pytest's output goes to stderr. Raise CatalogError if the
+    collection fails or finds no case.
     """
-    collector = _Collector()
-    # No assertion rewriting: no case runs, and pytest could only rewrite modules that are not yet imported.
-    arguments = ["--collect-only", "-qq", "--assert=plain", "-p", "no:cacheprovider", *paths]
-    where = ", ".join(repr(path) for path in paths)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as output:
-        with _stdout_into(output):
-            status = pytest.main(arguments, plugins=[collector])
-        if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            output.seek(0)
-            sys.stderr.write(output.read())
-            code = int(status)
-            raise CatalogError(f"pytest could not collect {where} (exit status {code}): see its output above")
-    if not collector.entries:
-        raise CatalogError(f"there are no cases in {where}: name a folder with test_*.py files")
-    return collector.entries
+    key = kept.key_of(paths)
+    entries = kept.read_list(key, list[CatalogEntry])
+    if entries is None:
+        with kept.recording() as sources:
+            from harness.catalog.collecting import collect_entries  # it imports pytest: half of the time of a kept list
+
+            entries = collect_entries(paths)
+        kept.keep_list(key, entries, sources)
+    return entries
 
 
 def catalog_json(entries: Sequence[CatalogEntry]) -> str:
@@ -88,50 +79,38 @@ def covered_in_part(entries: Sequence[CatalogEntry]) -> Mapping[str, int]:
     return Counter(row for entry in entries for row in dict.fromkeys(entry.partial))
 
 
-class _Collector:
-    def __init__(self) -> None:
-        self.entries: list[CatalogEntry] = []
-
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        file, line, _ = item.location
-        timeout = item.get_closest_marker("timeout")
-        self.entries.append(
-            CatalogEntry(
-                id=escape_invalid_xml(item.nodeid),
-                suite=escape_invalid_xml(suite_of(item.nodeid)),
-                file=escape_invalid_xml(str(file)),
-                line=None if line is None else line + 1,
-                description=first_paragraph(getattr(getattr(item, "obj", None), "__doc__", None)),
-                requires=tuple(dict(mark.kwargs) for mark in _outermost_first(item, "requires")),
-                covers=tuple(argument for mark in _outermost_first(item, "covers") for argument in mark.args),
-                timeout=timeout.args[0] if timeout is not None and timeout.args else None,
-                extended=item.get_closest_marker("extended") is not None,
-            )
-        )
+def catalog_rows(entries: Sequence[CatalogEntry]) -> Iterator[str]:
+    """Yield one line for each case, with fields between tabs, for programs such as cut and grep."""
+    for entry in entries:
+        fields = (entry.id, *_details(entry), entry.description, entry.group)
+        yield "\t".join(" ".join(inert_line(text).split()) for text in fields)
 
 
-def _outermost_first(item: pytest.Item, name: str) -> list[pytest.Mark]:
-    return list(item.iter_markers(name))[::-1]
+def catalog_lines(entries: Sequence[CatalogEntry], width: int) -> Iterator[str]:
+    """Yield lines for people: the id of each case, and below the last of those that share them, what they are about.
+
+    An id is never broken, so that it can be copied. The other lines have at most `width` columns.
+    """
+    wrapper = textwrap.TextWrapper(max(width, 40), initial_indent=_INDENT, subsequent_indent=_INDENT)
+    for about, cases in groupby(entries, _about):
+        yield from (inert_line(entry.id) for entry in cases)
+        for text in about:
+            yield from wrapper.wrap(inert_line(text))
 
 
-def first_paragraph(docstring: str | None) -> str:
-    """Return the first paragraph of a docstring on one line, or "" if there is none."""
-    if not isinstance(docstring, str):
-        return ""
-    paragraph = re.split(r"\n\s*\n", inspect.cleandoc(docstring).strip(), maxsplit=1)[0]
-    return escape_invalid_xml(" ".join(paragraph.split()))
+def _about(entry: CatalogEntry) -> tuple[str, str]:
+    requires, covers, timeout = _details(entry)
+    parts = (
+        f"requires {requires}" if requires else "",
+        f"covers {covers}" if covers else "",
+        f"timeout {timeout} s" if timeout else "",
+        f"group {entry.group}" if entry.group else "",
+    )
+    return entry.description, "; ".join(filter(None, parts))
 
 
-@contextlib.contextmanager
-def _stdout_into(output: IO[str]) -> Iterator[None]:
-    """Redirect stdout to a file, including what C code and child processes write to descriptor 1."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(output.fileno(), 1)
-    try:
-        with contextlib.redirect_stdout(output):
-            yield
-    finally:
-        output.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+def _details(entry: CatalogEntry) -> tuple[str, str, str]:
+    """Return the requirements, the covered rows and the time limit of a case; "" for none."""
+    requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
+    covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
+    return requires, covers, "" if entry.timeout is None else str(entry.timeout)

@@ -494,26 +494,12 @@ def _root_of(case: str) -> tuple[Path, list[str]]:
 
 
 def _print_catalog(entries: list[CatalogEntry]) -> None:
-    from rich.table import Table
+    from harness.catalog.catalog import catalog_lines, catalog_rows, covered_in_part
 
-    from harness.catalog.catalog import covered_in_part
-
-    table = Table()
-    for name in ("case", "requires", "covers", "timeout", "description", "group"):
-        table.add_column(name, overflow="fold")  # ids are not broken, so that they can be copied
     console = make_console()
-    fits = console.is_terminal or bool(os.environ.get("COLUMNS"))
-    for entry in entries:
-        requires = "; ".join(", ".join(f"{name}={value}" for name, value in mark.items()) for mark in entry.requires)
-        covers = ", ".join(f"{row} (in part)" if str(row) in entry.partial else str(row) for row in entry.covers)
-        timeout = "" if entry.timeout is None else str(entry.timeout)
-        row = tuple(map(inert_line, (entry.id, requires, covers, timeout, entry.description, entry.group)))
-        if fits:
-            table.add_row(*row)
-        else:  # for other programs, such as cut and grep
-            say("\t".join(" ".join(text.split()) for text in row))
-    if fits:
-        console.print(table)
+    for_people = console.is_terminal or bool(os.environ.get("COLUMNS"))
+    if entries:
+        say_lines("\n".join(catalog_lines(entries, console.width) if for_people else catalog_rows(entries)))
     console.print(
         f"{format_count(len(entries), 'case')} in {format_count(len({entry.suite for entry in entries}), 'suite')}"
     )

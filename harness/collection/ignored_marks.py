@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,8 +70,21 @@ def _marks(item: pytest.Item, own: frozenset[str]) -> set[str]:
     return {mark.name for mark in marks if mark.name != "requires" or (mark.kwargs and not mark.args)}
 
 
-def find_mark_errors(item: pytest.Item) -> list[str]:
-    """Return a sentence, with the id of the case, for each invalid mark of the case."""
+def find_mark_errors(items: Iterable[pytest.Item]) -> list[str]:
+    """Return a sentence, with the id of the case, for each invalid mark of these cases."""
+    errors: list[str] = []
+    sound: set[tuple[int, ...]] = set()  # the marks of a function belong to each of its parametrized cases
+    for item in items:
+        marks_of_item = tuple(map(id, item.iter_markers()))
+        if marks_of_item not in sound:
+            found = _mark_errors(item)
+            errors += found
+            if not found:
+                sound.add(marks_of_item)
+    return errors
+
+
+def _mark_errors(item: pytest.Item) -> list[str]:
     foreign = scope.is_named_by_user(item.config)
     # The user cannot change the marks of other suites.
     errors = [] if foreign else [f"{item.nodeid}: {error}" for error in marks.misspelt_marks(item)]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+from collections.abc import Generator
 
 import pytest
 
 from harness.collection.cases import select_cases
 from harness.collection.narrowing import NarrowCollection
 from harness.controller import plan
+from harness.core.garbage import no_automatic_collection
 from harness.scheduling.order import Reach, Selection
 from harness.scheduling.resume import EarlierRun
 
@@ -24,6 +27,13 @@ class ListingHooks:
         only = None if earlier is None else frozenset(earlier.ids)
         self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
         config.pluginmanager.register(NarrowCollection(Reach.of(policy, only)))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        with no_automatic_collection():
+            result = yield
+        gc.freeze()  # pytest collects garbage several times at the end
+        return result
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,6 +24,7 @@ from harness.configuration import values
 from harness.configuration.rootdir import RootError, RootFolder
 from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
+from harness.core.garbage import no_automatic_collection
 from harness.executor import before_fork
 from harness.executor import trace_log as tracelog
 from harness.executor.before_fork import EXIT_HANDLERS
@@ -31,9 +32,6 @@ from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import escape_surrogates
 from harness.zygote.spec import ZygoteSpec
-
-#: A number of new objects that no process reaches. Not 0, which a test file may set.
-_UNREACHED_THRESHOLD = 2**31 - 1
 
 
 class PreloadError(HarnessError):
@@ -98,7 +96,7 @@ class CollectorPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        with _no_automatic_collection():
+        with no_automatic_collection():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -217,24 +215,8 @@ def _imports(spec: ZygoteSpec) -> Generator[None]:
     torch's operator libraries take 20 ms in every process, without benefit.
     """
     finalizers_before = frozenset(_compat.finalizers())
-    with _no_automatic_collection():
+    with no_automatic_collection():
         yield
     if spec.skip_early_exit_handlers:
         for finalizer in frozenset(_compat.finalizers()) - finalizers_before:
             finalizer.atexit = False
-
-
-@contextlib.contextmanager
-def _no_automatic_collection() -> Generator[None]:
-    """Collect no garbage automatically in this context, unless the code in it sets thresholds itself.
-
-    Nearly all objects of imported modules and collected cases live until the end of the process. Python walks all of
-    them each time their number has grown by a quarter, which takes a quarter of the import of torch and its compilers.
-    """
-    first, *others = gc.get_threshold()
-    gc.set_threshold(_UNREACHED_THRESHOLD, *others)
-    try:
-        yield
-    finally:
-        if gc.get_threshold()[0] == _UNREACHED_THRESHOLD:
-            gc.set_threshold(first, *gc.get_threshold()[1:])

@@ -216,7 +216,11 @@ def test_catalog_as_a_table_of_the_paths_asked_for(project: Path) -> None:
     piped = harness("catalog", "suites/streams/test_sums.py::TestGroup", cwd=project, environ={"COLUMNS": ""})
     assert row in piped.stdout.splitlines()
     whole = harness("catalog", cwd=project, environ={"COLUMNS": "60"})
-    assert "…" not in whole.stdout
+    both = "suites/streams/test_sums.py::test_sum[1]\nsuites/streams/test_sums.py::test_sum[2]\n"
+    assert f"{both}    What is added is in the sum.\n    requires device=cuda; " in whole.stdout
+    assert (
+        max(map(len, whole.stdout.split("4 cases")[0].replace("suites/streams/test_sums.py::", "").splitlines())) <= 60
+    )
     assert "4 cases in 1 suite\ncovered in part only, by 2 cases: test_suite::TestAll::*\n" in whole.stdout
     assert "in part" not in done.stdout
 
