@@ -1,4 +1,4 @@
-"""The breaks of operators that this project's suite finds, and those that TorchCTS finds: for `peers.py --breaks`.
+"""The breaks of operators that this suite and TorchCTS find: for `peer_operators.py --breaks`.
 
 A break of `tests/breaks/catalogue/operators.py` names the cases that should detect it, and so an operator. On
 our side these are the cases of values, gradients, sizes and variants of this operator, as ``--operators=NAME`` selects

@@ -1,6 +1,6 @@
 """A pytest plugin that counts what TorchCTS and `suites/operators` check, and breaks torch for both.
 
-`peers.py` loads it in additional runs that are not timed. Each event is a line in the file that `COUNTS` names:
+`peer_operators.py` loads it in more runs, which are not timed. Each event is a line in the file that `COUNTS` names:
 
 - ``sample``: an operator has run on a sample, forward or with its gradients, without an error.
   In `suites/operators`: a call of `oracles.verify`, or of `gradients.compare` that found a derivative.

@@ -1,4 +1,4 @@
-"""The runs of TorchCTS and of `suites/operators` that `peers.py` compares: commands, folders and environments."""
+"""The runs of TorchCTS and of `suites/operators` that benchmarks compare: commands, folders and environments."""
 
 from __future__ import annotations
 

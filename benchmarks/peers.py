@@ -1,230 +1,182 @@
-"""The suite `operators` compared with TorchCTS (package `torchcts`), which uses the same catalogue of torch.
+"""What a case costs in plain pytest, with plugins that isolate tests, with TorchCTS's runner, and with the harness.
 
-Both check the same operators with the same floating-point types, alternately, on the CPU or on the software device.
-TorchCTS runs in one process and with each node in its own process (``--subprocess-per-test``), the suite with both
-isolation modes. A run of one node and a run of all nodes separate the fixed cost (start, imports, collection) from the
-cost of a sample. As a process of TorchCTS takes seconds to collect, its isolated way runs few nodes.
+All ways run the same cases, which use torch, alternately; TorchCTS runs nodes of its own. A run of few and one of many
+cases separate the start (imports, collection, reports) from each further case. Figures are medians of all rounds.
 
-A sample is one input on which an operator ran, forward or with its gradients. On the CPU, TorchCTS runs an operator and
-compares no value: its oracle is the CPU. `peer_plugin.py` describes what is counted, in runs that are not timed; these
-also measure the memory. Figures are medians; a ratio is the median of the ratios of all rounds.
-
-``--breaks`` breaks operators for both instead (`peer_breaks.py`). As TorchCTS compares a device with the CPU, it cannot
-detect wrong values on the CPU. On the software device only the kernels of its threads are broken, so it can.
+pytest-forked runs with pytest 8.4: with pytest 9.2 it reports each test as a crash.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import subprocess
+import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import distributions, version
 from pathlib import Path
-from typing import Any
 
-import psutil
-from measuring import Line, Sample, machine_facts, median, run
-from peer_breaks import choose, find
-from peer_plugin import COUNTS
-from peer_runs import THEIR_FILES, Way, clean, declare, install, our_cases, ours, their_name, theirs
+from benchmarks import peer_runs
+from benchmarks.measuring import CommandFailedError, Line, Sample, machine_facts, median, run
 
-OPERATORS = (
-    "sigmoid", "exp", "log", "sqrt", "tanh", "add", "mul", "maximum", "where", "sum", "mean", "prod", "cumsum",
-    "softmax", "mm", "bmm", "addmm", "gather", "index_select", "cat", "sort", "linalg.cholesky",
-    "nn.functional.conv2d", "nn.functional.layer_norm", "nn.functional.gelu", "nn.functional.silu",
-    "nn.functional.avg_pool2d", "nn.functional.mse_loss", "nn.functional.embedding", "nn.functional.linear",
-)  # fmt: skip
-TYPES = ("float32", "float64", "bfloat16", "float16")
-GROUPS = ("float", "half")
-#: The target time per sample, as a share of the peer's.
-AIM = 0.7
+_CASES = """
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("n", range({count}))
+def test_n(n):
+    assert torch.ones(2).sum() == 2
+"""
+#: Packages for each peer, in a folder of its own.
+_FORKED = ("pytest-forked==1.7.5", "pytest==8.4.2", "py")
+_ISOLATED = ("pytest-isolated==0.6.0",)
+_PLAIN = ("-p", "no:harness")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The work of a run: samples that operators ran on, tensors compared, tests that failed, and memory in MiB.
+class Way:
+    """One way to run cases: how many of them (few, many), options of pytest, and additional packages.
 
-    `rss` is the largest sum over the processes of the run; `pss` counts shared pages once.
+    `processes`: what has a process of its own.
     """
 
-    samples: int
-    compared: int
-    red: tuple[str, ...]
-    rss: float
-    pss: float
+    name: str
+    processes: str
+    counts: tuple[int, int]
+    options: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A way with its few and its many cases."""
-
-    way: Way
-    few: tuple[str, ...]
-    many: tuple[str, ...]
-
-
-def count(way: Way, cases: Sequence[str], folder: Path, **variables: str) -> Work:
-    """Run cases once and count their work. Failed tests are not an error."""
-    clean(folder)
-    place = folder / "counts"
-    place.unlink(missing_ok=True)
-    place.touch()
-    names = {"PYTEST_PLUGINS": "peer_plugin", COUNTS: str(place), **variables}
-    # The leak check would run some cases again, and count their samples twice.
-    once = () if "PEERS_PEER" in way.more else ("--leak-check=off",)
-    with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [*way.command, *once, *cases], cwd=way.folder, env=way.environment(**names), stdout=output, stderr=output
-        )
-        rss = pss = 0.0
-        while process.poll() is None:
-            both = _memory(process.pid)
-            rss, pss = max(rss, both[0]), max(pss, both[1])
-            time.sleep(0.3)
-    lines = place.read_text().splitlines()
-    found = Counter(line.partition(" ")[0] for line in lines)
-    red = tuple(sorted({line.partition(" ")[2] for line in lines if line.startswith("red ")}))
-    if not found["sample"] + found["half"] and not red:
-        raise SystemExit(f"{way.name} has checked nothing:\n{(folder / 'output').read_text()[-3000:]}")
-    return Work(found["sample"] + found["half"] // 2, found["compared"], red, rss, pss)
+WAYS = (
+    Way("pytest", "none", (50, 800), _PLAIN),
+    Way("pytest-xdist -n1", "the worker", (50, 800), (*_PLAIN, "-p", "xdist", "-n1")),
+    Way("harness, batch", "many cases", (50, 800), ("-n0", "--isolation=batch")),
+    Way("harness, case", "each case", (10, 100), ("-n0", "--isolation=case")),
+    Way("pytest-forked", "each case", (10, 100), (*_PLAIN, "-p", "pytest_forked", "--forked"), _FORKED),
+    Way("pytest-isolated", "each case", (1, 4), (*_PLAIN, "-p", "pytest_isolated.plugin", "--isolated"), _ISOLATED),
+)
+TORCHCTS = Way("TorchCTS", "each node", (1, 3), ())
+#: Each further case is compared with that of this way, if its cases have a process each.
+OURS = "harness, case"
 
 
-def measure(way: Way, cases: Sequence[str], folder: Path) -> Sample:
-    """Run cases and measure them; the run must pass."""
-    clean(folder)
-    return run([*way.command, *cases], way.folder, environment=way.environment(), output=folder / "output")
+class Bench:
+    """Runs the ways in turn and keeps their samples, by way and number of cases."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.samples: dict[tuple[str, int], list[Sample]] = {}
+        self.versions = {"pytest": version("pytest"), "pytest-xdist -n1": version("pytest-xdist")}
+        self._torchcts: Path | None = None
 
-def _memory(pid: int) -> tuple[float, float]:
-    """Return the resident MiB of a process and its descendants: the sum, and with shared pages counted once."""
-    rss = pss = 0
-    try:
-        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0.0, 0.0
-    for each in tree:
-        try:
-            info = each.memory_full_info()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        rss, pss = rss + info.rss, pss + info.pss
-    return rss / 2**20, pss / 2**20
+    def prepare(self, way: Way) -> None:
+        """Install what a way needs. Raise subprocess.CalledProcessError."""
+        if way is TORCHCTS:
+            self._torchcts = peer_runs.install(self._folder / "peer", None)
+            peer_runs.declare(self._torchcts, "cpu", ["sigmoid"], ("float32", "float64", "bfloat16"))
+            self.versions[way.name] = peer_runs.PACKAGE.partition("==")[2]
+        elif way.packages:
+            place = self._folder / way.name
+            # Dependencies of these are here, apart from those that are named.
+            command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place)]
+            subprocess.run([*command, *way.packages], check=True)
+            self.versions |= {
+                each.name: each.version for each in distributions(path=[str(place)]) if each.name == way.name
+            }
 
-
-def pairs(place: Path, device: str, operators: Sequence[str], types: Sequence[str], folder: Path) -> list[Pair]:
-    """Return the ways to compare. The isolated way of TorchCTS has three nodes of one operator."""
-    first = their_name(operators[0])
-    one = ("-k", f"clean-{first}-torch.{types[0]}")
-    three = ("-k", " or ".join(f"clean-{first}-torch.{each}" for each in types[:3]))
-    cases = our_cases(operators, GROUPS)
-    return [
-        Pair(theirs(place, device, isolated=False), (*THEIR_FILES, *one), THEIR_FILES),
-        Pair(theirs(place, device, isolated=True), (THEIR_FILES[0], *one), (THEIR_FILES[0], *three)),
-        Pair(ours("batch", device, folder), (cases[0],), tuple(cases)),
-        Pair(ours("case", device, folder), (cases[0],), tuple(cases)),
-    ]
-
-
-def report(work: dict[str, tuple[Work, Work]], times: dict[str, list[tuple[Sample, Sample]]]) -> dict[str, Any]:
-    """Print the table of ratios. Return the figures."""
-    figures: dict[str, Any] = {}
-    each: dict[str, list[tuple[float, float]]] = {}
-    print(f"\n{'way':<30}{'samples':>8}{'compared':>9}{'wall s':>8}{'cpu s':>8}{'fixed cpu':>10}", end="")
-    print(f"{'ms wall':>9}{'ms cpu':>8}{'rss MiB':>9}{'pss':>7}")
-    for name, rounds in times.items():
-        few, many = work[name]
-        lines = [
-            [Line.through(few.samples, getattr(a, kind), many.samples, getattr(b, kind)) for kind in ("wall", "cpu")]
-            for a, b in rounds
-        ]
-        each[name] = [(wall.each * 1000, cpu.each * 1000) for wall, cpu in lines]
-        figure = {
-            "samples": many.samples,
-            "compared": many.compared,
-            "wall": median([b.wall for _, b in rounds]),
-            "cpu": median([b.cpu for _, b in rounds]),
-            "fixed_cpu": median([cpu.startup for _, cpu in lines]),
-            "wall_ms_per_sample": median([wall for wall, _ in each[name]]),
-            "cpu_ms_per_sample": median([cpu for _, cpu in each[name]]),
-            "rss_mib": many.rss,
-            "pss_mib": many.pss,
-            "red": many.red,
+    def take(self, way: Way, count: int) -> Sample:
+        """Do one run. Raise CommandFailedError."""
+        if way is TORCHCTS:
+            assert self._torchcts is not None
+            theirs = peer_runs.theirs(self._torchcts, "cpu", isolated=True)
+            types = ("float32", "float64", "bfloat16")[:count]
+            chosen = ("-k", " or ".join(f"clean-sigmoid-torch.{each}" for each in types))
+            command: Sequence[str] = (*theirs.command, peer_runs.THEIR_FILES[0], *chosen)
+            return run(command, theirs.folder, environment=theirs.environment(), output=self._folder / "output")
+        project = self._folder / f"cases-{count}"
+        if not project.exists():
+            (project / "suites").mkdir(parents=True)
+            (project / "suites" / "test_it.py").write_text(_CASES.format(count=count))
+            (project / "pytest.ini").write_text("[pytest]\nharness_suites = suites\nharness_preload = torch\n")
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "HARNESS_"))
         }
-        figures[name] = figure
-        print(f"{name:<30}{many.samples:>8}{many.compared:>9}{figure['wall']:>8.1f}{figure['cpu']:>8.1f}", end="")
-        print(f"{figure['fixed_cpu']:>10.1f}{figure['wall_ms_per_sample']:>9.2f}", end="")
-        print(f"{figure['cpu_ms_per_sample']:>8.2f}{many.rss:>9.0f}{many.pss:>7.0f}")
-    names = list(times)
-    print(f"\ntime per sample without the fixed cost, ours over TorchCTS; aim: {AIM:g}")
-    half = len(names) // 2
-    for mine, yours in zip(names[half:], names[:half], strict=True):
-        for place, kind in enumerate(("wall", "cpu")):
-            ratios = [a[place] / b[place] for a, b in zip(each[mine], each[yours], strict=False)]
-            figures[f"{mine} over {yours}, {kind}"] = ratios
-            print(f"{mine} / {yours}, {kind}: {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    return figures
+        paths = (*([str(self._folder / way.name)] if way.packages else []), str(peer_runs.ROOT))
+        environment = kept | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
+        if way.options[:2] == _PLAIN:
+            environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *way.options, "suites"]
+        output = self._folder / "output"
+        return run(command, project, says=f"{count} passed", environment=environment, output=output)
+
+    def round(self, ways: Sequence[Way]) -> None:
+        """Do one run of each way with few and with many cases."""
+        for way in ways:
+            for count in way.counts:
+                sample = self.take(way, count)
+                self.samples.setdefault((way.name, count), []).append(sample)
+                print(f"  {way.name}, {count} cases: {sample.wall:.2f} s", file=sys.stderr, flush=True)
+
+    def line(self, way: Way, kind: str) -> Line:
+        """Return start and cost per case of a way, from the medians in wall or processor time."""
+        few, many = (median([getattr(sample, kind) for sample in self.samples[way.name, n]]) for n in way.counts)
+        return Line.through(way.counts[0], few, way.counts[1], many)
 
 
-def compare(place: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Count, measure in rounds, and print the table. Return the document."""
-    declare(place, options.device, [their_name(each) for each in options.operators], TYPES)
-    ways = pairs(place, options.device, options.operators, TYPES, folder)
-    if not options.isolated_rounds:
-        ways = [ways[0], ways[2]]
-    work: dict[str, tuple[Work, Work]] = {}
-    for each in ways:
-        work[each.way.name] = count(each.way, each.few, folder), count(each.way, each.many, folder)
-        print(f"counted {each.way.name}: {work[each.way.name][1]}", flush=True)
-    times: dict[str, list[tuple[Sample, Sample]]] = {each.way.name: [] for each in ways}
-    for number in range(options.rounds):
-        for each in ways:
-            if "per node" in each.way.name and number >= options.isolated_rounds:
-                continue
-            few, many = (measure(each.way, cases, folder) for cases in (each.few, each.many))
-            times[each.way.name].append((few, many))
-            print(f"{each.way.name}: {many.wall:.1f} s, {many.cpu:.1f} s of cpu", flush=True)
-    return {
-        "figures": report(work, times),
-        "counts": {name: [asdict(each) for each in both] for name, both in work.items()},
-        "samples": {name: [[asdict(a), asdict(b)] for a, b in found] for name, found in times.items()},
-    }
+def print_table(bench: Bench, ways: Sequence[Way], rounds: int) -> None:
+    """Print the table in Markdown, as docs/measurements has it."""
+    own = next((way for way in ways if way.name == OURS), None)
+    print(f"\n{platform.python_version()}, pytest {version('pytest')}, torch {version('torch')}; medians of {rounds}\n")
+    print("| way | process for | cases | start | one more case | its processor time | over the harness's |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for way in ways:
+        wall, cpu = bench.line(way, "wall"), bench.line(way, "cpu")
+        release = f" {bench.versions[way.name]}" if way.name in bench.versions else ""
+        ratio = ""
+        if own is not None and way.processes.startswith("each"):
+            ratio = f"{cpu.each / bench.line(own, 'cpu').each:.1f}"
+        counts = f"{way.counts[0]}, {way.counts[1]}"
+        print(
+            f"| {way.name}{release} | {way.processes} | {counts} | {wall.startup:.2f} s | {wall.each * 1e3:.2f} ms "
+            f"| {cpu.each * 1e3:.2f} ms | {ratio} |"
+        )
 
 
 def main() -> None:
-    """Compare times or breaks, print a table, and write all results to ``--output``."""
-    parser = argparse.ArgumentParser(description="Our suite of operators beside TorchCTS.")
+    """Measure, print the table, and write all samples to ``--output``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--isolated-rounds", type=int, default=2, help="rounds with a process per node; 0 leaves it out"
-    )
-    parser.add_argument("--device", choices=("cpu", "soft"), default="cpu")
-    parser.add_argument("--operators", nargs="+", default=OPERATORS, metavar="NAME")
-    parser.add_argument("--breaks", type=int, metavar="N", help="break N operators for both, and measure no time")
-    parser.add_argument("--together", action="store_true", help="make all breaks at once")
-    parser.add_argument("--seed", type=int, default=49, help="of the choice of breaks")
-    parser.add_argument("--skip", type=int, default=0, help="leave out the first of the breaks chosen")
-    parser.add_argument("--package", type=Path, help="the folder of an installed torchcts, in place of a download")
+    parser.add_argument("--only", nargs="+", metavar="WAY", help="some of the ways, by the names in the table")
     parser.add_argument("--output", type=Path, help="JSON with every sample")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        place = install(folder / "peer", options.package)
-        if options.breaks:
-
-            def red(way: Way, cases: Sequence[str], variables: dict[str, str]) -> Sequence[str]:
-                return count(way, cases, folder, **variables).red
-
-            chosen = choose(options.breaks, options.seed)[options.skip :]
-            found = find(place, options.device, folder, chosen, red, together=options.together)
-            document = {"breaks": [asdict(each) for each in found]}
-        else:
-            document = compare(place, folder, options)
+    with tempfile.TemporaryDirectory(prefix="peers-") as name:
+        bench, ways = Bench(Path(name)), []
+        for way in (*WAYS, TORCHCTS):
+            if options.only and way.name not in options.only:
+                continue
+            try:  # the run that is not counted warms up caches and disks
+                bench.prepare(way)
+                bench.take(way, way.counts[0])
+                ways.append(way)
+            except (subprocess.CalledProcessError, CommandFailedError) as error:
+                print(f"left out: {way.name}: {error}", file=sys.stderr)
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+            bench.round(ways)
+    print_table(bench, ways, options.rounds)
     if options.output:
-        options.output.write_text(json.dumps({"machine": machine_facts(), **document}, indent=2) + "\n")
+        samples = [
+            {"way": way, "cases": count, **asdict(sample)}
+            for (way, count), taken in bench.samples.items()
+            for sample in taken
+        ]
+        document = {"machine": machine_facts(), "versions": bench.versions, "samples": samples}
+        options.output.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":
