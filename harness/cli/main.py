@@ -361,6 +361,9 @@ def catalog(
 ) -> None:
     """List every case: what it checks, requires and covers, and the group of its suite. No case runs.
 
+    The list is kept in the user's cache (HARNESS_CACHE_DIR) until a file that it was made from changes. In a pipe, each
+    case is one line with fields between tabs.
+
     With --must-pass, exit status 1 means that the list names cases that do not exist.
     """
     entries, configs = _collected(paths or ["suites"])
