@@ -141,8 +141,11 @@ def cases(once: Callable[[str, Callable[[], str]], str]) -> list[dict[str, Any]]
 
     def catalog() -> str:
         command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
+        root = Path(__file__).parents[1]
+        # Without pytest's variables, which differ in each session, a list that is kept from before is found.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         done = subprocess.run(
-            command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

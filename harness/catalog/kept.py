@@ -33,7 +33,7 @@ _MOST = 8
 #: coarse.
 _SETTLED = 2 * 10**9
 #: Variables of terminals and sessions. All others may decide what is collected.
-_OF_TERMINALS = ("COLORTERM", "COLUMNS", "LINES", "LS_COLORS", "OLDPWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM", "_")
+_OF_TERMINALS = ("COLORTERM", "COLUMNS", "LINES", "LS_COLORS", "OLDPWD", "SHLVL", "TERM", "_")
 _OF_SESSIONS = ("SSH_", "TERM_", "TMUX", "VTE_", "XDG_SESSION_")
 #: They have no content that stays.
 _NO_FILES = ("/dev/", "/proc/", "/sys/")

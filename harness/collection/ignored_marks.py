@@ -73,14 +73,14 @@ def _marks(item: pytest.Item, own: frozenset[str]) -> set[str]:
 def find_mark_errors(items: Iterable[pytest.Item]) -> list[str]:
     """Return a sentence, with the id of the case, for each invalid mark of these cases."""
     errors: list[str] = []
-    sound: set[tuple[int, ...]] = set()  # the marks of a function belong to each of its parametrized cases
+    sound: set[tuple[int | str, ...]] = set()  # most parametrized cases of a function have the same marks
     for item in items:
-        marks_of_item = tuple(map(id, item.iter_markers()))
-        if marks_of_item not in sound:
+        read = tuple(id(mark) if mark.name in _READ else mark.name for mark in item.iter_markers())
+        if read not in sound:
             found = _mark_errors(item)
             errors += found
             if not found:
-                sound.add(marks_of_item)
+                sound.add(read)
     return errors
 
 
@@ -111,3 +111,4 @@ _CHECKS: tuple[tuple[str, Callable[[pytest.Item], object]], ...] = (
     ("keeps", fixtures.kept),
     ("races", marks.reason_for_races),
 )
+_READ = frozenset(name for name, _ in _CHECKS)

@@ -10,6 +10,7 @@ import pytest
 
 from harness.collection.cases import select_cases
 from harness.collection.narrowing import NarrowCollection
+from harness.configuration import other_plugins
 from harness.controller import plan
 from harness.core.garbage import no_automatic_collection
 from harness.scheduling.order import Reach, Selection
@@ -38,3 +39,6 @@ class ListingHooks:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         select_cases(config, items, self._selection)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        other_plugins.leave_out_idle_hypothesis(session.config)
