@@ -214,3 +214,69 @@ def _waits_for_a_blocking_event() -> object:
     done = event.query()
     torch.cuda.synchronize()
     return done
+
+
+@_on_cuda(
+    "A CUDA stream does not wait for a generic event.",
+    "suites/streams/test_generic_cuda.py",
+    shows=lambda: _reader_of_mixed_classes(lambda torch: (torch.cuda.Stream(), torch.Event("cuda"))),
+)
+def cuda_streams_do_not_wait_for_generic_events() -> None:
+    import torch
+
+    def around(wait: Any) -> Any:
+        return lambda self, event: wait(self, event) if isinstance(event, torch.cuda.Event) else None
+
+    replace(torch.cuda.Stream, "wait_event", around)
+
+
+@_on_cuda(
+    "A CUDA event is recorded on the current stream if it is given a generic one.",
+    "suites/streams/test_generic_cuda.py",
+    shows=lambda: _reader_of_mixed_classes(lambda torch: (torch.Stream("cuda"), torch.cuda.Event())),
+)
+def cuda_events_ignore_generic_streams() -> None:
+    import torch
+
+    def around(record: Any) -> Any:
+        return lambda self, stream=None: record(self, stream if isinstance(stream, torch.cuda.Stream) else None)
+
+    replace(torch.cuda.Event, "record", around)
+
+
+@_on_cuda(
+    "torch.cuda.set_stream does nothing if it is given a generic stream.",
+    "suites/streams/test_generic_cuda.py",
+    shows=lambda: _set_to_a_generic_stream(),
+)
+def set_stream_ignores_generic_streams() -> None:
+    import torch
+
+    replace(
+        torch.cuda,
+        "set_stream",
+        lambda set_: lambda stream: set_(stream) if isinstance(stream, torch.cuda.Stream) else None,
+    )
+
+
+def _reader_of_mixed_classes(make: Any) -> object:
+    """Return whether a stream is idle that is to wait for an event of another stream, with `make` for both."""
+    torch = torch_with_cuda()
+    stream, event = make(torch)
+    reader = torch.cuda.Stream()
+    with stream:
+        torch.cuda._sleep(50_000_000)
+    event.record(stream)
+    reader.wait_event(event)
+    found = reader.query()
+    torch.cuda.synchronize()
+    return found
+
+
+def _set_to_a_generic_stream() -> object:
+    torch = torch_with_cuda()
+    before, stream = torch.cuda.current_stream(), torch.Stream("cuda")
+    torch.cuda.set_stream(stream)
+    found = torch.cuda.current_stream().stream_id == stream.stream_id
+    torch.cuda.set_stream(before)
+    return found
