@@ -280,3 +280,107 @@ def _set_to_a_generic_stream() -> object:
     found = torch.cuda.current_stream().stream_id == stream.stream_id
     torch.cuda.set_stream(before)
     return found
+
+
+def _on_the_default_stream(register: Any) -> Any:
+    """Return a function that registers a hook, which then runs on the default stream."""
+
+    def registers(owner: Any, hook: Any, **options: Any) -> Any:
+        import torch
+
+        def moved(*arguments: Any) -> Any:
+            with torch.cuda.stream(torch.cuda.default_stream()):
+                return hook(*arguments)
+
+        return register(owner, moved, **options)
+
+    return registers
+
+
+def _stream_of_a_hook(register: Any) -> object:
+    """Return whether a hook runs with the stream of the forward pass current."""
+    torch = torch_with_cuda()
+    stream, module, seen = torch.cuda.Stream(), torch.nn.Identity(), []
+    with torch.cuda.stream(stream):
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        register(torch, x, module, lambda *_: seen.append(torch.cuda.current_stream() == stream))
+        total = module(x * 1).sum()
+    total.backward()
+    return seen
+
+
+@_on_cuda(
+    "Hooks of tensors run on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_hook(lambda _torch, x, _module, hook: x.register_hook(hook)),
+)
+def hooks_of_tensors_run_on_the_default_stream() -> None:
+    import torch
+
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        replace(torch.Tensor, name, _on_the_default_stream)
+
+
+@_on_cuda(
+    "Hooks of several gradients run on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_hook(
+        lambda torch, x, _module, hook: torch.autograd.graph.register_multi_grad_hook((x,), hook)
+    ),
+)
+def multi_grad_hooks_run_on_the_default_stream() -> None:
+    import torch
+
+    replace(torch.autograd.graph, "register_multi_grad_hook", _on_the_default_stream)
+
+
+@_on_cuda(
+    "Backward hooks of modules run on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_hook(lambda _torch, _x, module, hook: module.register_full_backward_hook(hook)),
+)
+def hooks_of_modules_run_on_the_default_stream() -> None:
+    import torch
+
+    for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+        replace(torch.nn.Module, name, _on_the_default_stream)
+
+
+@_on_cuda(
+    "A checkpoint computes again on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_checkpoint(),
+)
+def checkpoints_compute_again_on_the_default_stream() -> None:
+    import torch.utils.checkpoint
+
+    def around(checkpoint: Any) -> Any:
+        def checkpoints(function: Any, *arguments: Any, **options: Any) -> Any:
+            calls: list[None] = []
+
+            def moved(*given: Any) -> Any:
+                calls.append(None)
+                again = len(calls) > 1
+                with torch.cuda.stream(torch.cuda.default_stream() if again else torch.cuda.current_stream()):
+                    return function(*given)
+
+            return checkpoint(moved, *arguments, **options)
+
+        return checkpoints
+
+    replace(torch.utils.checkpoint, "checkpoint", around)
+
+
+def _stream_of_a_checkpoint() -> object:
+    torch = torch_with_cuda()
+    stream, seen = torch.cuda.Stream(), []
+
+    def doubled(x: Any) -> Any:
+        seen.append(torch.cuda.current_stream() == stream)
+        return x * x
+
+    with torch.cuda.stream(stream):
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        total = torch.utils.checkpoint.checkpoint(doubled, x, use_reentrant=False).sum()
+    total.backward()
+    return seen
