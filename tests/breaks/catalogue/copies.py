@@ -66,7 +66,7 @@ def _averaged() -> object:
     source = torch.nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         source.weight.fill_(1)
-        averaged = torch.optim.swa_utils.AveragedModel(source)
+        averaged: Any = torch.optim.swa_utils.AveragedModel(source)
         source.weight.fill_(2)
     return averaged.module.weight.tolist()
 
