@@ -36,6 +36,7 @@ def _event() -> object:
 
 @_on_cuda(
     "A stream does not wait for another stream.",
+    "suites/streams/test_compiled_streams.py",
     "suites/streams/test_cuda_streams.py",
     "suites/streams/test_streams.py",
     shows=lambda: _waited(),
