@@ -106,6 +106,12 @@ def inductor_config(settings: dict[str, Any]) -> AbstractContextManager[None]:
     return context
 
 
+def memory_budget(share: float) -> AbstractContextManager[None]:
+    """Return a context in which compiled functions save this share of their tensors, and compute the rest anew."""
+    context: AbstractContextManager[None] = reach("torch._functorch.config.patch")(activation_memory_budget=share)
+    return context
+
+
 def counter(group: str, name: str) -> int:
     """Return one of the compiler's counters, such as captured passes or graphs skipped by CUDA graphs."""
     found: int = reach("torch._dynamo.utils.counters")[group][name]

@@ -33,6 +33,8 @@ _PINNED_COUNTERS = {
 #: The first torch that subtracts a pinned block from `active_bytes` when the block is freed.
 _COUNTS_FREED_PINNED_MEMORY = (2, 13)
 _NO_POOL = (0, 0)
+#: The counters that change with each segment that appears or goes.
+_SEGMENTS = ("cuda_reserved", "cuda_segments")
 
 
 class CudaCounters:
@@ -40,9 +42,11 @@ class CudaCounters:
 
     def __init__(self) -> None:
         self._driver: DriverMemory | None = None
+        self._segments: Mapping[str, int] = {}
+        self._pools: Mapping[str, int] = {}
 
     def read(self, torch: ModuleType, unreadable: MutableMapping[str, str], *, full: bool) -> dict[str, int]:
-        """Return the counters; see `DeviceCounters`. `full` adds the private pools."""
+        """Return the counters; see `DeviceCounters`. Without `full`, the last count of private pools may serve."""
         if self._driver is None:
             from harness.backends.nvml_memory import (
                 DriverMemory,  # pynvml takes 10 ms to import, which only a process that uses CUDA pays
@@ -60,10 +64,21 @@ class CudaCounters:
             # Otherwise even a number that is read back from the device would count as a leak.
             values.pop("pinned_bytes", None)
             unreadable["pinned_bytes"] = "torch before 2.13 counts freed blocks as in use"
-        if full:
-            values.update(dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0))
-            values.update(count_private_pools(torch.cuda.memory_snapshot()))
+        values.update(self._count_pools(torch, values, full=full))
         return values | self._driver.read(torch, values, unreadable)
+
+    def _count_pools(self, torch: ModuleType, counters: Mapping[str, int], *, full: bool) -> Mapping[str, int]:
+        """Return the number of private pools by device.
+
+        A snapshot takes a millisecond where there are many blocks. As long as the allocator has the same segments, no
+        pool has appeared.
+        """
+        segments = {name: value for name, value in counters.items() if name.startswith(_SEGMENTS)}
+        if full or not self._pools or segments != self._segments:
+            none = dict.fromkeys((f"cuda_pools[{index}]" for index in range(torch.cuda.device_count())), 0)
+            self._pools = none | count_private_pools(torch.cuda.memory_snapshot())
+            self._segments = segments
+        return self._pools
 
 
 def _read_counters(

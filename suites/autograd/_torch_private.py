@@ -27,6 +27,11 @@ def queue_callback(callback: Callable[[], None]) -> None:
     reach("torch.autograd.Variable._execution_engine.queue_callback")(callback)
 
 
+def allow_saved_tensors_hooks() -> None:
+    """Leave `disable_saved_tensors_hooks`, whose block has not been left."""
+    reach("torch._C._autograd._saved_tensors_hooks_enable")()
+
+
 def raw_saved(node: Any, name: str) -> Any:
     """Return the `SavedTensor` that a graph node holds under a name, before unpacking.
 

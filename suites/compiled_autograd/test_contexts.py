@@ -66,17 +66,26 @@ def test_compiled_autograd_disable_within_enable(device: torch.device) -> None:
 def test_compiled_autograd_enable_ends_by_an_exception(device: torch.device) -> None:
     """An exception or a failed pass disables compiled autograd and restores the engine's threading."""
     threads = torch.autograd.is_multithreading_enabled()
-    with pytest.raises(LookupError), compiled_backward(backend="eager"):
-        raise LookupError
-    with pytest.raises(RuntimeError, match="no graph"), compiled_backward(backend=_refuses):
-        a_pass(device)
 
-    assert not private.enabled()
-    assert torch.autograd.is_multithreading_enabled() == threads
-    assert a_pass(device) == 0
+    def fail_in_the_block() -> None:
+        with private.enable(_refuses):
+            raise LookupError
+
+    def fail_in_a_pass() -> None:
+        with private.enable(_refuses):
+            a_pass(device)
+
+    # Not by `compiled_backward`, which resets the compiler at its end, and with it what is asked here.
+    with private.fresh_compiler():
+        for fail, error in ((fail_in_the_block, LookupError), (fail_in_a_pass, RuntimeError)):
+            with pytest.raises(error):
+                fail()
+            assert not private.enabled(), f"still on after {error.__name__}"
+            assert torch.autograd.is_multithreading_enabled() == threads
+            assert a_pass(device) == 0
 
 
-def _refuses(graph: torch.fx.GraphModule, examples: object) -> private.Compiled:  # noqa: ARG001
+def _refuses(graph: torch.fx.GraphModule) -> private.Compiled:  # noqa: ARG001
     raise RuntimeError("no graph is good enough")
 
 

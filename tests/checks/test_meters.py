@@ -438,6 +438,36 @@ def test_the_counters_of_the_allocators_and_those_that_are_missing() -> None:
     assert unreadable == {"cuda_segments[0]": "this torch has no counter segment.all.current"}
 
 
+class _CudaWithPools(_FakeCuda):
+    """Has a number of private pools, each with a segment of 7 bytes."""
+
+    def __init__(self) -> None:
+        self.pools = self.snapshots = 0
+
+    def memory_stats_as_nested_dict(self, index: int) -> dict[str, Any]:
+        return {**super().memory_stats_as_nested_dict(index), "reserved_bytes": {"all": {"current": 7 * self.pools}}}
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        self.snapshots += 1
+        return [{"device": 0, "segment_pool_id": (number, 0)} for number in range(1, self.pools + 1)]
+
+
+def test_private_pools_are_counted_after_each_case_if_the_segments_have_changed() -> None:
+    torch, counters = _FakeTorch("2.13.0+cu130"), CudaCounters()
+    torch.cuda = cuda = _CudaWithPools()
+
+    def read(*, full: bool = False) -> tuple[int, int]:
+        values = counters.read(torch, {}, full=full)  # type: ignore[arg-type]
+        return values["cuda_pools[0]"], cuda.snapshots
+
+    assert [read(), read()] == [(0, 1), (0, 1)]
+    cuda.pools = 2
+    assert [read(), read()] == [(2, 2), (2, 2)]
+    cuda.pools = 1
+    assert read() == (1, 3)
+    assert read(full=True) == (1, 4)
+
+
 @pytest.mark.parametrize(("version", "readable"), [("2.11.0+cu130", False), ("2.12.1", False), ("2.14.0a0+git1", True)])
 def test_pinned_memory_in_use_is_read_only_where_torch_counts_what_is_freed(version: str, readable: bool) -> None:
     unreadable: dict[str, str] = {}

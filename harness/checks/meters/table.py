@@ -125,7 +125,7 @@ METERS: tuple[Meter, ...] = (
     Meter("cuda_streams", "CUDA stream{s} still referenced", keeps="streams"),
     Meter("cuda_events", "CUDA event{s} still referenced"),
     Meter("cuda_mempools", "torch.cuda.MemPool object{s} still referenced"),
-    Meter("cuda_pools", "private memory pool{s} of CUDA graphs or of the user", tier="full"),
+    Meter("cuda_pools", "private memory pool{s} of CUDA graphs or of the user"),
     Meter(
         "cuda_reserved",
         "CUDA memory reserved by torch's allocator",

@@ -36,6 +36,7 @@ def _event() -> object:
 
 @_on_cuda(
     "A stream does not wait for another stream.",
+    "suites/streams/test_compiled_streams.py",
     "suites/streams/test_cuda_streams.py",
     "suites/streams/test_streams.py",
     shows=lambda: _waited(),
@@ -214,3 +215,173 @@ def _waits_for_a_blocking_event() -> object:
     done = event.query()
     torch.cuda.synchronize()
     return done
+
+
+@_on_cuda(
+    "A CUDA stream does not wait for a generic event.",
+    "suites/streams/test_generic_cuda.py",
+    shows=lambda: _reader_of_mixed_classes(lambda torch: (torch.cuda.Stream(), torch.Event("cuda"))),
+)
+def cuda_streams_do_not_wait_for_generic_events() -> None:
+    import torch
+
+    def around(wait: Any) -> Any:
+        return lambda self, event: wait(self, event) if isinstance(event, torch.cuda.Event) else None
+
+    replace(torch.cuda.Stream, "wait_event", around)
+
+
+@_on_cuda(
+    "A CUDA event is recorded on the current stream if it is given a generic one.",
+    "suites/streams/test_generic_cuda.py",
+    shows=lambda: _reader_of_mixed_classes(lambda torch: (torch.Stream("cuda"), torch.cuda.Event())),
+)
+def cuda_events_ignore_generic_streams() -> None:
+    import torch
+
+    def around(record: Any) -> Any:
+        return lambda self, stream=None: record(self, stream if isinstance(stream, torch.cuda.Stream) else None)
+
+    replace(torch.cuda.Event, "record", around)
+
+
+@_on_cuda(
+    "torch.cuda.set_stream does nothing if it is given a generic stream.",
+    "suites/streams/test_generic_cuda.py",
+    shows=lambda: _set_to_a_generic_stream(),
+)
+def set_stream_ignores_generic_streams() -> None:
+    import torch
+
+    replace(
+        torch.cuda,
+        "set_stream",
+        lambda set_: lambda stream: set_(stream) if isinstance(stream, torch.cuda.Stream) else None,
+    )
+
+
+def _reader_of_mixed_classes(make: Any) -> object:
+    """Return whether a stream is idle that is to wait for an event of another stream, with `make` for both."""
+    torch = torch_with_cuda()
+    stream, event = make(torch)
+    reader = torch.cuda.Stream()
+    with stream:
+        torch.cuda._sleep(50_000_000)
+    event.record(stream)
+    reader.wait_event(event)
+    found = reader.query()
+    torch.cuda.synchronize()
+    return found
+
+
+def _set_to_a_generic_stream() -> object:
+    torch = torch_with_cuda()
+    before, stream = torch.cuda.current_stream(), torch.Stream("cuda")
+    torch.cuda.set_stream(stream)
+    found = torch.cuda.current_stream().stream_id == stream.stream_id
+    torch.cuda.set_stream(before)
+    return found
+
+
+def _on_the_default_stream(register: Any) -> Any:
+    """Return a function that registers a hook, which then runs on the default stream."""
+
+    def registers(owner: Any, hook: Any, **options: Any) -> Any:
+        import torch
+
+        def moved(*arguments: Any) -> Any:
+            with torch.cuda.stream(torch.cuda.default_stream()):
+                return hook(*arguments)
+
+        return register(owner, moved, **options)
+
+    return registers
+
+
+def _stream_of_a_hook(register: Any) -> object:
+    """Return whether a hook runs with the stream of the forward pass current."""
+    torch = torch_with_cuda()
+    stream, module, seen = torch.cuda.Stream(), torch.nn.Identity(), []
+    with torch.cuda.stream(stream):
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        register(torch, x, module, lambda *_: seen.append(torch.cuda.current_stream() == stream))
+        total = module(x * 1).sum()
+    total.backward()
+    return seen
+
+
+@_on_cuda(
+    "Hooks of tensors run on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_hook(lambda _torch, x, _module, hook: x.register_hook(hook)),
+)
+def hooks_of_tensors_run_on_the_default_stream() -> None:
+    import torch
+
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        replace(torch.Tensor, name, _on_the_default_stream)
+
+
+@_on_cuda(
+    "Hooks of several gradients run on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_hook(
+        lambda torch, x, _module, hook: torch.autograd.graph.register_multi_grad_hook((x,), hook)
+    ),
+)
+def multi_grad_hooks_run_on_the_default_stream() -> None:
+    import torch
+
+    replace(torch.autograd.graph, "register_multi_grad_hook", _on_the_default_stream)
+
+
+@_on_cuda(
+    "Backward hooks of modules run on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_hook(lambda _torch, _x, module, hook: module.register_full_backward_hook(hook)),
+)
+def hooks_of_modules_run_on_the_default_stream() -> None:
+    import torch
+
+    for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+        replace(torch.nn.Module, name, _on_the_default_stream)
+
+
+@_on_cuda(
+    "A checkpoint computes again on the default stream.",
+    "suites/streams/test_hook_streams.py",
+    shows=lambda: _stream_of_a_checkpoint(),
+)
+def checkpoints_compute_again_on_the_default_stream() -> None:
+    import torch.utils.checkpoint
+
+    def around(checkpoint: Any) -> Any:
+        def checkpoints(function: Any, *arguments: Any, **options: Any) -> Any:
+            calls: list[None] = []
+
+            def moved(*given: Any) -> Any:
+                calls.append(None)
+                again = len(calls) > 1
+                with torch.cuda.stream(torch.cuda.default_stream() if again else torch.cuda.current_stream()):
+                    return function(*given)
+
+            return checkpoint(moved, *arguments, **options)
+
+        return checkpoints
+
+    replace(torch.utils.checkpoint, "checkpoint", around)
+
+
+def _stream_of_a_checkpoint() -> object:
+    torch = torch_with_cuda()
+    stream, seen = torch.cuda.Stream(), []
+
+    def doubled(x: Any) -> Any:
+        seen.append(torch.cuda.current_stream() == stream)
+        return x * x
+
+    with torch.cuda.stream(stream):
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        total = torch.utils.checkpoint.checkpoint(doubled, x, use_reentrant=False).sum()
+    total.backward()
+    return seen
