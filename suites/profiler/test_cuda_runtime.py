@@ -73,6 +73,7 @@ def test_synchronize_is_one_runtime_call(device: torch.device, what: str) -> Non
     """
     stream, event = torch.cuda.Stream(device), torch.cuda.Event()
     x = torch.ones(8, device=device)
+    stream.wait_stream(torch.cuda.current_stream(device))
     wait, name = {
         "device": (lambda: torch.cuda.synchronize(device), "cudaDeviceSynchronize"),
         "stream": (stream.synchronize, "cudaStreamSynchronize"),
