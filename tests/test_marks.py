@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import marks
+from harness.core.errors import HarnessError
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.acceptance
@@ -47,3 +48,21 @@ def test_marks_of_the_project_are_not_read_in_a_foreign_suite(pytester: pytest.P
 def test_a_line_names_the_marks_once() -> None:
     assert marks.format_marks_of_project(()) == ""
     assert marks.format_marks_of_project({"serial", "requires"}).startswith("requires, serial: ")
+
+
+@pytest.mark.parametrize(
+    ("mark", "reason"), [("('on purpose')", "on purpose"), ("(reason='on purpose')", "on purpose"), (None, None)]
+)
+def test_the_reason_of_a_race_on_purpose(pytester: pytest.Pytester, mark: str | None, reason: str | None) -> None:
+    line = "" if mark is None else f"@pytest.mark.races{mark}\n"
+    item = pytester.getitem(f"import pytest\n{line}def test_a(): pass", "test_a")
+    marks.declare(item.config, foreign=False)
+    assert marks.reason_for_races(item) == reason
+
+
+@pytest.mark.parametrize("mark", ["", "()", "('')", "(3)", "('a', 'b')", "('a', link='b')"])
+def test_a_race_on_purpose_needs_one_reason(pytester: pytest.Pytester, mark: str) -> None:
+    item = pytester.getitem(f"import pytest\n@pytest.mark.races{mark}\ndef test_a(): pass", "test_a")
+    marks.declare(item.config, foreign=False)
+    with pytest.raises(HarnessError, match=r"races\(\.\.\.\) needs one reason"):
+        marks.reason_for_races(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ def outcomes() -> tuple[dict[str, str], dict[str, list[str]]]:
 
 _ALL = """
 import json
+import os
 from tests.sim.simcuda import race_programs
 print(json.dumps({name: kind for name, (kind, _) in race_programs.PROGRAMS.items()}))
 race_programs.main()
@@ -137,4 +139,21 @@ def test_findings_of_killed_processes_and_of_strangers(tmp_path: Path) -> None:
     assert work_checks.summary([*found, replace(found[0], kind="used after it was freed")]) == (
         "2 races, 1 used after it was freed"
     )
-    assert work_checks.summary([]) == "no races"
+    assert work_checks.summary([]) == ""
+
+
+def test_findings_of_one_case_do_not_reach_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(work_checks.FINDINGS, "")
+    watch = work_checks.RaceWatch(tmp_path / "findings")
+    file = Path(os.environ[work_checks.FINDINGS], "7.ndjson")
+    line = json.dumps({"kind": "race", "earlier": "a", "later": "b", "bytes": 8, "text": "b reads\n  a on s\n  wait\n"})
+    watch.begin()
+    assert watch.end() == ""
+    file.write_text(f"{line}\n")
+    assert watch.end() == "b reads: wait"
+    assert watch.end() == ""
+    file.write_text(f"{line}\n{line}\n")
+    assert watch.end() == "b reads: wait (in all 2 races: see standard error)"
+    file.write_text(f"{line}\n")  # by the tear-down of a wider scope, or a repetition
+    watch.begin()
+    assert watch.end() == ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, product
+from itertools import islice
 from typing import Any, NamedTuple
 
+import sympy
 import torch
 
 from harness.backends import simulation
@@ -28,7 +29,7 @@ class Layout(NamedTuple):
 #: By the place of an argument: each use of its tensor, as whether it is a write, and which elements (None: any).
 Accesses = dict[int, list[tuple[bool, Layout | None]]]
 
-#: As in `csrc/operators/front.cpp`: only the first runs of a layout with many gaps are looked at.
+#: As in `csrc/operators/front.cpp`: only the first runs of a layout with many gaps are listed.
 _MOST_RUNS = 1024
 
 
@@ -67,7 +68,7 @@ def _layout(dependency: Any) -> Layout | None:
     offset = index.subs(at_zero)
     strides = [index.subs(at_zero | {variable: 1}) - offset for variable in variables]
     affine = offset + sum(stride * variable for stride, variable in zip(strides, variables, strict=True))
-    if not all(getattr(number, "is_Integer", False) for number in (offset, *strides, *sizes)):
+    if not all(sympy.sympify(number).is_Integer for number in (offset, *strides, *sizes)):
         return None
     if (index - affine).expand() != 0 or any(stride < 0 for stride in strides):
         return None
@@ -85,9 +86,18 @@ def runs(layout: Layout, item: int) -> Iterator[tuple[int, int]]:
     while dense < len(steps) and steps[dense][0] <= run:
         run += steps[dense][0] * (steps[dense][1] - 1)
         dense += 1
-    outer = [range(0, step * size, step) for step, size in reversed(steps[dense:])]
-    for place in product(*outer):
-        yield layout.offset * item + sum(place), run
+    for begin in _places(layout.offset * item, steps[dense:]):
+        yield begin, run
+
+
+def _places(begin: int, steps: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Yield the places that steps of several sizes lead to, the smallest step first."""
+    if not steps:
+        yield begin
+        return
+    *inner, (step, size) = steps
+    for number in range(size):
+        yield from _places(begin + number * step, inner)
 
 
 class _Access(ctypes.Structure):
@@ -118,10 +128,10 @@ def declare(arguments: Sequence[Any], accesses: Accesses) -> None:
         address, item = tensor.data_ptr(), tensor.element_size()
         for write, known in entries:
             layout = Layout(*known) if known else Layout(0, tuple(tensor.size()), tuple(tensor.stride()))
-            made += [
-                _Access(address + begin, length, write, item)
-                for begin, length in islice(runs(layout, item), _MOST_RUNS)
-            ]
+            all_runs = runs(layout, item)
+            made += [_Access(address + begin, length, write, item) for begin, length in islice(all_runs, _MOST_RUNS)]
+            if write and next(all_runs, None):
+                made.append(_Access(None, 0, True, 1))
     runtime = simulation.simulated_runtime()
     if runtime is not None:
         runtime.simcudaDeclare((_Access * len(made))(*made), ctypes.c_size_t(len(made)))

@@ -119,8 +119,7 @@ void note(const c10::CachingDeviceAllocator::TraceEntry& entry) {
   }
 }
 
-// Gives the runtime the blocks that tensors have, and from now on those that they get and give back. Before, nothing is
-// launched that uses them.
+// Gives the runtime the blocks that tensors have, and from now on those that they get and give back.
 void follow_allocator() {
   // Other allocators, such as cudaMallocAsync, do not tell; each of their blocks is an allocation of the runtime.
   if (c10::cuda::CUDACachingAllocator::name() != "native") {
