@@ -21,7 +21,7 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from benchmarks import peer_runs
-from benchmarks.measuring import CommandFailedError, Line, Sample, machine_facts, median, run
+from benchmarks.measuring import CommandFailedError, Line, Patience, Sample, machine_facts, median, run
 
 _CASES = """
 import pytest
@@ -68,8 +68,9 @@ OURS = "harness, case"
 class Bench:
     """Runs the ways in turn and keeps their samples, by way and number of cases."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience: Patience) -> None:
         self._folder = folder
+        self._patience = patience
         self.samples: dict[tuple[str, int], list[Sample]] = {}
         self.versions = {"pytest": version("pytest"), "pytest-xdist -n1": version("pytest-xdist")}
         self._torchcts: Path | None = None
@@ -118,14 +119,15 @@ class Bench:
         """Do one run of each way with few and with many cases."""
         for way in ways:
             for count in way.counts:
-                sample = self.take(way, count)
+                sample = self._patience.measure(lambda way=way, count=count: self.take(way, count))
                 self.samples.setdefault((way.name, count), []).append(sample)
                 print(f"  {way.name}, {count} cases: {sample.wall:.2f} s", file=sys.stderr, flush=True)
 
     def line(self, way: Way, kind: str) -> Line:
-        """Return start and cost per case of a way, from the medians in wall or processor time."""
-        few, many = (median([getattr(sample, kind) for sample in self.samples[way.name, n]]) for n in way.counts)
-        return Line.through(way.counts[0], few, way.counts[1], many)
+        """Return start and cost per case of a way, in wall or processor time: the medians of all rounds."""
+        few, many = ([getattr(sample, kind) for sample in self.samples[way.name, count]] for count in way.counts)
+        lines = [Line.through(way.counts[0], a, way.counts[1], b) for a, b in zip(few, many, strict=True)]
+        return Line(median([line.startup for line in lines]), median([line.each for line in lines]))
 
 
 def print_table(bench: Bench, ways: Sequence[Way], rounds: int) -> None:
@@ -151,11 +153,12 @@ def main() -> None:
     """Measure, print the table, and write all samples to ``--output``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")
     parser.add_argument("--only", nargs="+", metavar="WAY", help="some of the ways, by the names in the table")
     parser.add_argument("--output", type=Path, help="JSON with every sample")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="peers-") as name:
-        bench, ways = Bench(Path(name)), []
+        bench, ways = Bench(Path(name), Patience(share=0.15, seconds=options.wait, tries=1)), []
         for way in (*WAYS, TORCHCTS):
             if options.only and way.name not in options.only:
                 continue
