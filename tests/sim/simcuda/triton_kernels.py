@@ -1,6 +1,6 @@
 """Kernels of Triton, for the checks of its launches and of races."""
 
-# mypy: allow-untyped-defs, allow-untyped-decorators
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, unused-ignore"
 # Triton's compiler takes no other annotations.
 
 from __future__ import annotations
@@ -75,10 +75,3 @@ def expect(x):
 def assembly(x):
     value = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(x)], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(x, value)
-
-
-@triton.jit
-def large(x, out, SIZE: tl.constexpr):  # noqa: N803
-    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    value = tl.load(x + rows * SIZE + columns)
-    tl.store(out + rows * SIZE + columns, tl.dot(value, value))
