@@ -38,7 +38,7 @@ def run(split: Split, device: torch.device, watch: trees.Watch, calls: int = CAL
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     split = SPLITS[name]
     marks = [pytest.mark.covers(*split.rows)]
-    if name == "users_kernel":  # a Triton kernel
+    if name == "users_kernel":  # in one process with the case, Triton's compiler leaves signal handlers
         marks.append(pytest.mark.requires(silicon=True))
     if split.wrong:
         marks.append(pytest.mark.xfail(reason=split.wrong, strict=True))

@@ -23,7 +23,7 @@ _NAMES = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__in
 @needs_cuda_build
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_program_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
-    if name == "interpreted" and software.triton_version().value is None:
+    if name == "triton_kernel" and software.triton_version().value is None:
         pytest.skip("Triton is not installed")
     ranks = _RANKS if name in _DISTRIBUTED else 1
     start = [sys.executable, str(_FOLDER / f"{name}.py")]
@@ -37,5 +37,5 @@ def test_a_program_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
 
 
 def test_there_are_programs() -> None:
-    assert {*_DISTRIBUTED, "interpreted"} <= {*_NAMES}
+    assert {*_DISTRIBUTED, "triton_kernel"} <= {*_NAMES}
     assert len(_NAMES) >= 10

@@ -31,9 +31,12 @@ def outcomes() -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 _ALL = """
+import importlib.util
 import json
 import os
 from tests.sim.simcuda import race_programs
+if importlib.util.find_spec("triton"):
+    from tests.sim.simcuda import triton_races
 print(json.dumps({name: kind for name, (kind, _) in race_programs.PROGRAMS.items()}))
 race_programs.main()
 """

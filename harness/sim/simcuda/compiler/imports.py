@@ -23,6 +23,8 @@ SETTINGS = {
     # Inductor starts processes that compile Triton's kernels before there is any. Kernels here are compiled by the
     # process that loads them.
     "compile_threads": 1,
+    # It launches Triton's kernels without Triton, from their machine code.
+    "use_static_cuda_launcher": False,
 }
 
 
@@ -45,11 +47,18 @@ def _register() -> None:
     scheduling.register_scheduling()
 
 
+def _install_driver() -> None:
+    from harness.sim.simcuda.triton_kernels import driver
+
+    driver.install()
+
+
 #: The action after a module has run. In the second module, Inductor looks up the code generators of a device. When that
 #: module has run, all base classes of the simulated generator exist.
 _AFTERWARDS: dict[str, Callable[[], None]] = {
     "torch._inductor.config": apply_settings,
     "torch._inductor.graph": _register,
+    "triton": _install_driver,
 }
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch._inductor.config as config
-import torch.utils._triton
 from torch._inductor import codecache, cpu_vec_isa
 from torch._inductor.codegen import common, cpp, cpp_wrapper_gpu, wrapper, wrapper_fxir
 from torch._inductor.utils import IndentedBuffer, Placeholder, get_fused_kernel_name
@@ -66,16 +65,9 @@ class SimcudaScheduling(cpp.CppScheduling):
         return name
 
 
-def _no_triton() -> NoReturn:
-    # This is the error that Triton raises without a driver. Inductor reads Triton's version and target to name its
-    # caches.
-    raise RuntimeError("0 active drivers: the simulated CUDA runs no kernels of Triton")
-
-
 def register_scheduling() -> None:
     """Register the generator with Inductor for CUDA."""
     install_choice()
-    torch.utils._triton.triton_backend = _no_triton  # type: ignore[assignment]
     common.register_backend_for_device(
         "cuda",
         SimcudaScheduling,

@@ -1,0 +1,107 @@
+"""Triton's driver for simulated devices: compiled kernels are launched, but run by Triton's interpreter.
+
+Triton compiles a kernel as for a GPU, down to machine code, and with all of its errors: kernels that ask for more
+shared memory or threads than the device has are refused, and `asm` has all stages. Only the two functions that give
+machine code to a device are others.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from triton import knobs
+from triton.backends.driver import GPUDriver
+from triton.backends.nvidia.driver import CudaDriver
+from triton.runtime import driver as active_driver
+
+from harness.sim.simcuda.triton_kernels import accesses, interpreter, launches
+
+_MAX_THREADS, _REGISTERS, _WARP = 1024, 65536, 32  # of a block
+
+
+class _Utilities:
+    """What Triton asks of the CUDA driver. Triton's own functions are in a C module, which it would have to compile."""
+
+    @functools.cache  # noqa: B019 - one object per process
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        properties: Any = torch.cuda.get_device_properties(device)
+        return {
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
+            "sm_clock_rate": properties.clock_rate,
+            "mem_clock_rate": properties.memory_clock_rate,
+            "mem_bus_width": properties.memory_bus_width,
+        }
+
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:  # noqa: ARG002
+        """Return module, function, registers, spilled registers, and the most threads of a block."""
+        used = _used_resources(kernel)
+        registers = max(1, used["REG"])
+        threads = _REGISTERS // registers // _WARP * _WARP
+        return 1, 1, registers, (used["STACK"] + used["LOCAL"]) // 4, min(_MAX_THREADS, threads)
+
+
+def _used_resources(kernel: bytes) -> dict[str, int]:
+    """Return what a kernel's machine code needs, by the names of cuobjdump."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel)
+        file.flush()
+        text = subprocess.check_output([knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name], text=True)
+    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
+
+
+class SimulatedDriver(CudaDriver):  # type: ignore[misc]
+    """The driver of a process on simulated devices."""
+
+    def __init__(self) -> None:
+        GPUDriver.__init__(self)  # that of CUDA compiles a C module against libcuda
+        self.utils = _Utilities()
+        self.launcher_cls = Launcher
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """Return what a benchmark clears before each call: a device here has no cache of its own."""
+        return torch.empty(1, dtype=torch.int, device="cuda")
+
+
+class Launcher:
+    """Launches one compiled kernel."""
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        self._kernel = interpreter.InterpretedKernel(src, metadata)
+
+    def __call__(
+        self,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        stream: int,
+        function: int,  # noqa: ARG002
+        kernel_metadata: Any,  # noqa: ARG002
+        launch_metadata: Any,
+        enter_hook: Callable[[Any], object] | None,
+        exit_hook: Callable[[Any], object] | None,
+        *arguments: Any,
+    ) -> None:
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
+        grid = (grid_x, grid_y, grid_z)
+        if min(grid) > 0:
+            call = self._kernel.bind(grid, arguments)
+            known = accesses.find_accesses(call) if launches.checks_races() else []
+            launches.launch(self._kernel.name, call, stream, known)
+        if exit_hook is not None:
+            exit_hook(launch_metadata)
+
+
+def install() -> None:
+    """Make the driver that of Triton in this process."""
+    interpreter.install()
+    active_driver.set_active(SimulatedDriver())
