@@ -29,7 +29,7 @@ def _library() -> ctypes.PyDLL:
 @functools.cache
 def checks_races() -> bool:
     """Return whether the runtime wants to know which memory work uses."""
-    return bool(_library().simcudaChecksRaces())
+    return bool(_library().simcudaChecksWork())
 
 
 def launch(name: str, work: Callable[[], None], stream: int, accesses: Sequence[tuple[int, int, bool]]) -> None:

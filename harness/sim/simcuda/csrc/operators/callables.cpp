@@ -145,10 +145,7 @@ __attribute__((visibility("default"))) PyObject* simcuda_launch_callable(PyObjec
   const char* const kept = kept_name(name);
   std::vector<SimcudaAccess> runs;
   if (kept == nullptr || !read_accesses(accesses, runs)) return nullptr;
-  if (sites::wanted()) {
-    sites::follow_allocator();
-    simcudaDeclare(&runs);
-  }
+  if (sites::wanted()) simcudaDeclare(runs.data(), runs.size());
   Py_INCREF(object);
   std::shared_ptr<PyObject> owned(object, &drop);
   std::function<void()> work = [owned = std::move(owned)] { call(owned.get()); };
