@@ -11,7 +11,7 @@ from harness.fleet.bulletin import Bulletin, Topic, Why
 from harness.reporting.page import inert
 
 #: Maximum groups and findings of a message, and named cases of a group.
-MOST_GROUPS = 10
+MOST_GROUPS = 12
 MOST_FINDINGS = 40
 MOST_CASES = 3
 #: Escapes characters with a meaning in Markdown.
