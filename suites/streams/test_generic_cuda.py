@@ -165,6 +165,7 @@ def relay_of(writer: str, reader: str, device: torch.device) -> Relay:
 
 
 @pytest.mark.requires(asynchronous=True)
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.parametrize(("writer", "reader"), PAIRS)
 def test_relay_of_generic_and_cuda_streams_reads_too_early_without_a_wait(
     writer: str, reader: str, device: torch.device
@@ -174,6 +175,7 @@ def test_relay_of_generic_and_cuda_streams_reads_too_early_without_a_wait(
 
 
 @pytest.mark.requires(asynchronous=True)
+@pytest.mark.races("where torch waits for nothing, the case is expected to read a wrong value")
 @pytest.mark.parametrize(("writer", "event", "reader", "record", "wait"), list(_ways()))
 def test_wait_event_orders_streams_and_events_of_any_classes(
     writer: str, event: str, reader: str, record: str, wait: str, device: torch.device
@@ -223,6 +225,7 @@ def _joins() -> Iterator[Any]:
 
 
 @pytest.mark.requires(asynchronous=True)
+@pytest.mark.races("where torch waits for nothing, the case is expected to read a wrong value")
 @pytest.mark.parametrize(("writer", "reader", "join"), list(_joins()))
 def test_wait_stream_orders_generic_and_cuda_streams(writer: str, reader: str, join: str, device: torch.device) -> None:
     """`wait_stream`, the event that `record_event` makes, and `synchronize` order streams of each pair of classes."""

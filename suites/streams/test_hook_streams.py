@@ -192,6 +192,7 @@ def _entered(api: Api, stream: torch.Stream | None) -> AbstractContextManager[ob
     return nullcontext() if stream is None else api.entered(stream)
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(asynchronous=True)
 @pytest.mark.parametrize("consumer", ["same_stream", "other_stream"])
 def test_hook_of_a_backward_reads_a_late_gradient_on_its_stream(
@@ -217,6 +218,7 @@ def test_hook_of_a_backward_reads_a_late_gradient_on_its_stream(
     assert ever(stranger_was_early), NOT_SHOWN
 
 
+@pytest.mark.races("the control leaves out the wait, to show that the case would notice")
 @pytest.mark.requires(devices=2)
 def test_hook_of_a_backward_runs_with_the_device_of_its_gradient(hook: Hook, api: Api, device: torch.device) -> None:
     """A hook runs with the device and the stream of its gradient current, while the caller's device is another one."""
@@ -256,13 +258,15 @@ def test_saved_tensors_hooks_run_on_the_stream_of_the_forward(
         seen.append(("unpack", api.current_stream(device).stream_id))
         return kept.clone()
 
+    side.wait_stream(api.current_stream(device))
     with api.entered(side):
         sleep_on(side)
         with torch.no_grad():
             x.fill_(5)
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             y = x.exp().log()
-    y.sum().backward()
+        total = y.sum()
+    total.backward()
     api.synchronize(device)
 
     assert seen == [(name, side.stream_id) for name in ("pack", "pack", "unpack", "unpack")]
@@ -279,6 +283,7 @@ def test_checkpoint_recomputes_on_the_stream_of_the_forward(api: Api, device: to
         seen.append(api.current_stream(device).stream_id)
         return value * value
 
+    side.wait_stream(api.current_stream(device))
     with api.entered(side):
         sleep_on(side)
         with torch.no_grad():
