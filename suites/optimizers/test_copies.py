@@ -33,7 +33,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9},
     "SparseAdam": {},
 }
+SPARSE = pytest.mark.requires(sparse=True)
 NAMES = sorted(name for name in SETTINGS if hasattr(torch.optim, name))
+EACH = [pytest.param(name, marks=[SPARSE] * (name == "SparseAdam")) for name in NAMES]
 
 
 def stepped(name: str, device: torch.device, parameter: nn.Parameter | None = None) -> torch.optim.Optimizer:
@@ -73,7 +75,7 @@ ALIASED = pytest.mark.xfail(
 
 
 @ALIASED
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_optimizer_load_state_dict_shares_no_memory(name: str, device: torch.device) -> None:
     """An optimizer that loaded the state of another has tensors of its own: neither changes the other's state."""
     source, target = stepped(name, device), stepped(name, device)
@@ -83,7 +85,7 @@ def test_optimizer_load_state_dict_shares_no_memory(name: str, device: torch.dev
     assert shared(owned(source), owned(target)) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_optimizer_deepcopy_shares_no_memory(name: str, device: torch.device) -> None:
     """`copy.deepcopy` of an optimizer or of its state shares no tensor with the optimizer, its parameters included."""
     source = stepped(name, device)
@@ -213,7 +215,10 @@ def test_scheduler_load_state_dict_shares_no_memory(name: str) -> None:
     assert shared([groups[0], _rates(source)], [groups[1], _rates(target)]) == []
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided", "expanded", "channels_last", "sparse"])
+@pytest.mark.parametrize(
+    "layout",
+    ["contiguous", "transposed", "strided", "expanded", "channels_last", pytest.param("sparse", marks=SPARSE)],
+)
 @pytest.mark.parametrize("how", ["clone", "deepcopy", "copy=True", "detach().clone()", "torch.tensor"])
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
 def test_clone_shares_no_memory(how: str, layout: str, device: torch.device) -> None:
