@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from . import _torch_private_compiled as private
@@ -30,6 +31,10 @@ WRAPPED_SUITES = (
     "test_compiled_autograd::TestNestedCheckpoint / HigherOrderOpTests / FuncTorchHigherOrderOpTests / "
     "ActivationCheckpointingTests / TestDTensorCompile, each …WithCompiledAutograd::*"
 )
+
+#: torch's compiler keeps the random numbers of an operator that runs again on these devices only
+#: (torch/_prims/rng_prims.py).
+REPLAYS = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}, {"device": "xpu"}])
 
 #: The seed of both runs of a comparison.
 SEED = 4711

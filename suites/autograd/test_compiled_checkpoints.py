@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from suites import _torch_private_compiled as private
-from suites.compiled import KEEPS, KEPT, WRAPPED_SUITES
+from suites.compiled import KEEPS, KEPT, REPLAYS, WRAPPED_SUITES
 
 from .counting import OperatorCounts
 from .engines import COMPILED, Engine, Known
@@ -88,11 +88,6 @@ GENERATORS_LEFT_OUT = Known(
     "https://github.com/pytorch/pytorch/pull/146878",
     IndexError,
 )
-
-
-#: torch's compiler keeps the random numbers of an operator that runs again on these devices only
-#: (torch/_prims/rng_prims.py).
-REPLAYS = pytest.mark.requires(any=[{"not_": {"accelerator": True}}, {"device": "cuda"}, {"device": "xpu"}])
 
 
 @pytest.mark.covers(WRAPPED_SUITES)

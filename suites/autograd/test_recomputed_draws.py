@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from suites import _torch_private_compiled as private
-from suites.compiled import KEEPS, KEPT
+from suites.compiled import KEEPS, KEPT, REPLAYS
 
 SIZE = 16
 Program = Callable[[Tensor], Tensor]
@@ -141,6 +141,7 @@ def test_activation_memory_budget_keeps_the_draws(draw: str, budget: float, devi
 
 @pytest.mark.keeps(KEEPS, **KEPT)
 @pytest.mark.usefixtures("fresh_compiler")
+@REPLAYS
 @pytest.mark.parametrize("draw", DRAWS)
 def test_compile_of_a_checkpoint_keeps_the_draws(draw: str, device: torch.device) -> None:
     """A checkpoint within compiled code has the gradient of what it drew."""
