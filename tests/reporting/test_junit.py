@@ -73,6 +73,7 @@ ELEMENTS = {
     Outcome.UNEXPECTED_PASS: "failure",
     Outcome.LOST: "error",
     Outcome.CONTAMINATED: "failure",
+    Outcome.RACED: "failure",
     Outcome.LEAKED: "failure",
     Outcome.FAILED: "failure",
     Outcome.ERROR: "error",

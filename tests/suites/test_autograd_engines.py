@@ -72,11 +72,12 @@ def test_one_graph_is_asked_for_beside_the_eager_engine() -> None:
     assert set(ENGINES) == {EAGER, COMPILED}
 
 
-#: Cases that test Python functions before or after a backward pass, not the pass itself.
+#: Cases that test Python functions before or after a backward pass, or choose a compiler of their own.
 _BESIDE_THE_PASS = (
     "test_checkpoint_calls.py",
     "test_checkpoint_options.py",
     "test_compiled_functions.py",
+    "test_compiled_refusals.py",
     "test_dual_levels.py",
     "test_forward_hooks.py",
     "test_function_classes.py",
@@ -84,6 +85,7 @@ _BESIDE_THE_PASS = (
     "test_functional_strict.py",
     "test_grad_mode_objects.py",
     "test_graph_utilities.py",
+    "test_recomputed_draws.py",
 )
 
 

@@ -123,7 +123,8 @@ def _address(value: Any, place: int, extents: list[tuple[int, int]]) -> int:
         return int(value)
     tensor = getattr(value, "base", value)  # of a wrapper that has another type of elements
     if getattr(getattr(tensor, "device", None), "type", "cuda") == "cpu" and not tensor.is_pinned():
-        raise ValueError(f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)")
+        words_of_triton = f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)"
+        raise ValueError(words_of_triton)
     address = int(value.data_ptr())
     if isinstance(tensor, torch.Tensor) and tensor.numel():
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -276,7 +277,8 @@ def execute(call: KernelCall, ends: tuple[type[Exception], ...] = ()) -> None:
                 function(**named)
     except Exception as error:
         where = "" if place is None else f"program {place}: "
-        raise KernelError(f"{where}{type(error).__name__}: {error}") from error
+        words_of_the_kernel = f"{where}{type(error).__name__}: {error}"
+        raise KernelError(words_of_the_kernel) from error
 
 
 # What the interpreter needs of the rest of Triton

@@ -61,4 +61,4 @@ def _function(symbol: str, count: int) -> Callable[..., Any]:
             function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), candidate)
             function.restype, function.argtypes = ctypes.c_double, [ctypes.c_double] * count
             return np.vectorize(function, otypes=[np.float64])
-    raise NotImplementedError(f"libdevice's {symbol} is not simulated; run the kernel on a GPU")
+    raise NotImplementedError(f"the simulated CUDA has no {symbol} of libdevice; run the kernel on a GPU")

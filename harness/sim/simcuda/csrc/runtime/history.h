@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "races.h"
+#include "conflict.h"
 
 namespace simcuda::races {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "races.h"
+#include "conflict.h"
 
 namespace simcuda::races {
 
