@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -164,18 +165,21 @@ def log_switched_on(artifact: str) -> Iterator[logging.Logger]:
     """Log an artifact of compiled autograd within the block; yield its logger.
 
     When torch switches a log on and off, it changes levels, handlers and propagation of many loggers and does not
-    restore them, so they are restored here.
+    restore them, so they are restored here. With its variable in the environment, it would not switch any.
     """
     switch = reach("torch._logging.set_logs")
     state = reach("torch._logging._internal.log_state")
     loggers = [logging.getLogger(name) for name in (None, "torch", *logging.Logger.manager.loggerDict)]
     before = [(logger, logger.level, logger.handlers[:], logger.propagate, logger.filters[:]) for logger in loggers]
     qualified, artifacts = dict(state.log_qname_to_level), set(state.artifact_names)
-    switch(**{artifact: True})
+    variable = os.environ.pop("TORCH_LOGS", None)
     try:
+        switch(**{artifact: True})
         yield reach("torch._logging.getArtifactLogger")("torch._dynamo.compiled_autograd", artifact)
     finally:
         switch(**{artifact: False})
+        if variable is not None:
+            os.environ["TORCH_LOGS"] = variable
         state.log_qname_to_level, state.artifact_names = qualified, artifacts
         for logger, level, handlers, propagate, filters in before:
             logger.setLevel(level)
