@@ -13,7 +13,7 @@ import torch.distributed as dist
 from . import groups
 from ._torch_private import coalescing_manager
 from .checking import Checks, expect_all_right
-from .groups import GATE, group, on_cpu, worlds
+from .groups import GATE, NCCL, group, on_cpu, worlds
 
 pytestmark = [GATE, pytest.mark.timeout(60)]
 
@@ -272,7 +272,7 @@ def coalesced(rank: Any) -> Checks:
     return checks
 
 
-@pytest.mark.requires(nccl=True)
+@NCCL
 @worlds(2, 3)
 def test_coalescing_manager_makes_one_call_of_several(ranks: Any, world: int) -> None:
     """Collectives inside the manager all have their results after it is awaited. gloo has no coalescing."""

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -414,11 +414,22 @@ def nvprof_file(
     return str(file)
 
 
-#: torch leaves the connection to its database for Python to close, which warns since 3.13.
-unclosed = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+@pytest.fixture
+def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the connections to databases, which torch leaves to Python; it warns of that since 3.13."""
+    connect, connections = sqlite3.connect, []
+
+    def connected(*args: Any) -> sqlite3.Connection:
+        connections.append(connect(*args))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    yield
+    for connection in connections:
+        connection.close()
 
 
-@unclosed
+@pytest.mark.usefixtures("closing")
 def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path) -> None:
     """Each range is an event with its demangled name and times, in the order of the starts.
 
@@ -443,7 +454,7 @@ def test_load_nvprof_has_the_ranges_of_the_file_and_their_kernels(tmp_path: Path
     assert {(event.node_id, event.thread) for event in events} == {(0, 0)}
 
 
-@unclosed
+@pytest.mark.usefixtures("closing")
 @pytest.mark.parametrize(
     ("ranges", "launches", "error", "reason"),
     [

@@ -169,6 +169,7 @@ def test_flamegraph_program_that_fails_raises(tmp_path: Path) -> None:
 
 @pytest.mark.xfail(
     raises=FileNotFoundError,
+    strict=False,  # Python 3.14 ignores that the file is gone
     reason="torch 2.11 to 2.13 move the temporary file that they download to, and then fail to remove it"
     " (https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/_memory_viz.py, format_flamegraph)",
 )
