@@ -42,12 +42,12 @@ def names(page: Page) -> list[str]:
 
 def test_filters_are_kept_in_the_address(browser: Browser, red: Path) -> None:
     with opened(browser, red) as (page, seen):
-        expect(page.locator("#hits")).to_have_text("15 cases")
+        expect(page.locator("#hits")).to_have_text("16 cases")
         page.get_by_role("checkbox", name="crashed").check()
         page.get_by_role("checkbox", name="timeout").check()
         assert names(page) == [runs.name_of(Outcome.CRASHED), runs.name_of(Outcome.TIMEOUT)][::-1]
         page.get_by_label("Suite", exact=True).select_option("crashed")
-        expect(page.locator("#hits")).to_have_text("1 of 15 cases")
+        expect(page.locator("#hits")).to_have_text("1 of 16 cases")
         address = page.evaluate("location.hash")
         assert address == "#outcome=crashed%2Ctimeout&suite=crashed"
         page.get_by_role("button", name="Clear filters").click()
@@ -55,7 +55,7 @@ def test_filters_are_kept_in_the_address(browser: Browser, red: Path) -> None:
         assert names(page) == [runs.name_of(Outcome.CRASHED)]
         page.get_by_role("button", name="Clear filters").click()
         page.get_by_label("Text in name").fill("it.py waived")
-        expect(page.locator("#hits")).to_have_text("1 of 15 cases")
+        expect(page.locator("#hits")).to_have_text("1 of 16 cases")
         assert (seen.requests, seen.errors) == ([], [])
     with opened(browser, red, address) as (page, seen):
         assert names(page) == [runs.name_of(Outcome.CRASHED)]
@@ -101,7 +101,7 @@ def test_keys_are_enough(browser: Browser, red: Path) -> None:
         page.keyboard.press("/")
         expect(page.locator("#q")).to_be_focused()
         page.keyboard.type("test_flaky")
-        expect(page.locator("#hits")).to_have_text("1 of 15 cases")
+        expect(page.locator("#hits")).to_have_text("1 of 16 cases")
         row = page.locator("#rows button.open-case")
         row.focus()
         page.keyboard.press("Enter")
@@ -112,7 +112,7 @@ def test_keys_are_enough(browser: Browser, red: Path) -> None:
         expect(row).to_have_attribute("aria-expanded", "false")
         page.keyboard.press("/")
         page.keyboard.press("Escape")
-        expect(page.locator("#hits")).to_have_text("15 cases")
+        expect(page.locator("#hits")).to_have_text("16 cases")
         assert seen.errors == []
 
 
