@@ -80,8 +80,8 @@ def first_line(reports: Sequence[pytest.TestReport]) -> str:
     """Return one line with the exception of a failure or the reason of a skip; empty for a pass."""
     for report in reports:
         if report.failed:
-            crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-            return single_line(str(crash or doctest_reason(report.longreprtext) or report.longreprtext))
+            crash, text = getattr(getattr(report.longrepr, "reprcrash", None), "message", ""), report.longreprtext
+            return single_line(assertion_reason(str(crash), text) or str(crash) or doctest_reason(text) or text)
         if report.skipped and hasattr(report, "wasxfail"):
             return f"expected failure: {report.wasxfail}" if report.wasxfail else "expected failure"
         if report.skipped and isinstance(report.longrepr, tuple):
@@ -116,6 +116,31 @@ def takes_short_exit(case: Case) -> bool:
 def _is_expected_to_break(case: Case) -> bool:
     expected = {outcome for waiver in case.waivers for outcome in waiver.expect}
     return any(outcome.breaks_executor for outcome in expected) and Outcome.FLAKY not in expected
+
+
+#: What pytest says of an assertion that compares nothing.
+_BARE = re.compile(
+    r"(?:AssertionError: )?assert (?:not )*(?:True|False|None|np\.(?:True|False)_|tensor\((?:True|False)\b.*\))"
+)
+_STATEMENT = re.compile(r"^>(.*\n(?:(?!E  |>)(?! +\^+$).*\n)*)", re.MULTILINE)
+_BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)(?: of [^<>]* at 0x[0-9a-f]+)?>")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
+
+
+def assertion_reason(crash: str, report: str) -> str:
+    """Return the statement of an assertion whose own text has only the value, and where this came from.
+
+    For example ``assert torch.equal(a, b), where False = equal(tensor([1.]), tensor([2.]))``. The text is empty for
+    other failures, and without the source in the report. `crash`: the exception's message, with pytest's explanation.
+    """
+    value, _, explanation = crash.partition("\n")
+    statements = [] if _BARE.fullmatch(value) is None else _STATEMENT.findall(report)
+    if not statements:
+        return ""
+    source = " ".join(line.strip() for line in statements[-1].splitlines())
+    where = explanation.partition("\n")[0].strip().removeprefix("+").strip()
+    where = _ADDRESS.sub("", _BUILT_IN.sub(r"\1", where))
+    return f"{source}, {where}" if where.startswith("where ") else source
 
 
 _END = re.compile(r":(?P<line>[0-9]+): (?:DocTestFailure|UnexpectedException)\s*\Z")

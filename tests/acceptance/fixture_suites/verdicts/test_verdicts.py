@@ -28,7 +28,7 @@ EXPECTED = {
     "test_parametrised[skipped]": "skipped",
     "test_parametrised[gated]": "gated: memory",
     "TestClass::test_method": "passed",
-    "TestClass::TestInner::test_method": "failed: assert False",
+    "TestClass::TestInner::test_method": "failed: assert bool(0), where False = bool(0)",
     "test_warns": "passed",
 }
 COUNTS = {
