@@ -72,6 +72,30 @@ def test_increment_version_counts_as_a_change_in_place(x: torch.Tensor, device: 
         result.sum().backward()
 
 
+@pytest.mark.requires(not_={"accelerator": True})
+@pytest.mark.xfail(
+    raises=AssertionError,
+    strict=True,
+    reason="the copy to the host of a tensor of the host is the tensor itself, with its graph: "
+    "https://github.com/pytorch/pytorch/pull/189025",
+)
+def test_save_on_cpu_frees_a_result_without_a_backward_pass() -> None:
+    """`save_on_cpu` keeps no result alive whose graph is dropped without a backward pass.
+
+    A pack hook must not keep a result with its graph, which would hold itself (torch, autograd mechanics).
+    """
+    x = torch.ones(2, requires_grad=True)
+    with save_on_cpu():
+        y = x.exp()
+    result = weakref.ref(y)
+    del y
+    gc.collect()
+    kept = result()
+    if kept is not None:
+        torch.autograd.grad(kept.sum(), x)  # frees what the graph saved
+    assert kept is None
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 def test_save_on_cpu_copies_a_host_tensor_only_to_pin_it(pinned: bool) -> None:
     """A host tensor is saved as it is, and with `pin_memory=True` as a copy; the gradient is the same.

@@ -33,7 +33,7 @@ def _like(values: np.ndarray[Any, Any], tensor: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values.astype(kind)).to(tensor.dtype).to(tensor.device)
 
 
-def _weights_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def weights_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the weights as tensors of the same types, on the same devices."""
     return [_like(each, tensor) for each, tensor in zip(_weights(tensors), tensors, strict=True)]
 
@@ -54,7 +54,7 @@ def first(function: Function, sample: Any) -> Callable[[Any], list[torch.Tensor]
         outs, ins = results(function, sample, given), samples.leaves(given)
         if not outs or not ins:
             return []
-        weights = _weights_of(outs)
+        weights = weights_of(outs)
         return [each for each in torch.autograd.grad(outs, ins, weights, allow_unused=True) if each is not None]
 
     return gradients
@@ -67,12 +67,12 @@ def second(function: Function, sample: Any) -> Callable[[Any], list[torch.Tensor
         outs, ins = results(function, sample, given), samples.leaves(given)
         if not outs or not ins:
             return []
-        weights = _weights_of(outs)
+        weights = weights_of(outs)
         once = torch.autograd.grad(outs, ins, weights, create_graph=True, allow_unused=True)
         once = [each for each in once if each is not None and each.requires_grad]
         if not once:
             return []
-        again = _weights_of(once)
+        again = weights_of(once)
         return [each for each in torch.autograd.grad(once, ins, again, allow_unused=True) if each is not None]
 
     return gradients
@@ -83,7 +83,7 @@ def forward(function: Function, sample: Any) -> Callable[[Any], list[torch.Tenso
 
     def derivatives(given: Any) -> list[torch.Tensor]:
         ins = samples.leaves(given)
-        directions = {id(one): each for one, each in zip(ins, _weights_of(ins), strict=True)}
+        directions = {id(one): each for one, each in zip(ins, weights_of(ins), strict=True)}
         with forward_ad.dual_level():
 
             def dual(each: Any) -> Any:

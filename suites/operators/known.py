@@ -176,6 +176,43 @@ NO_FORWARD = {
 }
 
 
+_NO_SETUP = "its autograd.Function has no setup_context"
+_READS = "it reads a value of a tensor"
+_UPDATES = "it updates statistics that are not batched"
+#: Operators that wrappers of `wrappers.py` cannot run, for some samples or all: these wrappers, and the reason.
+_NOT_WRAPPED: dict[str, tuple[tuple[str, ...], str]] = {
+    "nn.functional.linear_cross_entropy.chunked": (("functional", "batched"), _NO_SETUP),
+    "nn.functional.linear_cross_entropy.chunked_none": (("functional", "batched"), _NO_SETUP),
+    "tensor_split": (("functional", "batched"), _READS),
+    **dict.fromkeys(
+        (
+            *("svd", "linalg.svd", "index_reduce.prod", "scatter_reduce.prod"),
+            "nn.functional.gaussian_nll_loss",
+        ),
+        (("batched",), _READS),
+    ),
+    **dict.fromkeys(
+        (
+            *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
+            *("nn.functional.instance_norm", "nn.functional.batch_norm"),
+        ),
+        (("batched",), _UPDATES),
+    ),
+    "cov": (("batched", "offloaded"), f"{_READS}, and leaves a result that `save_on_cpu` keeps for good on the host"),
+    "as_strided_scatter": (("batched",), "it depends on the strides, which a batch changes"),
+}
+
+
+def is_wrapped(name: str, wrapper: str) -> bool:
+    """Return whether a wrapper can run an operator."""
+    return wrapper not in _NOT_WRAPPED.get(name, ((), ""))[0]
+
+
+#: Operators whose compiled gradients are wrong.
+COMPILED = dict.fromkeys(
+    ("pinverse", "linalg.pinv", "linalg.pinv.singular"),
+    f"a conjugate view that the kernel makes is not resolved where a mode of dispatch is active ({ISSUE}197084)",
+)
 #: Operators that accept a number as the second argument, which the catalogue lists as invalid. Torch's own test of the
 #: catalogue's errors expects that.
 ACCEPT_NUMBERS = ("clamp_max", "clamp_min")
