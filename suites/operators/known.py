@@ -200,6 +200,8 @@ _NOT_WRAPPED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "cov": (("batched", "offloaded"), f"{_READS}, and leaves a result that `save_on_cpu` keeps for good on the host"),
     "as_strided_scatter": (("batched",), "it depends on the strides, which a batch changes"),
+    "to": (("batched",), "a memory format depends on the number of dimensions, which a batch changes"),
+    "nn.functional.ctc_loss": (("batched",), "the choice of cuDNN has no rule, on CUDA"),
 }
 
 
