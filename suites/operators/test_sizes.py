@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from . import _torch_private, case, comparison, known, oracles, samples, sizes, types
 from .catalogue import COSTLY, by_operator, entries
@@ -24,6 +24,29 @@ def test_sizes(name: str, device: torch.device) -> None:
     info = _torch_private.operator(name)
     for sample in sizes.SIZES[name]():
         oracles.verify(name, info, sample, device)
+
+
+@by_operator("sizes", extended=COSTLY)
+def test_sizes_of_16_bits(name: str, device: torch.device) -> None:
+    """Every element of the longest rows is correct in types of 16 bits, whose sums kernels keep in wider types."""
+    info = _torch_private.operator(name)
+    longest = max(sizes.SIZES[name](), key=lambda each: max(_lengths(each), default=0))
+    kinds = [each for each in (torch.bfloat16, torch.float16) if each in types.supported(info, device)]
+    kinds = [each for each in kinds if not known.deviates(name, formats.name_of(each), device)]
+    if not kinds or not _lengths(longest):
+        pytest.skip(f"{name} takes no rows of 16 bits on {device.type}")
+    for dtype in kinds:
+        narrow = tree_map(lambda each, dtype=dtype: each.to(dtype) if _is_float(each) else each, vars(longest))
+        oracles.verify(name, info, SimpleNamespace(**narrow), device)
+
+
+def _is_float(each: Any) -> bool:
+    return isinstance(each, torch.Tensor) and each.is_floating_point()
+
+
+def _lengths(sample: Any) -> list[int]:
+    """Return the longest side of each tensor of floats."""
+    return [max(each.shape, default=0) for each in tree_leaves(vars(sample)) if _is_float(each)]
 
 
 #: Domains far from poles, for operators that are ill-conditioned near them.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from . import _torch_private, case, comparison, known, oracles, samples, tolerances, types
 from .catalogue import by_operator
@@ -184,6 +185,46 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
 LAYOUTS = {"spaced": _spaced, "columns": _columns, "channels_last": _channels_last}
 
 
+#: Operators of which no sample has two elements in each tensor, and the reason.
+_ONE_ELEMENT = {
+    "item": "it takes one element",
+    "broadcast_tensors": "its samples have a tensor of one element, which is broadcast",
+    "cartesian_prod": "its samples have a tensor of one element",
+    "nn.functional.unfold": "its samples are empty; `test_options.py` has its windows",
+}
+
+
+def _can_have_gaps(each: Any) -> bool:
+    return isinstance(each, torch.Tensor) and each.layout == torch.strided and each.dim() > 0
+
+
+def _least(sample: Any) -> int:
+    """Return the number of elements of the smallest tensor of a sample that can have gaps."""
+    found = [each.numel() for each in tree_leaves(samples.arguments(sample)) if _can_have_gaps(each)]
+    return min(found, default=0)
+
+
+@by_operator("layouts", without=("torch._scaled_mm_v2",))  # it takes scales in rows
+def test_gaps(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
+    """Values do not change if the elements of an argument are apart in memory: for each argument alone."""
+    if name in known.LAYOUTS:
+        known.waive(request, known.LAYOUTS[name], device, everywhere=True, raises=(RuntimeError,))
+    info, sample = max(_some(name, device, 16), key=lambda each: _least(each[1]))
+    given = samples.arguments(sample)
+    count = sum(map(_can_have_gaps, tree_leaves(given)))
+    if not count:
+        pytest.skip(f"{name} takes no tensor with dimensions")
+    assert _least(sample) > 1 or name in _ONE_ELEMENT, f"no sample of {name} has two elements in each tensor"
+    for place in range(count):
+        numbers = itertools.count()
+
+        def change(each: Any, place: int = place, numbers: Iterator[int] = numbers) -> Any:
+            return _spaced(each) if _can_have_gaps(each) and next(numbers) == place else each
+
+        apart = tree_map(change, samples.move(given, device))
+        oracles.judge(name, oracles.call(info), sample, oracles.call(info)(apart))
+
+
 @by_operator("layouts", extended=True, needs={"torch._scaled_mm_v2": pytest.mark.requires(not_={"device": "cuda"})})
 def test_layouts(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
     """Strides do not change values: inputs have gaps, are column-major, or have the channels last."""
@@ -193,11 +234,7 @@ def test_layouts(name: str, device: torch.device, request: pytest.FixtureRequest
         for layout in LAYOUTS.values():
 
             def change(each: Any, layout: Any = layout) -> Any:
-                return (
-                    layout(each)
-                    if isinstance(each, torch.Tensor) and each.dim() and each.layout == torch.strided
-                    else each
-                )
+                return layout(each) if _can_have_gaps(each) else each
 
             given = tree_map(change, samples.move(samples.arguments(sample), device))
             oracles.judge(name, oracles.call(info), sample, oracles.call(info)(given))
