@@ -107,6 +107,13 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.device.type == "cpu" else tensor.cpu()
 
 
+def bits(tensor: torch.Tensor) -> bytes:
+    """Return the bits of a tensor's elements in their order."""
+    found = on_host(tensor)
+    found = found.resolve_conj().resolve_neg() if found.layout == torch.strided else found
+    return formats.memory(found).tobytes()
+
+
 def tensors(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a result in order; numbers as tensors of no dimensions."""
     if isinstance(value, torch.Tensor):

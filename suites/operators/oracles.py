@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from . import comparison, draws, identities, samples, tolerances, types
 from .comparison import WrongValueError
@@ -63,6 +64,15 @@ WITHOUT = {
 }
 
 
+#: Operators that write into an argument. `test_options.py` compares what they write.
+WRITING = frozenset(
+    {
+        *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "nn.functional.batch_norm"),
+        *("nn.functional.instance_norm", "nn.functional.embedding", "nn.functional.embedding_bag"),
+    }
+)
+
+
 def kind(name: str) -> str:
     """Return the kind of an operator's oracle."""
     if name in WITHOUT:
@@ -83,13 +93,28 @@ def call(info: Any) -> Callable[[Any], Any]:
 
 
 def verify(name: str, info: Any, sample: Any, device: torch.device) -> Any:
-    """Call the operator on the device and raise WrongValueError if the result is wrong. Return the result."""
+    """Call the operator on the device and return the result.
+
+    Raise WrongValueError if the result is wrong, or if an argument is changed that the operator does not write.
+    """
     types.skip_if_lacking(name)
     function = call(info)
     given = samples.arguments(sample)
-    result = function(samples.move(given, device))
+    moved = samples.move(given, device)
+    result = function(moved)
+    if name not in WRITING:
+        _expect_unchanged(name, given, moved)
     judge(name, function, sample, result)
     return result
+
+
+def _expect_unchanged(name: str, given: Any, moved: Any) -> None:
+    """Raise WrongValueError if a tensor of `moved` does not have the bits of its original."""
+    for place, (before, after) in enumerate(zip(tree_leaves(given), tree_leaves(moved), strict=True)):
+        if not isinstance(before, torch.Tensor) or before.layout != torch.strided:
+            continue
+        if before.shape != after.shape or comparison.bits(before) != comparison.bits(after):
+            raise WrongValueError(f"{name}: the call changes tensor {place} of its arguments")
 
 
 def judge(name: str, function: Callable[[Any], Any], sample: Any, result: Any) -> None:

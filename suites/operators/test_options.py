@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from .comparison import Bound
 from .references.formats import Array
-from .single import CPU_OR_CUDA, given, same
+from .single import CPU_OR_CUDA, exactly, given, same
 
 pytestmark = CPU_OR_CUDA
 NAN, INF = float("nan"), float("inf")
@@ -251,3 +253,95 @@ def test_argmax_and_argmin_of_equal_elements_are_the_first(
                     same(run(x), expect(array), f"{run.__name__} of all")
                 else:
                     same(run(x, dim, keepdim), expect(array, dim, keepdims=keepdim), f"{run.__name__} along {dim}")
+
+
+#: Each way to call a batch norm in training: input, running mean and variance, and momentum.
+_BATCH_NORMS: dict[str, Callable[..., Any]] = {
+    "batch_norm": lambda x, mean, var, m: F.batch_norm(x, mean, var, training=True, momentum=m),
+    "native_batch_norm": lambda x, mean, var, m: torch.native_batch_norm(x, None, None, mean, var, True, m, 1e-5),
+    "_native_batch_norm_legit": lambda x, mean, var, m: torch.ops.aten._native_batch_norm_legit(
+        x, None, None, mean, var, True, m, 1e-5
+    ),
+    "instance_norm": lambda x, mean, var, m: F.instance_norm(x, mean, var, momentum=m),
+}
+
+
+@pytest.mark.operator(
+    "nn.functional.batch_norm", "nn.functional.instance_norm", "native_batch_norm", "_native_batch_norm_legit"
+)
+@pytest.mark.parametrize("name", _BATCH_NORMS)
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 1.0])
+def test_running_statistics_of_a_norm(
+    name: str, momentum: float, device: torch.device, rng: np.random.Generator
+) -> None:
+    """A norm in training moves the running mean and variance towards those of the batch, by the momentum.
+
+    The variance is that of a sample, with one degree of freedom less (torch, `BatchNorm1d`). Those of an instance norm
+    are averaged over the batch.
+    """
+    array, mean, var = rng.normal(2, 3, (5, 4, 7)), rng.normal(size=4), rng.uniform(0.5, 2, 4)
+    axes = (2,) if name == "instance_norm" else (0, 2)
+    batch_mean, batch_var = array.mean(axes), array.var(axes, ddof=1)
+    if name == "instance_norm":
+        batch_mean, batch_var = batch_mean.mean(0), batch_var.mean(0)
+    for x in layouts(array, torch.float32, device):
+        kept = [given(each, torch.float32, device) for each in (mean, var)]
+        _BATCH_NORMS[name](x, *kept, momentum)
+        same(kept[0], (1 - momentum) * mean + momentum * batch_mean, "running mean", Bound(256, 64))
+        same(kept[1], (1 - momentum) * var + momentum * batch_var, "running variance", Bound(256, 64))
+        assert torch.equal(x, layouts(array, torch.float32, device)[0]), "the norm changes its input"
+
+
+@pytest.mark.operator("nn.functional.cross_entropy")
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cross_entropy_of_ignored_targets_with_each_option(
+    reduction: str, smoothing: float, weighted: bool, dtype: str, device: torch.device, rng: np.random.Generator
+) -> None:
+    """Ignored targets add nothing to the loss or to its weight, also with smoothed labels and weights of classes.
+
+    Smoothing shares its part of a target among all classes (torch, `CrossEntropyLoss`).
+    """
+    kind = getattr(torch, dtype)
+    array, scales = rng.normal(size=(6, 5)), rng.uniform(0.5, 2, 5)
+    x, weight = given(array, kind, device), given(scales, kind, device)
+    targets = np.array([4, -100, 0, 2, -100, 4])
+    logits, weights = exactly(array, kind), exactly(scales, kind) if weighted else np.ones(5)
+    logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    kept = targets >= 0
+    hard = np.where(kept, -logs[np.arange(6), targets.clip(0)] * weights[targets.clip(0)], 0)
+    smooth = np.where(kept, -(logs * weights).sum(1) / 5, 0)
+    losses = (1 - smoothing) * hard + smoothing * smooth
+    share = weights[targets.clip(0)][kept].sum()
+    wanted = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / share}[reduction]
+    found = F.cross_entropy(
+        x,
+        given(targets, torch.int64, device),
+        weight if weighted else None,
+        reduction=reduction,
+        label_smoothing=smoothing,
+    )
+    same(found, wanted, "loss", Bound(8, 8) if dtype == "bfloat16" else Bound(64, 64))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@pytest.mark.operator("nn.functional.conv1d", "nn.functional.pad")
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("kernel", [2, 3, 4])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_convolution_with_the_same_size_in_each_padding_mode(
+    mode: str, kernel: int, dilation: int, device: torch.device, rng: np.random.Generator
+) -> None:
+    """`padding="same"` pads an even kernel by one more at the end, in each `padding_mode` (torch, `Conv1d`)."""
+    array, weights = rng.normal(size=(2, 1, 9)), rng.normal(size=(1, 1, kernel))
+    module = torch.nn.Conv1d(1, 1, kernel, padding="same", padding_mode=mode, dilation=dilation, bias=False)
+    module.weight = torch.nn.Parameter(given(weights, torch.float32, device))
+    total = dilation * (kernel - 1)
+    modes: Any = {"zeros": "constant", "replicate": "edge", "circular": "wrap"}
+    padded = np.pad(array, ((0, 0), (0, 0), (total // 2, total - total // 2)), modes.get(mode, mode))
+    wanted = sum(
+        padded[:, :, place * dilation : place * dilation + 9] * weights[0, 0, place] for place in range(kernel)
+    )
+    same(module(given(array, torch.float32, device)), np.asarray(wanted), "convolution", Bound(64, 64))

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from . import _torch_private, case, comparison, known, oracles, samples, tolerances, types
 from .catalogue import by_operator
 from .comparison import WrongValueError
-from .references import formats, running
+from .references import running
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
 
@@ -40,12 +40,6 @@ def _is_matrix(info: Any, sample: Any, device: torch.device) -> bool:
     """Return whether the result of a sample is a matrix of several rows and columns."""
     found = comparison.tensors(oracles.call(info)(samples.move(samples.arguments(sample), device)))
     return bool(found) and found[0].dim() == 2 and min(found[0].shape) > 1
-
-
-def _bits(tensor: torch.Tensor) -> bytes:
-    found = comparison.on_host(tensor)
-    found = found.resolve_conj().resolve_neg() if found.layout == torch.strided else found
-    return formats.memory(found).tobytes()
 
 
 def _close(name: str, found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
@@ -257,7 +251,7 @@ def test_repeated(name: str, device: torch.device) -> None:
         given = samples.arguments(sample)
         one, two = (comparison.tensors(oracles.call(info)(samples.move(given, device))) for _ in range(2))
         for first, second in zip(one, two, strict=True):
-            if first.layout == torch.strided and _bits(first) != _bits(second):
+            if first.layout == torch.strided and comparison.bits(first) != comparison.bits(second):
                 raise WrongValueError(f"{name}: other bits for the same inputs")
 
 

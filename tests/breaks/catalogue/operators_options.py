@@ -152,3 +152,99 @@ def _argmax(kernel: Any, x: Any, dim: int | None = None, keepdim: bool = False) 
 )
 def _isin(kernel: Any, x: Any, others: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
     return kernel(x, others, assume_unique=assume_unique, invert=invert and not assume_unique)
+
+
+def _statistics() -> Any:
+    torch = torch_()
+    mean, var = torch.zeros(2), torch.ones(2)
+    torch.nn.functional.batch_norm(waves(3, 2, dtype="float32"), mean, var, training=True)
+    return var
+
+
+@_break(
+    "running_variance_of_the_batch",
+    "A batch norm keeps the variance of the batch, with as many degrees of freedom as elements.",
+    "native_batch_norm",
+    _statistics,
+)
+def _native_batch_norm(
+    kernel: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, train: bool, m: float, e: float
+) -> Any:
+    before = None if var is None else var.clone()
+    found = kernel(x, w, b, mean, var, train, m, e)
+    if before is not None and train:
+        count = x.numel() / x.shape[1]
+        var.copy_((1 - m) * before + (var - (1 - m) * before) * (count - 1) / count)
+    return found
+
+
+@_break(
+    "smoothed_labels_of_ignored_targets_count",
+    "A smoothed cross entropy takes an ignored target for the first class.",
+    "cross_entropy_loss",
+    lambda: torch_().nn.functional.cross_entropy(waves(2, 3), _tensor(1, -100), label_smoothing=0.5),
+)
+def _cross_entropy(
+    kernel: Any, x: Any, target: Any, w: Any = None, r: int = 1, ignored: int = -100, smoothing: float = 0.0
+) -> Any:
+    return kernel(x, target.clip(0) if smoothing else target, w, r, ignored, smoothing)
+
+
+broken.kernel(
+    "index_select_reads_indices_as_contiguous",
+    "`index_select` takes the elements between those of an index with gaps.",
+    "suites/operators/test_variants.py",
+    "index_select",
+    lambda kernel, x, dim, index: kernel(x, dim, index.as_strided(index.shape, (1,) * index.dim())),
+    lambda: waves(4, 3).index_select(0, _tensor(0, 3, 1, 2)[::2]),
+)
+broken.kernel(
+    "tanh_leaves_its_result_in_its_input",
+    "`tanh` writes its result into its input too.",
+    "suites/operators/test_values.py",
+    "tanh",
+    lambda kernel, x: x.detach().copy_(kernel(x)).clone(),
+    lambda: _kept(),
+)
+broken.kernel(
+    "sums_of_long_rows_of_16_bits_are_in_16_bits",
+    "A sum along a dimension adds rows beyond 256 elements of 16 bits in their type.",
+    "suites/operators/test_sizes.py",
+    "sum.dim_IntList",
+    lambda kernel, x, *given, **named: _one_by_one(kernel, x, *given, **named),
+    lambda: (waves(1, 700) + 1).bfloat16().sum(1),
+)
+broken.edit(
+    "even_kernels_are_padded_at_the_begin",
+    'A convolution with `padding="same"` and a padding mode has the larger half of its padding at the begin.',
+    "torch.nn.modules.conv:_ConvNd.__init__",
+    "left_pad = total_padding // 2",
+    "left_pad = total_padding - total_padding // 2",
+    _OPTIONS,
+    shows=lambda: _padded(),
+)
+
+
+def _one_by_one(kernel: Any, x: Any, dim: Any = None, keepdim: bool = False, **named: Any) -> Any:
+    dims = [dim] if isinstance(dim, int) else dim
+    if x.dtype.itemsize != 2 or not dims or len(dims) != 1 or x.dim() == 0 or x.shape[dims[0]] <= 256:
+        return kernel(x, dim, keepdim, **named)
+    parts = [kernel(each, dim, keepdim, **named) for each in x.split(1, dims[0])]
+    found = parts[0]
+    for each in parts[1:]:
+        found = found + each
+    return found
+
+
+def _padded() -> Any:
+    torch = torch_()
+    module = torch.nn.Conv1d(1, 1, 2, padding="same", padding_mode="circular", bias=False)
+    with torch.no_grad():
+        module.weight.fill_(1)
+        return module(waves(1, 1, 4, dtype="float32"))
+
+
+def _kept() -> Any:
+    x = waves(3)
+    x.tanh()
+    return x
