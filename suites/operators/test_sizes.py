@@ -28,7 +28,10 @@ def test_sizes(name: str, device: torch.device) -> None:
 
 @by_operator("sizes", extended=COSTLY)
 def test_sizes_of_16_bits(name: str, device: torch.device) -> None:
-    """Every element of the longest rows is correct in types of 16 bits, whose sums kernels keep in wider types."""
+    """Every element of the longest rows is correct in types of 16 bits, whose sums kernels keep in wider types.
+
+    Numbers of one sign make the sums larger than the numbers, so that one of 16 bits would lose them.
+    """
     info = _torch_private.operator(name)
     longest = max(sizes.SIZES[name](), key=lambda each: max(_lengths(each), default=0))
     kinds = [each for each in (torch.bfloat16, torch.float16) if each in types.supported(info, device)]
@@ -37,7 +40,12 @@ def test_sizes_of_16_bits(name: str, device: torch.device) -> None:
         pytest.skip(f"{name} takes no rows of 16 bits on {device.type}")
     for dtype in kinds:
         narrow = tree_map(lambda each, dtype=dtype: each.to(dtype) if _is_float(each) else each, vars(longest))
-        oracles.verify(name, info, SimpleNamespace(**narrow), device)
+        of_one_sign = {
+            **narrow,
+            "input": tree_map(lambda each: each.abs() + 0.5 if _is_float(each) else each, narrow["input"]),
+        }
+        for each in (narrow, of_one_sign):
+            oracles.verify(name, info, SimpleNamespace(**each), device)
 
 
 def _is_float(each: Any) -> bool:
