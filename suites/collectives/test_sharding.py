@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -243,6 +243,84 @@ def accumulated(rank: Any) -> Checks:
 def test_set_requires_gradient_sync_accumulates_whole_gradients(ranks: Any, world: int) -> None:
     """Gradients accumulate without the reduction; `unshard` gives the whole weights; a policy computes in its types."""
     expect_all_right(ranks.run(accumulated, world=world))
+
+
+#: Options of `fully_shard`, and those whose gradients must have the same bits. One group instead of several adds the
+#: parts of ranks in another order.
+OPTIONS = {
+    "offload": "plain",
+    "unsharded": "plain",
+    "prefetch": "plain",
+    "one": "plain",
+    "lower offload": "lower",
+    "replicated offload": "replicated",
+    "replicated lower offload": "replicated lower",
+}
+
+
+def sharded_with(option: str, rank: Any, width: int) -> nn.Sequential:
+    """Return a sharded stack with the options whose names are words of `option`."""
+    words = option.split()
+    device = rank.device
+    mesh = mesh_of(rank)
+    if "replicated" in words:
+        mesh = init_device_mesh(device.type, (2, rank.world // 2), mesh_dim_names=("copies", "parts"))
+    named: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": "unsharded" not in words}
+    if "offload" in words:
+        named["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+    if "lower" in words:
+        named["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    torch.manual_seed(7)
+    # The allocator gives the memory of one layer's gradients to those of the next.
+    stack = nn.Sequential(*(Mlp(width) for _ in range(4))).to(device)
+    for layer in () if "one" in words else stack:
+        fully_shard(layer, **named)
+    sharded = fully_shard(stack, **named)
+    if "prefetch" in words:
+        stack[0].set_modules_to_forward_prefetch([stack[1]])
+        stack[1].set_modules_to_backward_prefetch([stack[0]])
+    return sharded
+
+
+@grouped
+def with_options(rank: Any, option: str) -> Checks:
+    """Run two steps with an option and without, and compare each gradient."""
+    checks = Checks(rank.number)
+    # The copies of large gradients take longer than the host needs to free their sources.
+    width = 6 if rank.device.type == "cpu" else 256
+    models = [sharded_with(each, rank, width) for each in (option, OPTIONS[option])]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models]
+    for step in range(2):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            rows = sample(4, width, 10 * step + rank.number).to(rank.device)
+            model(rows).float().square().mean().backward()
+            optimizer.step()
+        for (name, found), wanted in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
+            for what, pair in (("gradient", (found.grad, wanted.grad)), ("weight", (found, wanted))):
+                one, two = (each.to_local().detach().cpu() for each in pair)
+                if option == "one":
+                    checks.true(f"step {step}: {what} of {name}", torch.allclose(one, two, **TOLERANCE))
+                else:
+                    checks.same(f"step {step}: {what} of {name}", one, two)
+    return checks
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(2, marks=pytest.mark.requires(ranks=2)),
+        pytest.param(4, marks=[pytest.mark.requires(ranks=4), pytest.mark.extended]),
+    ],
+)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_fully_shard_option_changes_no_gradient(ranks: Any, world: int, option: str) -> None:
+    """Where and when weights and gradients are kept does not change their bits: two steps with an option and without.
+
+    Of the options with a lower precision or replicated parts, each is compared with the same without an offload
+    (torch, `fully_shard`).
+    """
+    expect_all_right(ranks.run(with_options, option, world=world))
 
 
 @grouped

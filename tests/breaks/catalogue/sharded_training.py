@@ -51,7 +51,7 @@ def sharded(rank: Any) -> object:
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
     from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("all",))
@@ -66,7 +66,9 @@ def sharded(rank: Any) -> object:
     silent = [parameter.grad is None for parameter in model.parameters()]
     model.set_requires_gradient_sync(True)
     model(whole * (rank.number + 1)).square().sum().backward()
-    gradients = [each.grad.full_tensor().tolist() for each in model.parameters()]
+    away: Any = fully_shard(torch.nn.Linear(2, 4), mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    away(whole * (rank.number + 1)).square().sum().backward()
+    gradients = [each.grad.full_tensor().tolist() for each in (*model.parameters(), *away.parameters())]
     found = (
         made.to_local().tolist(),
         made.full_tensor().tolist(),
@@ -238,6 +240,17 @@ def full_tensor_reverses_rows() -> None:
         return full
 
     replace(DTensor, "full_tensor", make)
+
+
+broken.edit(
+    "offloaded_gradients_are_rounded",
+    "fully_shard with an offload rounds gradients to 16 bits on their way to the host.",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group:foreach_reduce",
+    "new_sharded_grad = new_sharded_grad.to(",
+    "new_sharded_grad = new_sharded_grad.bfloat16().to(new_sharded_grad.dtype).to(",
+    _SHARDING,
+    shows=_SHARDED,
+)
 
 
 @broken("get_coordinate of a DeviceMesh has its numbers in reverse order.", _SHARDING, shows=_SHARDED)
