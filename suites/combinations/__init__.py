@@ -1,0 +1,1 @@
+"""Features of PyTorch that change no value, in pairs, around random programs."""
