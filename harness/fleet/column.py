@@ -22,11 +22,10 @@ import msgspec
 from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, single_line
-from harness.fleet import conditions
-from harness.fleet.classing import ResultPlace
-from harness.fleet.folders import is_plain
-from harness.fleet.run import RunSummary, mapping, read_run
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
+from harness.fleet.classing import Factor, ResultPlace
+from harness.fleet.matrix_model import StatedLevel
+from harness.fleet.run import RunSummary, environment_facts, is_plain, mapping, read_run
 from harness.journal import environment, identity, journal
 from harness.journal.events import Finding, RunStarted
 from harness.journal.ledger import Summary
@@ -49,6 +48,15 @@ _STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, c
 NONE = "none"
 #: Facts of a run that belong to its machine, and the seed. Both may differ between runs.
 _MACHINE = frozenset({"torch", "driver", "device", "--seed"})
+#: A fact by its factor and name, with its values: an option such as ``--inject`` may have several.
+Facts = Mapping[tuple[Factor, str], tuple[str, ...]]
+#: Facts that are already properties of a place, and the seed, which differs in each run.
+_ELSEWHERE = frozenset({"torch", "driver", "device", "devices", "--seed"})
+_COMMIT = "commit"
+#: Whether the environment of a run is known. This fact explains nothing.
+_READ = (Factor.SETTING, "environment.json")
+_SHOWN = 100
+_MOST_FACT_VALUES = 20
 
 
 class ReaderDiedError(HarnessError):
@@ -84,17 +92,6 @@ class Trouble:
 
     message: str
     reproduce: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunLevel:
-    """A level: its state, how many of its cases passed, and the hash of its list."""
-
-    level: str
-    state: str
-    passed: int
-    cases: int
-    hash: str
 
 
 class MachineKey(NamedTuple):
@@ -145,8 +142,8 @@ class Column:
     notes: tuple[str, ...]
     findings: tuple[tuple[Finding, int], ...] = ()
     exit_status: int = EXIT_OK
-    conditions: conditions.Facts = field(default_factory=dict)
-    levels: tuple[RunLevel, ...] = ()
+    conditions: Facts = field(default_factory=dict)
+    levels: tuple[StatedLevel, ...] = ()
 
     @property
     def machine(self) -> MachineKey:
@@ -224,7 +221,7 @@ def read_summary(run_dir: Path) -> Column | UnreadableRun:
     return make_column(summary, levels, [doubt] if doubt else [])
 
 
-def make_column(summary: RunSummary, levels: tuple[RunLevel, ...] = (), doubts: Sequence[str] = ()) -> Column:
+def make_column(summary: RunSummary, levels: tuple[StatedLevel, ...] = (), doubts: Sequence[str] = ()) -> Column:
     """Return the column of a run. `levels`: what it states about conformance. `doubts`: further ones."""
     run, ledger, facts = summary.run, summary.ledger, summary.facts or {}
     places: dict[CaseResult, int] = {}
@@ -263,7 +260,7 @@ def make_column(summary: RunSummary, levels: tuple[RunLevel, ...] = (), doubts: 
         notes=(*read_error, *doubts, *_doubts(summary), *_unexplained(ledger)),
         findings=tuple(map(_finding, ledger.findings[:MOST_FINDINGS])),
         exit_status=status,
-        conditions=conditions.facts_of(run, summary.facts),
+        conditions=facts_of(run, summary.facts),
         levels=levels,
     )
 
@@ -354,7 +351,7 @@ def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> Run
     )
 
 
-def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
+def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[StatedLevel, ...], str]:
     """Return the levels that `harness conformance --keep` recorded, and a doubt, or "". Both are empty without a file.
 
     The statement is not verified; `harness verify` does that.
@@ -374,9 +371,64 @@ def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
         return (), f"{conformance.FILE_NAME} is no statement of harness conformance"
 
 
-def _level(row: Any) -> RunLevel:
+def _level(row: Any) -> StatedLevel:
     """Return a level from its row. Raise ValueError, TypeError or KeyError for an invalid row."""
     if row["state"] not in _STATES:
         raise ValueError(row["state"])
     name, digest = (single_line(escape_invalid_xml(str(row[key])), 100) for key in ("level", "list"))
-    return RunLevel(name, str(row["state"]), int(row["passed"]), int(row["cases"]), digest)
+    passed, cases = int(row["passed"]), int(row["cases"])
+    return StatedLevel(level=name, state=str(row["state"]), passed=passed, cases=cases, hash=digest)
+
+
+# ---- facts that distinguish the runs of one machine: options, commit, versions and variables ----
+
+
+def facts_of(run: RunStarted, environment: Mapping[str, Any] | None) -> Facts:
+    """Return the facts of a run. `environment`: the facts of its environment.json, None without the file."""
+    facts: dict[tuple[Factor, str], tuple[str, ...]] = {} if environment is None else {_READ: ("read",)}
+    for name, value in {**environment_facts(environment or {}), **identity.identity_facts(run)}.items():
+        if name in _ELSEWHERE:
+            continue
+        factor = Factor.OPTION if name.startswith("--") else Factor.COMMIT if name == _COMMIT else Factor.SETTING
+        facts[factor, single_line(name, _SHOWN)] = tuple(_values(factor, value))
+    return facts
+
+
+def _values(factor: Factor, value: str) -> Iterator[str]:
+    """Yield the values of a fact; none if it is not set."""
+    parts = value.split("; ") if factor is Factor.OPTION else [value]
+    for part in parts[:_MOST_FACT_VALUES]:
+        if part:
+            yield (
+                part[:19]
+                if part.startswith("sha256:")
+                else " ".join(escape_invalid_xml(truncate_middle(part, _SHOWN)).split())
+            )
+
+
+def differing(runs: Sequence[Facts]) -> list[frozenset[tuple[Factor, str]]]:
+    """Return, for each run, its values that not all runs have: ``--inject=no_wait``, ``without $CUDA_HOME``.
+
+    A fact that a run does not record explains nothing there. Only options, and variables if the environment is known,
+    count as absent if they are not recorded.
+    """
+    names = dict.fromkeys(name for run in runs for name in run if name != _READ)
+    values_by_run: list[set[tuple[Factor, str]]] = [set() for _ in runs]
+    for factor, name in names:
+        every = [run.get((factor, name), ()) for run in runs]
+        if len({*every}) == 1:
+            continue
+        common = set(every[0]).intersection(*every[1:])
+        for run, mine, values in zip(runs, values_by_run, every, strict=True):
+            mine.update((factor, _words(factor, name, value)) for value in values if value not in common)
+            if not values and (factor is Factor.OPTION or (name.startswith("$") and _READ in run)):
+                mine.add((factor, f"without {name}"))
+    return list(map(frozenset, values_by_run))
+
+
+def _words(factor: Factor, name: str, value: str) -> str:
+    if factor is Factor.COMMIT:
+        return value
+    if factor is Factor.SETTING and not name.startswith("$"):
+        return f"{name} {value}"
+    return name if value == "True" else f"{name}={value}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from harness.core.caseid import suite_of
@@ -24,8 +24,7 @@ from harness.fleet.classing import (
     classify,
     together,
 )
-from harness.fleet.column import MOST_CASES, CaseResult, Column, UnreadableRun
-from harness.fleet.conditions import differing
+from harness.fleet.column import MOST_CASES, CaseResult, Column, UnreadableRun, differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
 from harness.journal.finding_kinds import without_numbers
@@ -388,7 +387,7 @@ class _Maker:
             exit_status=summary.exit_status,
             findings=findings,
             notes=tuple(map(escape_invalid_xml, summary.notes)),
-            levels=tuple(model.StatedLevel(**asdict(level)) for level in summary.levels),
+            levels=summary.levels,
         )
 
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> tuple[model.Machine, ...]:

@@ -1,9 +1,10 @@
-"""The page of a matrix: one HTML file that loads no other file and runs only its own script."""
+"""A matrix as text, and as a page: one HTML file that loads no other file and runs only its own script."""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment
@@ -11,9 +12,10 @@ from markupsafe import Markup
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.fleet import matrix_text as text
 from harness.fleet import wording
-from harness.fleet.matrix_model import Failure, Group, HoleKind, Matrix
+from harness.fleet.classing import Factor
+from harness.fleet.matrix_model import Difference, Failure, Group, Hole, HoleKind, Matrix
+from harness.fleet.texts import render_text
 from harness.reporting.page import data, inert, shell
 from harness.reporting.page.cases import name_of
 
@@ -25,6 +27,28 @@ MOST_HOLES = 200
 MOST_NOTES = 100
 MOST_RUNS = 1000
 MOST_FINDINGS = 200
+#: Maximum names of a list in the text.
+MOST_NAMES = 3
+
+
+def matrix_text(matrix: Matrix) -> str:
+    """Return a short report: red results with causes, unknown results, doubts."""
+    kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
+    classes = ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
+    return render_text(
+        "matrix.txt",
+        matrix=matrix,
+        headline=headline_text(matrix) + (f" ({classes})" if classes else ""),
+        titles=wording.TITLES,
+        title_of=title_of,
+        apart_of=apart_of,
+        hole_text=hole_text,
+        cases_of=lambda group: _names([matrix.cases[place].case for place in group.cases]),
+        runs_of=lambda finding: _names([matrix.runs[place].name for place in finding.runs]),
+        holes=sum(hole.cells for hole in matrix.holes),
+        differences=[*map(difference_text, matrix.differences)],
+        doubts=_doubts(matrix),
+    )
 
 
 def render_matrix(matrix: Matrix) -> bytes:
@@ -39,7 +63,7 @@ def render_matrix(matrix: Matrix) -> bytes:
             matrix=matrix,
             tone="red" if any(run.red for run in matrix.runs) else "green",
             word=_word(matrix),
-            sentence=text.headline_text(matrix),
+            sentence=headline_text(matrix),
             classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
             facts=_headline_facts(matrix),
             doubts=_doubts(matrix),
@@ -60,6 +84,66 @@ def render_matrix(matrix: Matrix) -> bytes:
     return page.encode("utf-8")
 
 
+# ---- texts ----
+
+
+def _names(texts: Sequence[str]) -> str:
+    """Return the first texts."""
+    named = ", ".join(inert.inert_line(text, 200) for text in texts[:MOST_NAMES])
+    return f"{named}, …" if len(texts) > MOST_NAMES else named
+
+
+def headline_text(matrix: Matrix) -> str:
+    """Return for example ``200 runs on 40 machines: 12 of 6000 cases are red or flaky somewhere``."""
+    where = f"{format_count(len(matrix.runs), 'run')} on {format_count(len(matrix.machines), 'machine')}"
+    total, bad = format_count(len(matrix.cases), "case"), matrix.failures
+    findings = f"; {findings_text(matrix)}" if matrix.findings else ""
+    if not bad:
+        return f"{where}: none of {total} is red{findings}"
+    return f"{where}: {bad} of {total} {'is' if bad == 1 else 'are'} red or flaky somewhere{findings}"
+
+
+def findings_text(matrix: Matrix) -> str:
+    """Return for example ``2 findings make 3 runs red``."""
+    runs = len({run for finding in matrix.findings for run in finding.runs})
+    word = "makes" if len(matrix.findings) == 1 else "make"
+    return f"{format_count(len(matrix.findings), 'finding')} {word} {format_count(runs, 'run')} red"
+
+
+def title_of(group: Group) -> str:
+    """Return the subject of a group, and since when if known: ``option --inject=x, since RUN (DATE)``."""
+    title = wording.title_text(group.kind, group.causes, together=group.together)
+    alone = [explanation[0] for explanation in group.also if len(explanation) == 1] if group.causes else []
+    return ", ".join([title, *(f"since {cause.value}" for cause in alone if cause.factor is Factor.SINCE)])
+
+
+def apart_of(group: Group) -> str:
+    """Return the causes that cannot be distinguished from those of a group; empty without any."""
+    return wording.apart_text(group.also, maybe_flake=group.maybe_flake)
+
+
+def hole_text(hole: Hole) -> str:
+    """Return for example ``gated, memory: wanted >=40GiB (found 22.0GiB): 400 cells, 200 cases on 2 machines``."""
+    values = f" (found {', '.join(hole.found)})" if hole.found else ""
+    reason = f", {hole.reason}" if hole.reason else ""
+    where = f"{format_count(len(hole.cases), 'case')} on {format_count(len(hole.machines), 'machine')}"
+    return f"{hole.kind.value.replace('_', ' ')}{reason}{values}: {format_count(hole.cells, 'cell')}, {where}"
+
+
+def difference_text(difference: Difference) -> str:
+    """Return for example ``suite files: sha256:5e5e5e5e5e5e in 195 runs, sha256:0d0d0d0d0d0d in 5 runs``."""
+    values = [f"{value_text(value.value)} in {format_count(value.runs, 'run')}" for value in difference.values]
+    return f"{difference.name}: {', '.join(values[:5])}{', …' if len(values) > 5 else ''}"
+
+
+def value_text(value: str) -> str:
+    """Return the value, with hashes shortened to an unambiguous beginning."""
+    return value[:19] if value.startswith("sha256:") else value or "not recorded"
+
+
+# ---- the page ----
+
+
 @functools.cache
 def _environment() -> Environment:
     environment = shell.jinja_environment(_PACKAGE)
@@ -67,10 +151,10 @@ def _environment() -> Environment:
         "counted": format_count,
         "line": inert.inert_line,
         "name": name_of,
-        "group_title": text.title_of,
-        "group_apart": text.apart_of,
-        "hole_text": text.hole_text,
-        "value_text": text.value_text,
+        "group_title": title_of,
+        "group_apart": apart_of,
+        "hole_text": hole_text,
+        "value_text": value_text,
         "class_title": wording.TITLES.__getitem__,
         "only_class": lambda kind: Markup(f"#class={kind.value}"),
         "only_group": lambda number: Markup(f"#group={number}"),
@@ -162,7 +246,7 @@ def _data(matrix: Matrix) -> dict[str, Any]:
 
 
 def _group_name(group: Group) -> str:
-    return f"{wording.TITLES[group.kind]}{': ' + text.title_of(group) if group.causes else ''} ({len(group.cases)})"
+    return f"{wording.TITLES[group.kind]}{': ' + title_of(group) if group.causes else ''} ({len(group.cases)})"
 
 
 def _failure(failure: Failure, group: int) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.core.text import format_count, list_first
-from harness.fleet.plan_jobs import PlanError, PlanJob
+from harness.fleet.plan import PlanError, PlanJob
 from harness.fleet.plan_words import PlanFormat, System
 
 #: The maximum number of jobs that GitHub starts for one matrix.
