@@ -54,16 +54,8 @@ class CauseClass(StrEnum):
 
 
 _KINDS = {
-    Factor.UUID: CauseClass.ONE_UUID,
-    Factor.HOST: CauseClass.ONE_HOST,
-    Factor.DEVICE: CauseClass.ONE_DEVICE,
-    Factor.DRIVER: CauseClass.ONE_DRIVER,
-    Factor.TORCH: CauseClass.ONE_TORCH,
-    Factor.OPTION: CauseClass.ONE_OPTION,
-    Factor.COMMIT: CauseClass.ONE_COMMIT,
-    Factor.SETTING: CauseClass.ONE_SETTING,
-    Factor.SINCE: CauseClass.SINCE,
-    Factor.UNTIL: CauseClass.UNTIL,
+    factor: CauseClass(factor.value if factor.value in ("since", "until") else f"one_{factor.value}")
+    for factor in Factor
 }
 #: The differences between runs on one machine.
 CONDITIONS = (Factor.OPTION, Factor.COMMIT, Factor.SETTING)
@@ -204,20 +196,21 @@ def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing |
     seen = _Seen(tallies, max(1, tries))
     if not seen.bad:
         return None
-    if seen.total.red == seen.total.all:
-        return _everywhere(seen)
     covering = seen.covering()
+    if seen.total.red == seen.total.all:
+        # A case that fails every second time is red in all of these runs with this probability.
+        also = tuple((cause,) for cause in covering)
+        return seen.classing(CauseClass.EVERYWHERE, inside=seen.total, chance=0.5**seen.total.red, also=also)
     complete = [cause for cause in covering if seen.is_complete((cause,))]
     if seen.is_single_on_mixed_machine():
         return _flake(seen, complete)
     if complete:
         first, *others = complete
-        return _one(seen, first, _few(others), always=True)
-    pairs = [pair for pair in combinations(covering, 2) if _is_pair(*pair)]
-    complete_pairs = [pair for pair in pairs if seen.is_complete(pair)]
-    if complete_pairs:
-        first_pair, *other_pairs = complete_pairs
-        return _mixed(seen, first_pair, together=True, also=tuple(other_pairs[: MOST_PAIRS - 1]))
+        return _one(seen, first, _few(others))
+    pairs = [pair for pair in combinations(covering, 2) if _is_pair(*pair) and seen.is_complete(pair)]
+    if pairs:
+        also = tuple(pairs[1:MOST_PAIRS])
+        return seen.classing(CauseClass.MIXED, pairs[0], together=True, also=also, maybe_flake=seen.total.bad == 1)
     significant = [cause for cause in covering if seen.chance((cause,)) * seen.tries <= SIGNIFICANCE]
     if significant:
         best = min(significant, key=lambda cause: seen.chance((cause,)))
@@ -226,7 +219,26 @@ def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing |
     # On a machine with good results, one bad result on each of some devices is more likely a flake than several bad
     # devices.
     values = () if seen.mixed_places else seen.values_that_explain(2 if seen.mixed_machines else 1)
-    return _flake(seen) if seen.mixed_machines and not values else _mixed(seen, values)
+    if seen.mixed_machines and not values:
+        return _flake(seen)
+    single = seen.total.bad == 1
+    return seen.classing(CauseClass.MIXED, values, inside=Tally(), chance=1.0, maybe_flake=single)
+
+
+def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bool = True) -> Classing:
+    """Return the class of a case with a single cause."""
+    by_chance = cause.factor in TIMES and seen.chance((cause,)) * seen.tries > SIGNIFICANCE
+    maybe_flake = seen.total.bad == 1 or by_chance
+    return seen.classing(_KINDS[cause.factor], (cause,), also=also, maybe_flake=maybe_flake, always=always)
+
+
+def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
+    """Return the class of a flake: good and bad on the same devices. It is strong if this was observed repeatedly."""
+    also = _few(complete)
+    inside = seen.inside(also[0]) if also else Tally()
+    sure = Sure.ONE if seen.total.bad == 1 else Sure.STRONG if seen.mixed_places else Sure.WEAK
+    flake = seen.classing(CauseClass.FLAKE, inside=inside, chance=1.0, also=also, always=False)
+    return replace(flake, sure=sure)
 
 
 def _is_pair(first: Cause, second: Cause) -> bool:
@@ -322,10 +334,33 @@ class _Seen:
         """Return the observations with all these causes."""
         return sum((tally for place, tally in self.tallies.items() if all(c.holds(place) for c in causes)), Tally())
 
-    @property
-    def bad_machines(self) -> int:
-        """The number of machines with a bad result."""
-        return sum(tally.bad > 0 for tally in self.machines.values())
+    def classing(
+        self,
+        kind: CauseClass,
+        causes: Explanation = (),
+        *,
+        inside: Tally | None = None,
+        chance: float | None = None,
+        also: tuple[Explanation, ...] = (),
+        together: bool = False,
+        maybe_flake: bool = False,
+        always: bool = True,
+    ) -> Classing:
+        """Return the class of the case. `inside` and `chance` follow from the causes, if there are any."""
+        chance = self.chance(causes) if chance is None else chance
+        return Classing(
+            kind=kind,
+            sure=sureness(self.total.bad, chance, self.tries),
+            chance=chance,
+            total=self.total,
+            machines=sum(tally.bad > 0 for tally in self.machines.values()),
+            inside=self.inside(causes) if inside is None else inside,
+            causes=causes,
+            together=together,
+            also=also,
+            maybe_flake=maybe_flake,
+            always=always,
+        )
 
     def values_that_explain(self, least: int) -> Explanation:
         """Return a few values of one factor that only red observations have, or nothing.
@@ -370,55 +405,6 @@ def sureness(bad: int, chance: float, tries: int) -> Sure:
     return Sure.STRONG if chance * tries <= SIGNIFICANCE else Sure.WEAK
 
 
-def _everywhere(seen: _Seen) -> Classing:
-    # A case that fails every second time is red in all of these runs with this probability.
-    chance = 0.5**seen.total.red
-    same = tuple((cause,) for cause in seen.covering())
-    sure = sureness(seen.total.bad, chance, seen.tries)
-    return Classing(CauseClass.EVERYWHERE, sure, chance, seen.total, seen.bad_machines, seen.total, also=same)
-
-
-def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bool) -> Classing:
-    chance = seen.chance((cause,))
-    return Classing(
-        _KINDS[cause.factor],
-        sureness(seen.total.bad, chance, seen.tries),
-        chance,
-        seen.total,
-        seen.bad_machines,
-        seen.inside((cause,)),
-        causes=(cause,),
-        also=also,
-        maybe_flake=seen.total.bad == 1 or (cause.factor in TIMES and chance * seen.tries > SIGNIFICANCE),
-        always=always,
-    )
-
-
-def _mixed(seen: _Seen, causes: Explanation, *, together: bool = False, also: tuple[Explanation, ...] = ()) -> Classing:
-    chance = seen.chance(causes) if together else 1.0
-    return Classing(
-        CauseClass.MIXED,
-        sureness(seen.total.bad, chance, seen.tries),
-        chance,
-        seen.total,
-        seen.bad_machines,
-        seen.inside(causes) if together else Tally(),
-        causes=causes,
-        together=together,
-        also=also,
-        maybe_flake=seen.total.bad == 1,
-    )
-
-
-def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
-    """Classify a flake: good and bad on the same devices. It is strong if this was observed more than once."""
-    sure = Sure.STRONG if seen.mixed_places else Sure.WEAK
-    sure = Sure.ONE if seen.total.bad == 1 else sure
-    also = _few(complete)
-    inside = seen.inside(also[0]) if also else Tally()
-    return Classing(CauseClass.FLAKE, sure, 1.0, seen.total, seen.bad_machines, inside, also=also, always=False)
-
-
 def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
     """Return the classes of all cases, each adjusted to the others.
 
@@ -457,14 +443,13 @@ def joint_chance(classings: Sequence[Classing], tries: int) -> float:
 
 
 def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
-    also = tuple(explanation for explanation in classing.also if explanation != (cause,))
     return replace(
         classing,
         kind=CauseClass.ONE_UUID,
         sure=Sure.STRONG,
         chance=min(classing.chance, chance),
         causes=(cause,),
-        also=also,
+        also=tuple(explanation for explanation in classing.also if explanation != (cause,)),
         maybe_flake=False,
         always=classing.inside.bad == classing.inside.all,
     )

@@ -24,7 +24,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.fleet.classing import Factor, ResultPlace
-from harness.fleet.matrix_model import StatedLevel
+from harness.fleet.matrix_model import HoleKind, StatedLevel
 from harness.fleet.run import RunSummary, environment_facts, is_plain, mapping, read_run
 from harness.journal import environment, identity, journal
 from harness.journal.events import Finding, RunStarted
@@ -43,6 +43,10 @@ MOST_DAMAGED = 3
 #: Maximum levels of conformance of a run, and bytes of its file.
 MOST_LEVELS = 50
 MOST_BYTES = 64 << 20
+_HOLES = {
+    outcome: HoleKind(outcome.value)
+    for outcome in (Outcome.WAIVED, Outcome.LOST, Outcome.NOT_RUN, Outcome.GATED, Outcome.SKIPPED)
+}
 _STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, conformance.INCOMPLETE)
 #: The version of a component that a machine does not have.
 NONE = "none"
@@ -77,13 +81,39 @@ class RunDevice:
 class CaseResult:
     """The result of a case in a run: the outcome, the UUIDs of its devices, and the reason if it did not run.
 
-    `found`: for a gated case, the machine's value, in contrast to `reason`.
+    `outcome`: None if the run does not have the case, for the reason `absent`. `found`: for a gated case, the machine's
+    value, in contrast to `reason`.
     """
 
-    outcome: Outcome
+    outcome: Outcome | None
     devices: tuple[str, ...] = ()
     reason: str = ""
     found: str = ""
+    absent: HoleKind | None = None
+
+    @property
+    def hole(self) -> HoleKind | None:
+        """Why the result says nothing about the case; None for an observation."""
+        return self.absent if self.outcome is None else _HOLES.get(self.outcome)
+
+    @property
+    def is_red(self) -> bool:
+        return self.hole is None and self.outcome is not None and self.outcome.is_red
+
+    @property
+    def is_bad(self) -> bool:
+        return self.is_red or self.outcome is Outcome.FLAKY
+
+
+#: The results of cases that a run does not have. The first one is that of a case of which nothing is known.
+ABSENT = {
+    kind: CaseResult(None, reason=reason, absent=kind)
+    for kind, reason in (
+        (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
+        (HoleKind.DESELECTED, "excluded by the options of the run"),
+        (HoleKind.OTHER_SHARD, "it is in another shard of the run, which is missing here"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
