@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, cast
-from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+from typing import IO, Any
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 import msgspec
@@ -113,70 +113,16 @@ class JUnitFile:
         self.hosts: dict[str, None] = {}
         self.count = 0
         self._counted = [0, 0]
-        self._outside = 0
+        self.outside = 0
         self._red = 0
 
     @property
     def unattached(self) -> int:
-        return max(0, max(self._counted) - self._red, self._outside)
+        return max(0, max(self._counted) - self._red, self.outside)
 
     def cases(self) -> Iterator[JUnitCase]:
         """Yield every case. Raises JUnitError with one sentence about the error that makes the file unusable."""
-        try:
-            yield from self._cases()
-        except (ParseError, expat.ExpatError) as error:
-            raise self._error(f"is not complete, well-formed XML ({error})") from None
-        if not self.count:
-            raise self._error("has no test case")
-
-    def _feed(self, parser: XMLPullParser[Any] | _Guard, chunk: bytes) -> None:
-        try:
-            parser.feed(chunk)
-        except (ValueError, LookupError) as error:  # Python's parsers raise these for an unsupported encoding
-            raise self._error(f"cannot be decoded ({error})") from None
-
-    def _error(self, problem: str) -> JUnitError:
-        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(problem)}: {_EXPECTED}")
-
-    def _cases(self) -> Iterator[JUnitCase]:
-        parser: XMLPullParser[Any] = XMLPullParser(("start", "end"))
-        open_elements: list[Element] = []
-        suites: list[Any] = []
-        case: Element | None = None
-        elements = 0
-        for chunk in self._chunks():
-            self._feed(parser, chunk)
-            for kind, element in cast("Iterator[tuple[str, Element]]", parser.read_events()):
-                if kind == "start":
-                    open_elements.append(element)
-                    if len(open_elements) > MOST_DEPTH:
-                        raise self._error(f"has more than {MOST_DEPTH} elements within each other")
-                    elements += 1
-                    if case is not None and elements > MOST_ELEMENTS:
-                        raise self._error(f"has a test case of more than {MOST_ELEMENTS} elements")
-                    if case is None and element.tag == "testcase":
-                        case, elements = element, 0
-                    elif case is None and element.tag in _ROOTS:
-                        suites.append(xunit2.TestSuite.fromelem(element))
-                        self._add_suite(suites[-1], element, len(suites))
-                    continue
-                open_elements.pop()
-                if element is case:
-                    case = None
-                    self.count += 1
-                    yield self._case(element, suites[-1].name or "")
-                elif case is None and element.tag in _ROOTS:
-                    suites.pop()
-                elif case is None and element.tag in ("failure", "error"):
-                    self._outside += 1
-                if case is None and open_elements:
-                    # Without this, the elements of all cases would stay in memory.
-                    open_elements[-1].remove(element)
-        parser.close()
-
-    def _chunks(self) -> Iterator[bytes]:
-        """Yield the file in pieces, and update its hash. Each piece is checked before the caller parses it."""
-        guard = _Guard()
+        parser = _Parser(self)
         digest, size = hashlib.sha256(), 0
         descriptor = KIND.open(self.path)
         with open(descriptor, "rb") as file:
@@ -184,36 +130,36 @@ class JUnitFile:
             while True:
                 with KIND.errors(self.path):
                     chunk = file.read(_CHUNK)
-                if not chunk:
-                    break
                 digest.update(chunk)
                 size += len(chunk)
                 KIND.check_size(self.path, size)
-                self._feed(guard, chunk)
-                if guard.has_doctype:
-                    raise self._error("declares a document type (DOCTYPE), which could define entities")
-                if guard.root is not None and guard.root not in _ROOTS:
-                    raise self._error(f"has the root element <{single_line(guard.root, 100)}>")
-                if guard.incomplete > MOST_TAG:
-                    raise self._error(f"has a tag of more than {MOST_TAG} bytes")
-                yield chunk
+                for element, suite in parser.parsed(chunk):
+                    self.count += 1
+                    yield self._case(element, suite)
+                if not chunk:
+                    break
         self.sha256 = digest.hexdigest()
+        if not self.count:
+            raise self.error("has no test case")
 
-    def _add_suite(self, suite: Any, element: Element, depth: int) -> None:
-        if suite.hostname:
-            self.hosts[single_line(suite.hostname, 200)] = None
-        began = _moment(suite.timestamp or "")
+    def error(self, problem: str) -> JUnitError:
+        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(problem)}: {_EXPECTED}")
+
+    def add_suite(self, attributes: Mapping[str, str], depth: int) -> None:
+        """Take what is known from the tag of a suite."""
+        if hostname := attributes.get("hostname"):
+            self.hosts[single_line(hostname, 200)] = None
+        began = _moment(attributes.get("timestamp", ""))
         if began is not None:
             self.began = began if self.began is None else min(began, self.began)
         if depth <= 2:  # the root, and the suites in it
-            # Not by junitparser: for a missing number it would count the cases, none of which is read yet.
-            self._counted[depth - 1] += sum(_number(element.get(name, "")) for name in ("failures", "errors"))
+            self._counted[depth - 1] += sum(_number(attributes.get(name, "")) for name in ("failures", "errors"))
 
     def _case(self, element: Element, suite: str) -> JUnitCase:
         case = _TestCase.fromelem(element)
         name = _plain_name(case.name or "")
         if not name:
-            raise self._error(f"has a test case without a name (number {self.count})")
+            raise self.error(f"has a test case without a name (number {self.count})")
         outcome, message, detail = self._result(case)
         return JUnitCase(
             group=_plain_name(case.classname or suite),
@@ -260,41 +206,70 @@ class JUnitFile:
         return seconds
 
 
-class _Guard:
-    """Looks at a document before it is parsed. Nothing of it is kept, and no entity is expanded."""
+class _Parser:
+    """Parses a document in pieces. It refuses a document type, and builds the elements of one case at a time."""
 
-    def __init__(self) -> None:
-        self.has_doctype = False
-        self.root: str | None = None
+    def __init__(self, file: JUnitFile) -> None:
+        self._file = file
+        self._suites: list[str] = []
+        self._cases: list[tuple[Element, str]] = []
+        self._builder: TreeBuilder | None = None  # of the case that has begun
+        self._fed = self._depth = self._top = self._elements = 0
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.StartDoctypeDeclHandler = self._doctype
-        self._parser.StartElementHandler = self._element
-        self._fed = 0
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._data
 
-    @property
-    def incomplete(self) -> int:
-        """The bytes of the tag, comment or other markup that has begun and not ended."""
-        return self._fed - self._parser.CurrentByteIndex
-
-    def feed(self, data: bytes) -> None:
-        """Parse further, up to a document type. Raises ExpatError."""
+    def parsed(self, data: bytes) -> Iterator[tuple[Element, str]]:
+        """Yield the cases that end in the next piece, which is empty at the end, each with the name of its suite."""
         self._fed += len(data)
         try:
-            self._parser.Parse(data)
-        except _DoctypeError:
-            return
+            self._parser.Parse(data, not data)
+        except expat.ExpatError as error:
+            raise self._file.error(f"is not complete, well-formed XML ({error})") from None
+        except (ValueError, LookupError) as error:  # for an unsupported encoding
+            raise self._file.error(f"cannot be decoded ({error})") from None
+        if self._fed - self._parser.CurrentByteIndex > MOST_TAG:
+            raise self._file.error(f"has a tag of more than {MOST_TAG} bytes")
+        yield from self._cases
+        self._cases.clear()
 
     def _doctype(self, *_: object) -> None:
-        self.has_doctype = True
-        raise _DoctypeError
+        raise self._file.error("declares a document type (DOCTYPE), which could define entities")
 
-    def _element(self, name: str, _: object) -> None:
-        self.root = name
-        self._parser.StartElementHandler = None
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth == 1 and tag not in _ROOTS:
+            raise self._file.error(f"has the root element <{single_line(tag, 100)}>")
+        if self._depth > MOST_DEPTH:
+            raise self._file.error(f"has more than {MOST_DEPTH} elements within each other")
+        if self._builder is None and tag == "testcase":
+            self._builder, self._top, self._elements = TreeBuilder(), self._depth, 0
+        if self._builder is not None:
+            self._elements += 1
+            if self._elements > MOST_ELEMENTS:
+                raise self._file.error(f"has a test case of more than {MOST_ELEMENTS} elements")
+            self._builder.start(tag, attributes)
+        elif tag in _ROOTS:
+            self._suites.append(attributes.get("name", ""))
+            self._file.add_suite(attributes, len(self._suites))
 
+    def _data(self, text: str) -> None:
+        if self._builder is not None:
+            self._builder.data(text)
 
-class _DoctypeError(Exception):
-    """Ends the parse at a document type."""
+    def _end(self, tag: str) -> None:
+        if self._builder is not None:
+            self._builder.end(tag)
+            if self._depth == self._top:
+                self._cases.append((self._builder.close(), self._suites[-1]))
+                self._builder = None
+        elif tag in _ROOTS:
+            self._suites.pop()
+        elif tag in ("failure", "error"):
+            self._file.outside += 1
+        self._depth -= 1
 
 
 def _plain_name(name: str) -> str:

@@ -283,19 +283,16 @@ class PlanJob:
         """The name, unique in a plan."""
         return f"{self.run}-{self.part}" if self.shard else self.run
 
+    @property
+    def values(self) -> dict[str, str]:
+        """What the job runs, by name, for the systems that start it."""
+        names = ("run", "hardware", "device", "driver", "torch", "build", "python", "profile", "shard")
+        return {name: getattr(self, name) for name in names}
+
     def variables(self) -> dict[str, str]:
         """Return the variables that ``ci/matrix.sh job`` reads from the environment."""
-        return {
-            "MATRIX_RUN": self.run,
-            "MATRIX_HARDWARE": self.hardware,
-            "MATRIX_DEVICE": self.device,
-            "MATRIX_DRIVER": self.driver,
-            "MATRIX_TORCH": self.torch,
-            "MATRIX_BUILD": self.build,
-            "MATRIX_PYTHON_VERSION": self.python,
-            "MATRIX_PROFILE": self.profile,
-            "MATRIX_SHARD": self.shard,
-        }
+        names = {"python": "PYTHON_VERSION"}
+        return {f"MATRIX_{names.get(name, name.upper())}": value for name, value in self.values.items()}
 
 
 def all_jobs(plan: LoadedPlan) -> list[PlanJob]:
