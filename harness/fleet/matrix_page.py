@@ -194,52 +194,34 @@ def _doubts(matrix: Matrix) -> list[str]:
 
 
 def _data(matrix: Matrix) -> dict[str, Any]:
-    """Return the data for the script, with each text once, and rows with equal cells by number."""
-    outcomes = list(Outcome)
-    number_of = {outcome: number for number, outcome in enumerate(outcomes)}
-    files, suites, patterns = _Numbers(), _Numbers(), _Numbers()
+    """Return the data for the script: as in the JSON, but each file, suite and row of cells once, by number."""
+    files: dict[str, int] = {}
+    suites: dict[str, int] = {}
+    patterns: dict[tuple[int, ...], int] = {}
     group_of = {case: number for number, group in enumerate(matrix.groups) for case in group.cases}
     rows = []
-    failures: list[list[Any]] = []
     for place, case in enumerate(matrix.cases):
         file, separator, rest = name_of(case.case).partition("::")
-        failure = -1
-        if case.failure is not None:
-            failure = len(failures)
-            failures.append(_failure(case.failure, group_of[place]))
-        rows.append(
-            [
-                files.of(file + separator),
-                rest,
-                suites.of(inert.inert_line(case.suite, 200)),
-                patterns.of(case.cells),
-                failure,
-            ]
-        )
+        file_number = files.setdefault(file + separator, len(files))
+        suite = suites.setdefault(inert.inert_line(case.suite, 200), len(suites))
+        failure = None if case.failure is None else _failure(case.failure, group_of[place])
+        rows.append([file_number, rest, suite, patterns.setdefault(case.cells, len(patterns)), failure])
+    machines = [(machine.host, machine.device, machine.driver, machine.torch) for machine in matrix.machines]
     return {
         "hidden": inert.HIDDEN_IN_SCRIPT,
-        "outcomes": [outcome.value for outcome in outcomes],
-        "red": [number_of[outcome] for outcome in outcomes if outcome.is_red],
-        "flaky": number_of[Outcome.FLAKY],
-        "none": [number_of[Outcome(kind.value)] for kind in HoleKind if kind.value in set(Outcome)],
+        "red": [outcome for outcome in Outcome if outcome.is_red],
+        "flaky": Outcome.FLAKY,
+        "none": [kind for kind in HoleKind if kind.value in set(Outcome)],
         "machines": [
-            [inert.inert_line(text_, 200) for text_ in (machine.host, machine.device, machine.driver, machine.torch)]
-            + [machine.runs]
-            for machine in matrix.machines
+            [*(inert.inert_line(text, 200) for text in texts), machine.runs]
+            for texts, machine in zip(machines, matrix.machines, strict=True)
         ],
-        "holes": [[hole.kind.value, inert.inert_line(hole.reason)] for hole in matrix.holes],
-        "cells": [
-            [
-                [[number_of[outcome], times] for outcome, times in cell.outcomes.items()],
-                -1 if cell.hole is None else cell.hole,
-            ]
-            for cell in matrix.cells
-        ],
-        "files": files.values,
-        "suites": suites.values,
-        "patterns": patterns.values,
+        "holes": [[hole.kind, inert.inert_line(hole.reason)] for hole in matrix.holes],
+        "cells": [cell.model_dump() for cell in matrix.cells],
+        "files": [*files],
+        "suites": [*suites],
+        "patterns": [*patterns],
         "cases": rows,
-        "failures": failures,
         "kinds": {kind.value: title for kind, title in wording.TITLES.items()},
         "groups": [inert.inert_line(_group_name(group), 120) for group in matrix.groups],
     }
@@ -249,28 +231,14 @@ def _group_name(group: Group) -> str:
     return f"{wording.TITLES[group.kind]}{': ' + title_of(group) if group.causes else ''} ({len(group.cases)})"
 
 
-def _failure(failure: Failure, group: int) -> list[Any]:
-    return [
-        failure.kind.value,
-        failure.sure.value,
-        group,
-        inert.inert_line(failure.text),
-        inert.inert_line(wording.apart_text(failure.also, maybe_flake=failure.maybe_flake)),
-        inert.inert_line(failure.next),
-        [[inert.inert_line(message.text), message.runs] for message in failure.messages],
-        inert.inert_text(failure.reproduce),
-    ]
-
-
-class _Numbers:
-    """Values by number, so that the data holds each of them once."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-
-    def of(self, value: object) -> int:
-        return self._numbers.setdefault(value, len(self._numbers))
-
-    @property
-    def values(self) -> list[Any]:
-        return [*self._numbers]
+def _failure(failure: Failure, group: int) -> dict[str, Any]:
+    also = wording.apart_text(failure.also, maybe_flake=failure.maybe_flake)
+    texts = {"text": failure.text, "also": also, "next": failure.next}
+    return {
+        "kind": failure.kind,
+        "sure": failure.sure,
+        "group": group,
+        **{name: inert.inert_line(text) for name, text in texts.items()},
+        "messages": [[inert.inert_line(message.text), message.runs] for message in failure.messages],
+        "reproduce": inert.inert_text(failure.reproduce),
+    }
