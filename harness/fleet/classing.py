@@ -209,8 +209,9 @@ def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing |
         return _one(seen, first, _few(others))
     pairs = [pair for pair in combinations(covering, 2) if _is_pair(*pair) and seen.is_complete(pair)]
     if pairs:
-        also = tuple(pairs[1:MOST_PAIRS])
-        return seen.classing(CauseClass.MIXED, pairs[0], together=True, also=also, maybe_flake=seen.total.bad == 1)
+        first_pair, *others_of_two = pairs[:MOST_PAIRS]
+        single = seen.total.bad == 1
+        return seen.classing(CauseClass.MIXED, first_pair, together=True, also=tuple(others_of_two), maybe_flake=single)
     significant = [cause for cause in covering if seen.chance((cause,)) * seen.tries <= SIGNIFICANCE]
     if significant:
         best = min(significant, key=lambda cause: seen.chance((cause,)))

@@ -7,13 +7,11 @@ import json
 import multiprocessing
 import os
 import re
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +22,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, single_line, truncate_middle
 from harness.fleet.classing import Factor, ResultPlace
-from harness.fleet.matrix_model import HoleKind, StatedLevel
+from harness.fleet.matrix_model import HoleKind, MatrixRun, StatedLevel
 from harness.fleet.run import RunSummary, environment_facts, is_plain, mapping, read_run
 from harness.journal import environment, identity, journal
 from harness.journal.events import Finding, RunStarted
@@ -140,56 +138,42 @@ class MachineKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One run. `result_numbers`: for each of `ids` a position in `results`. `troubles`: by position in `ids`.
+    """One run. `shown`: what the JSON says about it. `results`, `troubles`: by case; equal results are one object.
 
-    `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `deselected`: cases that the
-    run's options left out. `elsewhere`: cases of other shards. `unread`: the beginnings of ids that the run has not
-    read, because it would have left them out. `parts`: run ids of the shards that it was merged from.
-    `print`: runs with the same value are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
-    `findings`: the first of them, with few of their cases, and the number of these. `exit_status`: that of the run.
-    `conditions`: its facts other than those of the machine. `levels`: its statement about levels of conformance.
+    `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `unread`: the beginnings of
+    ids that the run has not read, because it would have left them out. `parts`: run ids of the shards that it was
+    merged from. `print`: runs with the same value are copies of one run. `findings`: the first of them, with few of
+    their cases, and the number of these. `conditions`: its facts other than those of the machine.
     """
 
-    name: str
-    run_id: str
-    begun: float
+    shown: MatrixRun
     host: str
     driver: str
     torch: str
     devices: tuple[RunDevice, ...]
     facts: Mapping[str, str]
-    ids: tuple[str, ...]
-    result_numbers: array[int]
-    results: tuple[CaseResult, ...]
-    troubles: Mapping[int, Trouble]
-    deselected: tuple[str, ...]
-    elsewhere: tuple[str, ...]
+    results: Mapping[str, CaseResult]
+    troubles: Mapping[str, Trouble]
     unread: tuple[str, ...]
     parts: tuple[str, ...]
     print: tuple[object, ...]
     fail_on_flaky: bool
-    red: bool
-    notes: tuple[str, ...]
-    findings: tuple[tuple[Finding, int], ...] = ()
-    exit_status: int = EXIT_OK
-    conditions: Facts = field(default_factory=dict)
-    levels: tuple[StatedLevel, ...] = ()
+    findings: tuple[tuple[Finding, int], ...]
+    conditions: Facts
 
     @property
     def machine(self) -> MachineKey:
         """The machine of the run."""
-        names = sorted({escape_invalid_xml(device.name) for device in self.devices})
-        facts = (", ".join(names) or "no device", self.driver, self.torch, self.host)
-        return MachineKey(*map(escape_invalid_xml, facts))
+        names = sorted({device.name for device in self.devices})
+        return MachineKey(", ".join(names) or "no device", self.driver, self.torch, self.host)
 
     @property
     def text(self) -> str:
         """The name with the time of the start."""
         try:
-            begun = f"{datetime.fromtimestamp(self.begun, UTC):%Y-%m-%d %H:%M} UTC"
+            return f"{self.shown.name} ({datetime.fromtimestamp(self.shown.begun, UTC):%Y-%m-%d %H:%M} UTC)"
         except (OverflowError, ValueError):
-            return escape_invalid_xml(self.name)
-        return f"{escape_invalid_xml(self.name)} ({begun})"
+            return self.shown.name
 
     def place(self, uuids: Sequence[str]) -> ResultPlace:
         """Return the place of an attempt on these devices.
@@ -201,11 +185,11 @@ class Column:
         used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
         unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
         return ResultPlace(
-            host=escape_invalid_xml(self.host),
-            devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or self.devices})),
-            driver="" if self.driver == NONE else escape_invalid_xml(self.driver),
-            torch="" if self.torch == NONE else escape_invalid_xml(self.torch),
-            uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
+            host=self.host,
+            devices=tuple(sorted({device.name for device in used or self.devices})),
+            driver="" if self.driver == NONE else self.driver,
+            torch="" if self.torch == NONE else self.torch,
+            uuids=tuple(dict.fromkeys(unique)),
         )
 
 
@@ -214,16 +198,11 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableRun:
-    """A run directory that cannot be read, with the reason."""
+def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[Column | str]:
+    """Return every run, in order; a sentence about one that cannot be read. Raise ReaderDiedError.
 
-    name: str
-    reason: str
-
-
-def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[Column | UnreadableRun]:
-    """Return every run, in order. Several processes read, by default one per core. Raise ReaderDiedError."""
+    Several processes read, by default one per core.
+    """
     wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
     if wanted < 2:
         yield from map(read_summary, run_dirs)
@@ -238,60 +217,59 @@ def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> It
         raise ReaderDiedError(message) from None
 
 
-def read_summary(run_dir: Path) -> Column | UnreadableRun:
-    """Read one run directory. Symbolic links are not followed."""
-    name = escape_invalid_xml(str(run_dir))
+def read_summary(run_dir: Path) -> Column | str:
+    """Read one run directory. Return a sentence if it cannot be read. Symbolic links are not followed."""
+    left_out = f"{escape_invalid_xml(str(run_dir))} was left out"
     if not is_plain(run_dir / journal.FILE_NAME):
-        return UnreadableRun(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
+        return f"{left_out}: {journal.FILE_NAME} is a symbolic link or no regular file"
     try:
-        summary = read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME))
+        return make_column(read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME)))
     except HarnessError as error:
-        return UnreadableRun(name, single_line(str(error)))
-    levels, doubt = read_levels(run_dir, summary.run.run_id)
-    return make_column(summary, levels, [doubt] if doubt else [])
+        return f"{left_out}: {single_line(str(error))}"
 
 
-def make_column(summary: RunSummary, levels: tuple[StatedLevel, ...] = (), doubts: Sequence[str] = ()) -> Column:
-    """Return the column of a run. `levels`: what it states about conformance. `doubts`: further ones."""
+def make_column(summary: RunSummary) -> Column:
+    """Return the column of a run."""
     run, ledger, facts = summary.run, summary.ledger, summary.facts or {}
-    places: dict[CaseResult, int] = {}
-    numbers = array("I")
-    troubles: dict[int, Trouble] = {}
-    for index, verdict in enumerate(ledger.verdicts):
+    left_out = {HoleKind.DESELECTED: summary.deselected, HoleKind.OTHER_SHARD: summary.selected}
+    results = {case: ABSENT[kind] for kind, cases in left_out.items() for case in cases}
+    known: dict[CaseResult, CaseResult] = {}
+    troubles: dict[str, Trouble] = {}
+    for verdict in ledger.verdicts:
         result, trouble = _result_of(verdict)
-        numbers.append(places.setdefault(result, len(places)))
+        results[verdict.case] = known.setdefault(result, result)
         if trouble is not None:
-            troubles[index] = trouble
+            troubles[verdict.case] = trouble
     status = ledger.run_exit_status()
-    torch = mapping(facts.get("versions")).get("torch")
-    uuids = dict.fromkeys([*run.devices, *(uuid for result in places for uuid in result.devices)])
-    ids = tuple(ledger.ids())
+    levels, doubt = read_levels(summary.path, run.run_id)
     read_error = [] if summary.doubt is None else [str(summary.doubt)]
+    notes = (*read_error, *([doubt] if doubt else []), *_doubts(summary), *_unexplained(ledger))
+    torch = mapping(facts.get("versions")).get("torch")
+    uuids = dict.fromkeys([*run.devices, *(uuid for result in known for uuid in result.devices)])
     return Column(
-        name=summary.name,
-        run_id=run.run_id,
-        begun=run.t,
+        shown=MatrixRun(
+            name=summary.name,
+            run_id=escape_invalid_xml(run.run_id),
+            begun=run.t,
+            machine=0,  # not known yet
+            red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
+            exit_status=status,
+            notes=tuple(map(escape_invalid_xml, notes)),
+            levels=levels,
+        ),
         host=single_line(run.host, 200),
         driver=single_line(str(facts.get("driver") or run.identity.get("driver") or NONE), 100),
         torch=single_line(str(torch or run.identity.get("torch") or NONE), 100),
-        devices=_devices(tuple(uuids), facts, run),
+        devices=tuple(_devices(uuids, facts, run.identity.get("device", ""))),
         facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
-        ids=ids,
-        result_numbers=numbers,
-        results=tuple(places),
+        results=results,
         troubles=troubles,
-        deselected=summary.deselected,
-        elsewhere=tuple(dict.fromkeys(summary.selected).keys() - {*ids}),
         unread=summary.unread,
-        parts=tuple(shard.run_id for shard in ledger.shards),
+        parts=tuple(escape_invalid_xml(shard.run_id) for shard in ledger.shards),
         print=(run.run_id, run.host, run.t, run.pid, summary.print),
         fail_on_flaky=run.fail_on_flaky,
-        red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
-        notes=(*read_error, *doubts, *_doubts(summary), *_unexplained(ledger)),
         findings=tuple(map(_finding, ledger.findings[:MOST_FINDINGS])),
-        exit_status=status,
         conditions=facts_of(run, summary.facts),
-        levels=levels,
     )
 
 
@@ -363,22 +341,19 @@ def _finding(finding: Finding) -> tuple[Finding, int]:
     return short, len(finding.cases)
 
 
-def _devices(uuids: Sequence[str], facts: Mapping[str, Any], run: RunStarted) -> tuple[RunDevice, ...]:
+def _devices(uuids: Iterable[str], facts: Mapping[str, Any], common: str) -> Iterator[RunDevice]:
+    """Yield the devices with these UUIDs. `common`: the names of the devices in the run's identity."""
     rows = {str(row.get("uuid")): row for row in environment.devices_of(facts)}
-    alone = run.identity.get("device", "")
-    return tuple(map(partial(_device, rows=rows, alone="" if ", " in alone else alone), uuids))
-
-
-def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> RunDevice:
-    """Return a device. `alone`: the common name of all devices of the run, if the run's identity has one."""
-    row, backend = rows.get(uuid, {}), backend_of(uuid)
-    name = row.get("name") or alone or (backend.label if backend is not None and not backend.nvml else "")
-    return RunDevice(
-        uuid=single_line(uuid, 200),
-        name=single_line(str(name or "unknown device"), 200),
-        parent=single_line(str(row.get("mig_parent") or ""), 200),
-        unique=backend is None or backend.nvml,
-    )
+    for uuid in uuids:
+        row, backend = rows.get(uuid, {}), backend_of(uuid)
+        label = backend.label if backend is not None and not backend.nvml else ""
+        name = row.get("name") or (common if ", " not in common else "") or label or "unknown device"
+        yield RunDevice(
+            uuid=single_line(uuid, 200),
+            name=single_line(str(name), 200),
+            parent=single_line(str(row.get("mig_parent") or ""), 200),
+            unique=backend is None or backend.nvml,
+        )
 
 
 def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[StatedLevel, ...], str]:

@@ -23,7 +23,7 @@ from harness.fleet.classing import (
     classify,
     together,
 )
-from harness.fleet.column import ABSENT, MOST_CASES, CaseResult, Column, UnreadableRun, differing
+from harness.fleet.column import ABSENT, MOST_CASES, CaseResult, Column, differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
 from harness.journal.finding_kinds import without_numbers
@@ -66,46 +66,42 @@ class Fleet:
         self._messages: dict[str, _Messages] = {}
         self._notes = list(notes)
 
-    def add(self, summary: Column | UnreadableRun) -> None:
-        """Add a run. A run that cannot be read, or is a copy of an earlier one, becomes a note."""
-        if isinstance(summary, UnreadableRun):
-            self._notes.append(f"{summary.name} was left out: {summary.reason}")
+    def add(self, summary: Column | str) -> None:
+        """Add a run. A sentence about one that cannot be read is a note, and so is a copy of an earlier one."""
+        if isinstance(summary, str):
+            self._notes.append(summary)
             return
-        first = self._prints.setdefault(summary.print, summary.name)
-        if first != summary.name:
-            self._notes.append(f"{summary.name} was left out: it is a copy of {first}")
+        name = summary.shown.name
+        first = self._prints.setdefault(summary.print, name)
+        if first != name:
+            self._notes.append(f"{name} was left out: it is a copy of {first}")
             return
-        numbers = [self._results.setdefault(each, len(self._results)) for each in summary.results]
-        for kind, cases in ((HoleKind.DESELECTED, summary.deselected), (HoleKind.OTHER_SHARD, summary.elsewhere)):
-            for case in cases:
-                self._enter(case, self._results[ABSENT[kind]])
-        for case, number in zip(summary.ids, summary.result_numbers, strict=True):
-            self._enter(case, numbers[number])
-        for index, trouble in summary.troubles.items():
-            kept = self._messages.setdefault(summary.ids[index], _Messages())
+        number_of = {
+            id(result): self._results.setdefault(result, len(self._results)) for result in summary.results.values()
+        }
+        for case, result in summary.results.items():
+            row = self._rows.setdefault(case, array("I"))
+            row.extend([0] * (len(self._runs) + 1 - len(row)))
+            row[len(self._runs)] = number_of[id(result)]
+        for case, trouble in summary.troubles.items():
+            kept = self._messages.setdefault(case, _Messages())
             if trouble.message in kept.messages or len(kept.messages) < MOST_MESSAGES:
                 kept.messages[trouble.message] = kept.messages.get(trouble.message, 0) + 1
             kept.reproduce = kept.reproduce or trouble.reproduce
-        summary = replace(summary, ids=(), result_numbers=array("I"), results=(), troubles={})
-        self._runs.append(replace(summary, deselected=(), elsewhere=()))
-
-    def _enter(self, case: str, number: int) -> None:
-        row = self._rows.setdefault(case, array("I"))
-        row.extend([0] * (len(self._runs) + 1 - len(row)))
-        row[len(self._runs)] = number
+        self._runs.append(replace(summary, results={}, troubles={}))
 
     def matrix(self) -> Matrix:
         """Return the matrix of all runs. Raise NothingReadError without a run."""
-        merged = {part: run.name for run in self._runs for part in run.parts}
+        merged = {part: run.shown.name for run in self._runs for part in run.parts}
         kept = []
         for place, run in enumerate(self._runs):
-            if whole := merged.get(run.run_id):
-                self._notes.append(f"{run.name} was left out: it is a shard of the merged run {whole}")
+            if whole := merged.get(run.shown.run_id):
+                self._notes.append(f"{run.shown.name} was left out: it is a shard of the merged run {whole}")
             else:
                 kept.append(place)
         if not kept:
             raise NothingReadError(f"no run can be read: {'; '.join(self._notes[:3])}; give other folders")
-        kept.sort(key=lambda place: (self._runs[place].machine.order, self._runs[place].begun, self._runs[place].name))
+        kept.sort(key=lambda place: _order(self._runs[place]))
         runs = [self._runs[place] for place in kept]
         cases = sorted(self._rows, key=lambda case: (suite_of(case), case))
         table = [tuple(self._number(case, place) for place in kept) for case in cases]
@@ -119,10 +115,14 @@ class Fleet:
         return self._results[ABSENT[HoleKind.DESELECTED]] if not number and case.startswith(unread) else number
 
 
+def _order(run: Column) -> tuple[object, ...]:
+    return run.machine.order, run.shown.begun, run.shown.name
+
+
 def _twins(runs: Sequence[Column]) -> Iterable[str]:
     by_start: dict[tuple[object, ...], list[str]] = {}
     for run in runs:
-        by_start.setdefault(run.print[:4], []).append(run.name)
+        by_start.setdefault(run.print[:4], []).append(run.shown.name)
     for first, *others in by_start.values():
         for other in others:
             yield f"{other} began as {first} did, but its journal differs, so it may be an older copy: both count"
@@ -146,8 +146,8 @@ class _Maker:
         self._machines = list(dict.fromkeys(run.machine for run in runs))
         self._machine_of = [self._machines.index(run.machine) for run in runs]
         self._conditions = differing([run.conditions for run in runs])
-        begun = sorted({run.begun for run in runs})
-        self._ranks = [begun.index(run.begun) for run in runs]
+        begun = sorted({run.shown.begun for run in runs})
+        self._ranks = [begun.index(run.shown.begun) for run in runs]
         #: The part of a tally that a result counts in: red, flaky or green; None if it is no observation.
         self._kinds = [None if each.hole else 0 if each.is_red else 1 if each.is_bad else 2 for each in results]
         self._places: list[ResultPlace] = []
@@ -178,7 +178,10 @@ class _Maker:
         )
         return Matrix(
             schema=model.SCHEMA,
-            runs=tuple(map(self._run, range(len(self._runs)), of_run)),
+            runs=tuple(
+                run.shown.model_copy(update={"machine": machine, "findings": numbers})
+                for run, machine, numbers in zip(self._runs, self._machine_of, of_run, strict=True)
+            ),
             machines=self._machine_list(cells, rows),
             cells=cells,
             cases=cases,
@@ -299,20 +302,6 @@ class _Maker:
         )
 
     # ---- runs, their findings, and machines ----
-
-    def _run(self, place: int, findings: tuple[int, ...]) -> model.MatrixRun:
-        summary = self._runs[place]
-        return model.MatrixRun(
-            name=summary.name,
-            run_id=escape_invalid_xml(summary.run_id),
-            begun=summary.begun,
-            machine=self._machine_of[place],
-            red=summary.red,
-            exit_status=summary.exit_status,
-            findings=findings,
-            notes=tuple(map(escape_invalid_xml, summary.notes)),
-            levels=summary.levels,
-        )
 
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> tuple[model.Machine, ...]:
         fail_on_flaky = any(run.fail_on_flaky for run in self._runs)

@@ -119,7 +119,7 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
     found = read_summary(runs.write(tmp_path / "r", written))
     assert isinstance(found, Column)
     ledger = build.ledger(*written)
-    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
+    said = {case: result.outcome for case, result in found.results.items()}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
     assert set(said.values()) > {Outcome.FLAKY, Outcome.LOST, Outcome.WAIVED, Outcome.NOT_RUN, Outcome.TIMEOUT}
 
@@ -164,7 +164,7 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
     with tempfile.TemporaryDirectory() as folder:
         found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
     assert isinstance(found, Column)
-    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
+    said = {case: result.outcome for case, result in found.results.items()}
     ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
 
@@ -593,7 +593,7 @@ def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
         "import sys, resource; from pathlib import Path; from harness.fleet.column import read_summary\n"
         "have = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (have + 60_000_000, have + 60_000_000))\n"
-        "print(len(read_summary(Path(sys.argv[1])).ids))"
+        "print(len(read_summary(Path(sys.argv[1])).results))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")
