@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 import msgspec
 
@@ -30,6 +30,7 @@ SIGNIFICANCE = 0.001
 FACTOR = 1.3
 LEAST_SECONDS = 0.02
 #: Options that the environment file also has, and the seed, which differs between any two runs.
+_HASHES = (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS)
 _ELSEWHERE = ("--seed", "--isolation", "--under", "--profile")
 #: Maximum characters of a hash, and of another value of an option.
 _HASH, _SHOWN = 19, 200
@@ -119,28 +120,24 @@ def run_record(summary: RunSummary) -> RunRecord:
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
         facts=environment_facts(summary.facts or {}) | _conditions(run),
         notes=tuple(notes),
-        findings=tuple(
-            msgspec.structs.replace(
-                finding, kind=escape_invalid_xml(finding.kind), message=escape_invalid_xml(finding.message)
-            )
-            for finding in ledger.findings
-        ),
+        findings=tuple(map(_escaped_finding, ledger.findings)),
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,
     )
+
+
+def _escaped_finding(finding: Finding) -> Finding:
+    kind, message = escape_invalid_xml(finding.kind), escape_invalid_xml(finding.message)
+    return msgspec.structs.replace(finding, kind=kind, message=message)
 
 
 def _conditions(run: RunStarted) -> dict[str, str]:
     """Return other facts that can explain a difference, by name: profile, hashes of suites and waivers, options."""
     facts = {"profile": run.profile or "none"}
     for name, value in identity.identity_facts(run).items():
-        if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
-            name.startswith("--") and name not in _ELSEWHERE
-        ):
-            facts[name] = (
-                escape_invalid_xml(value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN))
-                or "not set"
-            )
+        if name in _HASHES or (name.startswith("--") and name not in _ELSEWHERE):
+            shown = value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN)
+            facts[name] = escape_invalid_xml(shown) or "not set"
     return facts
 
 
@@ -324,21 +321,21 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
         for case, was in baseline[-1].cases.items()
         if case not in new.cases
     ]
-    counted = [(finding, _times(finding, baseline)) for finding in new.findings]
+    counted, whole = [(finding, _times(finding, baseline)) for finding in new.findings], len(baseline)
     return Comparison(
         baseline=tuple(run.name for run in baseline),
         new=new.name,
         facts=_changed_facts(baseline, new),
         notes=tuple(f"{run.name}: {note}" for run in (*baseline, new) for note in run.notes),
         same=unchanged,
-        new_findings=tuple(_finding(finding, times, baseline) for finding, times in counted if times < len(baseline)),
+        new_findings=tuple(
+            _finding(finding, _in_baseline(times, whole)) for finding, times in counted if times < whole
+        ),
         still_findings=tuple(
-            _finding(finding, times, baseline) for finding, times in counted if times == len(baseline)
+            _finding(finding, _in_baseline(times, whole)) for finding, times in counted if times == whole
         ),
         gone_findings=tuple(
-            replace(_finding(finding, 0, baseline), text="not in the new run")
-            for finding in baseline[-1].findings
-            if not _times(finding, [new])
+            _finding(finding, "not in the new run") for finding in baseline[-1].findings if not _times(finding, [new])
         ),
         unexplained=_unexplained(baseline, new),
         figures=_changed_figures(baseline, new),
@@ -349,20 +346,17 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
 
 def _times(finding: Finding, runs: Sequence[RunRecord]) -> int:
     """Return how many of the runs have the finding."""
-    return sum(
-        any(
-            is_same_finding(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases))
-            for o in run.findings
-        )
-        for run in runs
-    )
+    named = (finding.kind, finding.message, finding.cases)
+    return sum(any(is_same_finding(*named, (o.kind, o.message, o.cases)) for o in run.findings) for run in runs)
 
 
-def _finding(finding: Finding, times: int, baseline: Sequence[RunRecord]) -> FindingChange:
-    if len(baseline) == 1:
-        text = "in the baseline, too" if times else "not in the baseline"
-    else:
-        text = f"in {times} of {format_count(len(baseline), 'run')} of the baseline"
+def _in_baseline(times: int, runs: int) -> str:
+    if runs == 1:
+        return "in the baseline, too" if times else "not in the baseline"
+    return f"in {times} of {format_count(runs, 'run')} of the baseline"
+
+
+def _finding(finding: Finding, text: str) -> FindingChange:
     return FindingChange(finding.kind, finding.message, finding.cases, text, finding.reproduce)
 
 
@@ -456,14 +450,13 @@ def _slower(old: Sequence[float], new: Sequence[float]) -> str:
 
 def _changed_facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
     """Return the facts that changed since the last run of the baseline, or that differ within it."""
+    if not new.facts or not any(run.facts for run in baseline):
+        return ()
     changed = []
     for name in dict.fromkeys(name for run in (new, *baseline) for name in run.facts):
         old = tuple(dict.fromkeys(run.facts[name] for run in baseline if name in run.facts))
-        now = new.facts.get(name)
-        if not new.facts or not any(run.facts for run in baseline):
-            continue
-        if len(old) != 1 or old[0] != now:
-            changed.append(Fact(name, old, now))
+        if old != (new.facts.get(name),):
+            changed.append(Fact(name, old, new.facts.get(name)))
     return tuple(changed)
 
 
