@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.core.outcome import Outcome
 from harness.fleet.record import fingerprint
-from harness.fleet.store import KINDS, columns_of, ingest, sql, transaction, unstage
+from harness.fleet.store import KINDS, columns_of, sql, transaction, unstage
 
 with duckdb.connect() as _database:
     _database.execute(sql("stages"))
@@ -232,5 +232,5 @@ def enter(database: Any, columns: dict[str, dict[str, Any]]) -> None:
     """Enter a batch in one transaction, as a run is entered."""
     stage(database, columns)
     with transaction(database):
-        ingest(database)
+        database.execute(sql("ingest"))
     unstage(database)

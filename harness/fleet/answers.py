@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -218,12 +217,19 @@ class Answers:
 
     # ---- runs ----
 
+    def _table(self, question: str, **values: object) -> list[dict[str, Any]]:
+        """Return rows whose values have the names of their columns."""
+        cursor = self.database.execute(self._questions[question], values or None)
+        names = [name for name, *_ in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
     @cached_property
     def runs(self) -> Mapping[int, Mapping[str, Any]]:
-        """All runs by number, in the order of their begin. Raise NothingKnownError without any."""
-        cursor = self.database.execute(self._questions["runs"])
-        names = [name for name, *_ in cursor.description or ()]
-        runs = {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}
+        """All runs by number, in the order of their begin. Raise NothingKnownError without any.
+
+        `previous`: the number of the run before it in its lane; None without one.
+        """
+        runs = {row["run"]: row for row in self._table("runs")}
         if not runs:
             raise NothingKnownError("the history has no run: enter one with harness history add DIR")
         return runs
@@ -249,17 +255,8 @@ class Answers:
     @cached_property
     def lanes(self) -> list[Lane]:
         """The lanes, first the lane with most red cases in its latest run. Stale lanes come last."""
-        by_lane: dict[str, list[Mapping[str, Any]]] = {}
-        for run in self.runs.values():
-            by_lane.setdefault(run["lane"], []).append(run)
-        news = self.news_counts({runs[-1]["run"]: runs[-2]["run"] for runs in by_lane.values() if len(runs) > 1})
-        lanes = []
-        for lane, runs in by_lane.items():
-            last = runs[-1]
-            trend = tuple(run["red"] for run in runs[-RECENT:])
-            stale = (self.last_night - last["night"]).days >= STALE
-            lanes.append(Lane(lane, last, trend, *news.get(last["run"], (0, 0)), stale))
-        return sorted(lanes, key=lambda lane: (lane.stale, -lane.run["red"], lane.lane))
+        rows = self._ask("lanes", trend=RECENT, stale=STALE)
+        return [Lane(lane, self.runs[run], tuple(trend), *news) for lane, run, trend, *news in rows]
 
     @property
     def red(self) -> bool:
@@ -271,56 +268,25 @@ class Answers:
         """The lanes with a present state."""
         return [lane for lane in self.lanes if not lane.stale]
 
-    def previous(self, run: int) -> int | None:
-        """Return the run before this one in its lane."""
-        lane = self.runs[run]["lane"]
-        before = None
-        for number, row in self.runs.items():
-            if number == run:
-                return before
-            if row["lane"] == lane:
-                before = number
-        return before
-
     # ---- news ----
-
-    def news_counts(self, pairs: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """Return, for each run and its previous one, how many cases are newly red, and how many are no longer red."""
-        of: dict[int, set[str]] = {}
-        for run, case in self._ask("red_cases", runs=[*pairs, *pairs.values()]):
-            of.setdefault(run, set()).add(case)
-        return {
-            run: (len(of.get(run, set()) - of.get(before, set())), len(of.get(before, set()) - of.get(run, set())))
-            for run, before in pairs.items()
-        }
 
     def news(self, run: int, since: int | None = None) -> News:
         """Return the differences of a run from another one, by default the previous run of its lane."""
-        before = self.previous(run) if since is None else since
-        red = [failure for failure in self.failures(run) if failure.outcome.is_red]
-        if before is None:
-            listed = tuple((kind, message) for kind, message, _ in self.findings(run))
-            return News(run, None, new=tuple(red), findings=listed)
-        known = {(failure.case, failure.group) for failure in self.failures(before) if failure.outcome.is_red}
-        titles = {title for _, _, title in self.findings(before)}
+        before = self.runs[run]["previous"] if since is None else since
         both = {"run": run, "before": before}
         return News(
             run=run,
             previous=before,
-            new=tuple(failure for failure in red if (failure.case, failure.group) not in known),
+            new=tuple(self._failures(self._questions["new_failures"], **both)),
             fixed=tuple(case for (case,) in self._ask("fixed", **both)),
             gated=tuple(case for (case,) in self._ask("newly_gated", **both)),
-            findings=tuple((kind, text) for kind, text, title in self.findings(run) if title not in titles),
+            findings=tuple(self._ask("new_findings", **both)),
         )
 
-    def findings(self, run: int) -> list[tuple[str, str, str]]:
-        """Return kind, message and title of the findings of a run."""
-        return self._ask("findings", run=run)
-
-    @property
+    @cached_property
     def present_findings(self) -> list[tuple[str, str, str]]:
         """Lane, kind and message of each finding of the latest runs."""
-        return [(lane.lane, kind, text) for lane in self.present for kind, text, _ in self.findings(lane.run["run"])]
+        return self._ask("present_findings", stale=STALE)
 
     def failures(self, run: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts of a run."""
@@ -400,9 +366,12 @@ class Answers:
             raise NothingKnownError(f"the group {key!r} has no red case: it is of flaky or waived cases only")
         return groups[0]
 
-    def red_runs_of_groups(self, keys: Sequence[str], lane: str) -> list[tuple[str, int]]:
-        """Return pairs of a group with one of these keys, and a run of a lane in which one of its cases was red."""
-        return self._ask("red_runs", lane=lane, keys=list(keys))
+    def past(self, run: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[str, date, date, date]]:
+        """Return the groups with these keys that were red in the run's lane before it.
+
+        For each: its last night, the first night of the last spell, and the day on which its last run ended.
+        """
+        return self._ask("past", run=run["run"], lane=run["lane"], keys=list(keys))
 
     def presence(self, keys: Sequence[str], nights: int = NIGHTS) -> dict[str, dict[str, list[tuple[int, bool]]]]:
         """Return, for each group and lane, the runs in which one of its cases ran, and whether the group was there."""
@@ -441,24 +410,12 @@ class Answers:
 
         `lanes`: only these lanes.
         """
-        numbers, runs, newest = list(cases), self.runs, self.last_night
-        wanted = {
-            number
-            for number, run in runs.items()
-            if (newest - run["night"]).days < nights and (lanes is None or run["lane"] in lanes)
-        }
-        if not numbers or not wanted:
-            return {}
-        # Of one case, DuckDB reads only the blocks that can have it.
-        alone = len(numbers) == 1
-        which = '"case" = $cases' if alone else '"case" IN (SELECT unnest($cases))'
-        question = self._questions["observations"].format(cases=which)
-        values = {"cases": numbers[0] if alone else numbers, "first": min(wanted), "last": max(wanted)}
+        of = list(lanes if lanes is not None else {run["lane"] for run in self.runs.values()})
         by_case: dict[int, dict[str, list[Observation]]] = {}
-        for case, run, outcome, *measured in self._rows(question, **values):
-            if run in wanted:
-                row = Observation(run, runs[run]["night"], Outcome(outcome), *measured)
-                by_case.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(row)
+        rows = self._ask("observations", cases=list(cases), nights=nights, lanes=of)
+        for case, lane, run, night, outcome, *measured in rows:
+            row = Observation(run, night, Outcome(outcome), *measured)
+            by_case.setdefault(case, {}).setdefault(lane, []).append(row)
         return by_case
 
     @cached_property
@@ -476,24 +433,14 @@ class Answers:
         return slow[:MOST_SLOW]
 
     @cached_property
-    def _silent(self) -> list[tuple[str, date | None, str]]:
-        """The cases that no run of the last days ran: id, last night in which they ran, and the reason."""
-        return self._ask("silent", nights=NOT_RUN)
-
-    @property
     def not_run(self) -> list[tuple[str, date, str]]:
-        """The cases that ran at some time, but in none of the recent runs that have them.
+        """The cases that ran at some time, but in none of the recent runs: id, last night, and the reason."""
+        return self._ask("not_run", nights=NOT_RUN, most=MOST)
 
-        For each: id, last night, and the reason.
-        """
-        listed = [(case, night, why) for case, night, why in self._silent if night is not None]
-        return sorted(listed, key=lambda row: (-row[1].toordinal(), row[0]))[:MOST]
-
-    @property
+    @cached_property
     def never_run(self) -> list[tuple[str, int]]:
         """Why cases of the last days ran in no run at all, with the number of cases, the largest first."""
-        reasons = Counter(why for _, night, why in self._silent if night is None)
-        return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        return self._ask("never_run", nights=NOT_RUN)
 
     @property
     def healed_waivers(self) -> list[HistoryFailure]:
@@ -522,11 +469,8 @@ class Answers:
 
     def device(self, key: str) -> dict[str, Any]:
         """Return a device with its runs by night and its health events. Raise NothingKnownError."""
-        names = ("device", "key", "uuid", "host", "name", "kind")
-        rows = self._rows(f"SELECT {', '.join(names)} FROM device_name WHERE key = $key", key=key)
+        rows = self._table("device", key=key)
         if not rows:
             raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
-        found = dict(zip(names, rows[0], strict=True))
-        found["nights"] = self._ask("device_nights", device=found["device"])
-        found["events"] = self._ask("device_events", device=found["device"])
-        return found
+        nights, events = (self._ask(f"device_{part}", device=rows[0]["device"]) for part in ("nights", "events"))
+        return {**rows[0], "nights": nights, "events": events}

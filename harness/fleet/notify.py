@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +29,7 @@ from harness.core.text import format_count
 from harness.fleet.answers import Answers, HistoryFailure
 from harness.fleet.pages import page_file_name
 from harness.fleet.texts import render_text
-from harness.fleet.timeline import changes_text, onset
+from harness.fleet.timeline import changes_text
 from harness.gating import configfile
 from harness.gating.configfile import ConfigError, Loaded
 from harness.gating.patterns import matches_pattern
@@ -279,7 +279,7 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
     for failure in answers.failures(run["run"]):
         if failure.outcome.is_red:
             groups.setdefault(failure.group, []).append(failure)
-    past = _past(answers, run, list(groups))
+    past = {key: Past(*days) for key, *days in answers.past(run, list(groups))}
     topics, silenced, still_red = [], 0, 0
     for key, failures in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         cases = tuple(sorted({failure.case for failure in failures}))
@@ -313,23 +313,6 @@ def bulletin(answers: Answers, run: Mapping[str, Any], rules: Rules, today: date
         silenced=silenced,
         known=still_red,
     )
-
-
-def _past(answers: Answers, run: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Past]:
-    """Return the groups in the earlier runs of the run's lane."""
-    earlier = [number for number, row in answers.runs.items() if row["lane"] == run["lane"]]
-    earlier = earlier[: earlier.index(run["run"])]
-    there: dict[str, set[int]] = {}
-    for key, number in answers.red_runs_of_groups(keys, run["lane"]):
-        there.setdefault(key, set()).add(number)
-    past = {}
-    for key, numbers in there.items():
-        spell = onset(run["lane"], [(number, number in numbers) for number in earlier])
-        if spell is not None:
-            last = answers.runs[max(numbers.intersection(earlier), key=earlier.index)]
-            ended = last["begun"] + timedelta(seconds=last["seconds"] or 0.0)
-            past[key] = Past(last["night"], answers.runs[spell.since]["night"], ended.date())
-    return past
 
 
 # ---- routes ----

@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.core.atomic import create_exclusively
 from harness.core.cache import cache_root
@@ -103,7 +103,7 @@ class Store:
                 if record.rows["run"][0]["shard"] and self._is_part(database, record.run_id):
                     return Added.PART
                 stage(database, record)
-                with errors(target, writing=True):
+                with errors(target, "write"):
                     write_staged(database, target)
             except OSError as error:
                 raise HistoryError(
@@ -144,7 +144,7 @@ class Store:
             log(f"{len(runs)} runs of {str(self.path)!r} become a folder, which takes about {len(runs) // 15} s")
         try:
             folder.mkdir()
-            with errors(self.path, writing=True), contextlib.closing(duckdb().connect()) as database:
+            with errors(self.path, "write"), contextlib.closing(duckdb().connect()) as database:
                 database.execute(f"ATTACH {quoted(self.path)} AS old (READ_ONLY)")
                 for run, run_id in runs:
                     database.execute(sql("stages"))
@@ -176,17 +176,15 @@ class Store:
         there = self._there()
         copy = self.copy
         database = (None if copy is None else _current(copy, there)) or self._renewed(copy, there)
-        with errors(self.path, writing=False), contextlib.closing(database):
+        with errors(self.path, "read"), contextlib.closing(database):
             yield database
 
     @contextlib.contextmanager
     def _file(self) -> Generator[DuckDBPyConnection]:
         """Yield the database of an earlier release."""
-        try:
+        with errors(self.path, "open"):
             database = duckdb().connect(str(self.path), read_only=True, config=CLOSED)
-        except duckdb().Error as error:
-            raise HistoryError(open_text(self.path, str(error))) from None
-        with errors(self.path, writing=False), contextlib.closing(database):
+        with errors(self.path, "read"), contextlib.closing(database):
             check_schema(database, self.path)
             yield database
 
@@ -234,7 +232,7 @@ class Store:
             if (former := _current(copy)) is not None:
                 former.close()
                 shutil.copyfile(copy, temporary)
-            with errors(copy, writing=True):
+            with errors(copy, "write"):
                 with contextlib.closing(duckdb().connect(str(temporary))) as writable:
                     self._fill(writable, there)
                 database: DuckDBPyConnection = duckdb().connect(str(temporary), read_only=True, config=CLOSED)
@@ -249,7 +247,7 @@ class Store:
 
     def _fill(self, database: DuckDBPyConnection, there: Mapping[str, _Stat]) -> None:
         """Make a database have exactly the runs of these files."""
-        prepare(database, self.path)
+        check_schema(database, self.path, create=True)
         database.execute("CREATE TABLE IF NOT EXISTS copied_file (name TEXT, changed BIGINT, size BIGINT, run_id TEXT)")
         if gone := [name for name, stat in _entered_files(database).items() if there.get(name) != stat]:
             with transaction(database):
@@ -270,7 +268,7 @@ class Store:
             with transaction(database):
                 merged = "SELECT run FROM run WHERE run_id IN (SELECT unnest(parts) FROM stage_run)"
                 remove_runs(database, [run for (run,) in database.execute(merged).fetchall()])
-                ingest(database)
+                database.execute(sql("ingest"))
                 database.executemany(
                     "INSERT INTO copied_file VALUES (?, ?, ?, ?)",
                     [(name, *stat, heads[name][0]) for name, stat in files.items()],
@@ -409,11 +407,6 @@ def columns_of(database: DuckDBPyConnection, kind: str) -> dict[str, str]:
     return dict(database.execute(query, [f"stage_{kind}"]).fetchall())
 
 
-def ingest(database: DuckDBPyConnection) -> None:
-    """Enter the staged runs that are not in the history. The caller has begun the transaction."""
-    database.execute(sql("ingest"))
-
-
 def unstage(database: DuckDBPyConnection) -> None:
     """Remove the staging tables."""
     for name in (*(f"stage_{kind}" for kind in KINDS), "fresh"):
@@ -441,12 +434,18 @@ def schema_of(database: DuckDBPyConnection, path: Path) -> int:
     raise HistoryError(f"{str(path)!r} is a DuckDB file of something else: expected a history; give another --db")
 
 
-def check_schema(database: DuckDBPyConnection, path: Path) -> None:
-    """Raise HistoryError unless the database has the current schema."""
+def check_schema(database: DuckDBPyConnection, path: Path, *, create: bool = False) -> None:
+    """Raise HistoryError unless the database has the current schema. `create`: make an empty database a history."""
     version = schema_of(database, path)
     refuse_newer(version, path)
-    if not version:
+    if not version and not create:
         raise HistoryError(f"{str(path)!r} is an empty database: harness history add makes it a history")
+    if not version:
+        with transaction(database):
+            database.execute(sql("tables"))
+            database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(SCHEMA)])
+            outcomes = [(number, str(each), each.is_red, each.ran) for number, each in enumerate(Outcome)]
+            database.executemany("INSERT INTO outcome_name VALUES (?, ?, ?, ?)", outcomes)
 
 
 def refuse_newer(version: int, path: Path) -> None:
@@ -456,18 +455,6 @@ def refuse_newer(version: int, path: Path) -> None:
             f"{str(path)!r} has schema {version}, and this harness reads schemas up to {SCHEMA}: "
             "use the harness that wrote it, or a newer one"
         )
-
-
-def prepare(database: DuckDBPyConnection, path: Path) -> None:
-    """Make an empty database a history. Raise HistoryError if it has another schema."""
-    version = schema_of(database, path)
-    refuse_newer(version, path)
-    if not version:
-        with transaction(database):
-            database.execute(sql("tables"))
-            database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(SCHEMA)])
-            outcomes = [(number, str(each), each.is_red, each.ran) for number, each in enumerate(Outcome)]
-            database.executemany("INSERT INTO outcome_name VALUES (?, ?, ?, ?)", outcomes)
 
 
 @contextlib.contextmanager
@@ -502,35 +489,25 @@ def missing_text(path: Path) -> str:
     return f"there is no history at {str(path)!r}: make one with harness history add DIR --db {path}"
 
 
-def open_text(path: Path, error: str) -> str:
-    first = error.splitlines()[0] if error else ""
-    if "not a valid DuckDB" in error or (path.is_file() and "magic" in error.lower()):
-        return f"{str(path)!r} is no history: expected a folder with a Parquet file per run; give another --db"
-    if "newer" in error or "version number" in error:
-        return f"{str(path)!r} was written by a newer DuckDB: install that release ({first})"
-    if "corrupt" in error.lower():
-        return damaged_text(path, first)
-    return f"cannot open the history {str(path)!r}: {first}"
-
-
 @contextlib.contextmanager
-def errors(path: Path, *, writing: bool) -> Iterator[None]:
-    """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be read or written."""
+def errors(path: Path, doing: Literal["open", "read", "write"]) -> Iterator[None]:
+    """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be opened, read or written."""
     try:
         yield
     except duckdb().Error as error:
-        first = str(error).splitlines()[0]
+        text = str(error)
+        first = text.splitlines()[0] if text else ""
+        said = f"cannot {doing} the history {str(path)!r}: {first}"
+        if doing == "write":
+            said += "; free space, or give another --db"
+        elif doing == "open" and ("not a valid DuckDB" in text or "magic" in text.lower()):
+            said = f"{str(path)!r} is no history: expected a folder with a Parquet file per run; give another --db"
+        elif doing == "open" and ("newer" in text or "version number" in text):
+            said = f"{str(path)!r} was written by a newer DuckDB: install that release ({first})"
         if "corrupt" in first.lower():
-            raise HistoryError(damaged_text(path, first)) from None
-        advice = "; free space, or give another --db" if writing else ""
-        raise HistoryError(
-            f"cannot {'write' if writing else 'read'} the history {str(path)!r}: {first}{advice}"
-        ) from None
-
-
-def damaged_text(path: Path, error: str) -> str:
-    """Return the sentence about a damaged file."""
-    return f"the history {str(path)!r} is damaged: {error}; restore it from a backup, or add its runs to a new one"
+            advice = "restore it from a backup, or add its runs to a new one"
+            said = f"the history {str(path)!r} is damaged: {first}; {advice}"
+        raise HistoryError(said) from None
 
 
 def quoted(path: Path) -> str:

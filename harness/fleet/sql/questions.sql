@@ -11,12 +11,53 @@ CREATE OR REPLACE TEMP MACRO latest(stale) AS TABLE
     SELECT lane, run FROM (SELECT lane, arg_max(run, (begun, run)) AS run, max(night) AS last FROM run GROUP BY lane)
     WHERE last > (SELECT max(night) FROM run) - to_days(stale);
 CREATE OR REPLACE TEMP MACRO is_bad(red, ran, name) AS red AND ran OR name = 'flaky';
+-- The cases that no run of the last nights ran, with the last night in which they ran, and the reason.
+CREATE OR REPLACE TEMP MACRO silent(nights) AS TABLE
+    WITH unrun AS (
+        SELECT "case", coalesce(min(text), '') AS reason
+        FROM verdict JOIN outcome_name o USING (outcome) LEFT JOIN reason USING (reason)
+        WHERE run IN (FROM recent(nights)) GROUP BY "case" HAVING NOT bool_or(o.ran)
+    ),
+    ran AS (
+        SELECT "case", max(night) AS night
+        FROM verdict JOIN unrun USING ("case") JOIN outcome_name o USING (outcome) JOIN run USING (run)
+        WHERE o.ran GROUP BY "case"
+    )
+    SELECT id, night, unrun.reason FROM unrun JOIN case_name USING ("case") LEFT JOIN ran USING ("case");
 
 -- name: runs
-SELECT run.*, coalesce(devices, '') AS devices FROM run LEFT JOIN (
+SELECT run.*, coalesce(devices, '') AS devices,
+    lag(run.run) OVER (PARTITION BY lane ORDER BY begun, run.run) AS previous
+FROM run LEFT JOIN (
     SELECT run, string_agg(key, ', ' ORDER BY key) AS devices FROM run_device JOIN device_name USING (device)
     GROUP BY run
 ) USING (run) ORDER BY begun, run;
+
+-- name: lanes
+-- The latest run of each lane, the red cases of its runs, and how many cases are newly red and no longer red in it.
+-- First the lanes with most red cases, then those without a present state.
+WITH line AS (
+    SELECT run, lane, red, night, row_number() OVER (PARTITION BY lane ORDER BY begun DESC, run DESC) AS age FROM run
+),
+own AS (
+    SELECT lane, any_value(run) FILTER (age = 1) AS run, any_value(run) FILTER (age = 2) AS before,
+        any_value(red) FILTER (age = 1) AS red, list(red ORDER BY age DESC) FILTER (age <= $trend) AS trend,
+        max(night) <= (SELECT max(night) FROM run) - to_days($stale) AS stale
+    FROM line GROUP BY lane
+),
+bad AS (SELECT DISTINCT run, "case" FROM trouble JOIN outcome_name USING (outcome) WHERE red),
+begun AS (
+    SELECT lane, count(*) AS new FROM own JOIN bad USING (run)
+        ANTI JOIN bad was ON was.run = own.before AND was."case" = bad."case"
+    WHERE before IS NOT NULL GROUP BY lane
+),
+ended AS (
+    SELECT lane, count(*) AS fixed FROM own JOIN bad ON bad.run = own.before
+        ANTI JOIN bad still ON still.run = own.run AND still."case" = bad."case"
+    GROUP BY lane
+)
+SELECT lane, run, trend, coalesce(new, 0), coalesce(fixed, 0), stale
+FROM own LEFT JOIN begun USING (lane) LEFT JOIN ended USING (lane) ORDER BY stale, red DESC, lane;
 
 -- name: nights
 -- The columns of `answers.Night`.
@@ -24,11 +65,14 @@ SELECT night, count(*), count(*) FILTER (exit_status NOT IN (0, 5)), sum(ran)::B
     sum(flaky)::BIGINT
 FROM run WHERE run IN (FROM recent($nights)) GROUP BY night ORDER BY night;
 
--- name: findings
-SELECT kind, message, title FROM run_finding WHERE run = $run ORDER BY kind, message;
+-- name: present_findings
+SELECT run.lane, kind, message FROM run_finding JOIN latest($stale) USING (run) JOIN run USING (run)
+ORDER BY red DESC, run.lane, kind, message;
 
--- name: red_cases
-SELECT run, "case" FROM failures WHERE red AND list_contains($runs, run);
+-- name: new_findings
+-- Findings of the run $run that the run $before does not have.
+SELECT kind, message FROM run_finding
+WHERE run = $run AND title NOT IN (SELECT title FROM run_finding WHERE run = $before) ORDER BY kind, message;
 
 -- name: fixed
 -- Cases that were red in the run $before, and ran without being red in the run $run.
@@ -45,6 +89,12 @@ WHERE v.run = $run AND o.name = 'gated' AND w.run = $before AND p.ran ORDER BY i
 -- The columns of `answers.HistoryFailure`. A condition and an order follow.
 SELECT run, night, lane, "case", outcome, coalesce(device, ''), "group", title, message, reproduce
 FROM (SELECT f.*, begun FROM failures f JOIN run USING (run))
+
+-- name: new_failures
+-- A condition on `failures`: cases of the run $run that were not red in the run $before, or in another group.
+WHERE run = $run AND red
+    AND ("case", "group") NOT IN (SELECT ("case", "group") FROM failures WHERE run = $before AND red)
+ORDER BY "case"
 
 -- name: healed
 -- A condition on `failures`: cases that pass now, although a waiver expects them to fail.
@@ -68,10 +118,20 @@ FROM red LEFT JOIN now USING ("group")
 WHERE (now.lanes IS NOT NULL OR $closed) AND $key IN ('', "group")
 GROUP BY "group" ORDER BY open_lanes = 0, open_cases DESC, last DESC, failures DESC, "group" LIMIT $most;
 
--- name: red_runs
--- The runs of a lane in which cases of these groups were red.
-SELECT DISTINCT "group", run FROM failures WHERE red AND lane = $lane AND list_contains($keys, "group")
-ORDER BY "group", run;
+-- name: past
+-- The columns of `notify.Past` for groups that were red in the lane before the run $run.
+WITH line AS (
+    SELECT run, night, begun + to_seconds(coalesce(seconds, 0)) AS ended,
+        row_number() OVER (ORDER BY begun, run) AS place
+    FROM run
+    WHERE lane = $lane AND (begun, run) < (SELECT (begun, run) FROM run WHERE run = $run)
+),
+there AS (
+    SELECT DISTINCT "group", line.* FROM failures JOIN line USING (run) WHERE red AND list_contains($keys, "group")
+),
+spell AS (SELECT *, place - row_number() OVER (PARTITION BY "group" ORDER BY place) AS spell FROM there)
+SELECT "group", max(night), min(night), arg_max(ended, place)::DATE
+FROM (FROM spell QUALIFY spell = max(spell) OVER (PARTITION BY "group")) GROUP BY "group";
 
 -- name: presence
 -- The runs in which a case of a group has a result, and whether the group was there. A lost case has no result, but is
@@ -87,25 +147,19 @@ SELECT key, lane, run, own.run IS NOT NULL FROM ran JOIN run USING (run)
 ORDER BY key, lane, begun, run;
 
 -- name: observations
--- The results of cases: a row per case and run, in the order of the runs of a lane. `{cases}`: a condition.
-SELECT "case", run, o.name, coalesce(d.key, ''), v.seconds, pow(2, v.host_size / 8 - 20), pow(2, v.device_size / 8 - 20)
+-- The results of cases in the last nights: a row per case and run, in the order of the runs of a lane.
+SELECT "case", lane, run, night, o.name, coalesce(d.key, ''), v.seconds, pow(2, v.host_size / 8 - 20),
+    pow(2, v.device_size / 8 - 20)
 FROM verdict v JOIN outcome_name o USING (outcome) JOIN run USING (run) LEFT JOIN device_name d USING (device)
-WHERE {cases} AND v.run BETWEEN $first AND $last
+WHERE "case" IN (SELECT unnest($cases)) AND night > (SELECT max(night) FROM run) - to_days($nights)
+    AND list_contains($lanes, lane)
 ORDER BY "case", lane, begun, run;
 
--- name: silent
--- Cases of the last nights that no run of them ran, with the last night in which they ran, and the reason.
-WITH silent AS (
-    SELECT "case", coalesce(min(text), '') AS reason
-    FROM verdict JOIN outcome_name o USING (outcome) LEFT JOIN reason USING (reason)
-    WHERE run IN (FROM recent($nights)) GROUP BY "case" HAVING NOT bool_or(o.ran)
-),
-ran AS (
-    SELECT "case", max(night) AS night
-    FROM verdict JOIN silent USING ("case") JOIN outcome_name o USING (outcome) JOIN run USING (run)
-    WHERE o.ran GROUP BY "case"
-)
-SELECT id, night, silent.reason FROM silent JOIN case_name USING ("case") LEFT JOIN ran USING ("case");
+-- name: not_run
+SELECT id, night, reason FROM silent($nights) WHERE night IS NOT NULL ORDER BY night DESC, id LIMIT $most;
+
+-- name: never_run
+SELECT reason, count(*) AS cases FROM silent($nights) WHERE night IS NULL GROUP BY reason ORDER BY cases DESC, reason;
 
 -- name: flaky
 -- Cases with bad results in the last nights: how many, of how many results, and on how many devices. A case without the
@@ -162,6 +216,9 @@ measured AS (
 SELECT lane, "case", id FROM measured JOIN case_name USING ("case")
 WHERE late > $factor * early AND late > early + $seconds
 ORDER BY late - early DESC, lane, "case" LIMIT $most;
+
+-- name: device
+SELECT * FROM device_name WHERE key = $key;
 
 -- name: device_nights
 -- By night: results and bad results of a device.

@@ -37,11 +37,11 @@ def store(tmp_path: Path) -> Store:
 def former(path: Path, runs: Sequence[Path]) -> Store:
     """Write the DuckDB file of an earlier release, with these runs."""
     with duckdb.connect(str(path)) as database:
-        stores.prepare(database, path)
+        stores.check_schema(database, path, create=True)
         for run in runs:
             stores.stage(database, record.read_history_record(run))
             with stores.transaction(database):
-                stores.ingest(database)
+                database.execute(stores.sql("ingest"))
             stores.unstage(database)
     return Store(path)
 
