@@ -491,7 +491,7 @@ def missing_text(path: Path) -> str:
 
 @contextlib.contextmanager
 def errors(path: Path, doing: Literal["open", "read", "write"]) -> Iterator[None]:
-    """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be opened, read or written."""
+    """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be used."""
     try:
         yield
     except duckdb().Error as error:
