@@ -36,7 +36,7 @@ class Factor(StrEnum):
 
 
 class CauseClass(StrEnum):
-    """The class of a failure."""
+    """The class of a failure, in the order of reports."""
 
     EVERYWHERE = "everywhere"
     ONE_TORCH = "one_torch"
@@ -49,8 +49,8 @@ class CauseClass(StrEnum):
     ONE_SETTING = "one_setting"
     SINCE = "since"
     UNTIL = "until"
-    FLAKE = "flake"
     MIXED = "mixed"
+    FLAKE = "flake"
 
 
 _KINDS = {

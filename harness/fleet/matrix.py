@@ -13,16 +13,7 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import escape_invalid_xml, format_count
 from harness.fleet import matrix_model as model
 from harness.fleet import wording
-from harness.fleet.classing import (
-    CauseClass,
-    Classing,
-    Explanation,
-    ResultPlace,
-    Sure,
-    Tally,
-    classify,
-    together,
-)
+from harness.fleet.classing import CauseClass, Classing, Explanation, ResultPlace, Sure, Tally, classify, together
 from harness.fleet.column import ABSENT, MOST_CASES, CaseResult, Column, differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
