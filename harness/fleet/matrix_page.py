@@ -65,7 +65,7 @@ def render_matrix(matrix: Matrix) -> bytes:
             word=_word(matrix),
             sentence=headline_text(matrix),
             classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
-            facts=_headline_facts(matrix),
+            facts={"Kinds of device": "device", "Drivers": "driver", "torch": "torch"},
             doubts=_doubts(matrix),
             levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
             stating=[(run, {level.level: level for level in run.levels}) for run in matrix.runs if run.levels],
@@ -170,23 +170,6 @@ def _word(matrix: Matrix) -> str:
     if matrix.findings:
         return format_count(len(matrix.findings), "finding")
     return "Red runs" if any(run.red for run in matrix.runs) else "Green"
-
-
-def _headline_facts(matrix: Matrix) -> list[tuple[str, str]]:
-    """Return the facts below the headline."""
-    machines = matrix.machines
-    size = len(machines) * len(matrix.cases)
-    holes = sum(machine.holes for machine in machines)
-    return [
-        ("Machines", str(len(machines))),
-        ("Runs", str(len(matrix.runs))),
-        ("Cases", str(len(matrix.cases))),
-        ("Cells without a result", f"{holes} of {size}"),
-        *(
-            (title, ", ".join(dict.fromkeys(getattr(machine, name) for machine in machines)))
-            for title, name in (("Kinds of device", "device"), ("Drivers", "driver"), ("torch", "torch"))
-        ),
-    ]
 
 
 def _doubts(matrix: Matrix) -> list[str]:

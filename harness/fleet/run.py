@@ -314,36 +314,22 @@ def environment_facts(recorded: Mapping[str, Any]) -> dict[str, str]:
 
     Device facts are kind, number, clocks, power limit and ECC, but not their identities.
     """
-    facts: dict[str, str] = {}
-    for name in ("driver", "cuda_driver", "isolation", "under"):
-        _put(facts, name, recorded.get(name))
-    for name, version in mapping(recorded.get("versions")).items():
-        _put(facts, str(name), version)
-    system = mapping(recorded.get("os"))
-    _put(facts, "os", system.get("name"))
-    _put(facts, "kernel", system.get("kernel"))
-    _put(facts, "commit", mapping(recorded.get("git")).get("commit"))
+    system, git = mapping(recorded.get("os")), mapping(recorded.get("git"))
+    facts = {name: recorded.get(name) for name in ("driver", "cuda_driver", "isolation", "under")}
+    facts |= mapping(recorded.get("versions"))
+    facts |= {"os": system.get("name"), "kernel": system.get("kernel"), "commit": git.get("commit")}
     rows = environment.devices_of(recorded)
     if rows:
         names = [str(row.get("name")) for row in rows]
-        facts["devices"] = escape_invalid_xml(
-            ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-        )
-        for name in (*_SPEED, "ecc"):
-            if any(row.get(name) is not None for row in rows):
-                facts[name.replace("_", " ")] = escape_invalid_xml(
-                    ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
-                )
-    for name, value in mapping(recorded.get("environment")).items():
-        _put(facts, f"${name}", value)
-    return facts
+        facts["devices"] = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    for name in (*_SPEED, "ecc"):
+        if any(row.get(name) is not None for row in rows):
+            facts[name.replace("_", " ")] = ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
+    facts |= {f"${name}": value for name, value in mapping(recorded.get("environment")).items()}
+    known = {str(name): str(value) for name, value in facts.items() if value is not None}
+    return {escape_invalid_xml(name): escape_invalid_xml(value) for name, value in known.items()}
 
 
 def mapping(value: object) -> Mapping[Any, Any]:
     """Return a JSON object; an empty one in place of another value."""
     return value if isinstance(value, dict) else {}
-
-
-def _put(facts: dict[str, str], name: str, value: object) -> None:
-    if value is not None:
-        facts[escape_invalid_xml(name)] = escape_invalid_xml(str(value))
