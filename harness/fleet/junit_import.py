@@ -36,6 +36,7 @@ from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
 from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
 from harness.journal import environment, events, journal
+from harness.journal.events import Finding
 from harness.journal.lines import encode_line
 
 #: The most nested elements. JUnit needs about six; suites may contain suites.
@@ -482,7 +483,7 @@ class _Found:
         end = (self._began or 0.0) + min(self._seconds, events.MOST_SECONDS)
         status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
         found: list[events.Event] = [
-            events.Finding(t=end, kind="imported_totals", message=message) for message in self.findings
+            Finding(t=end, kind="imported_totals", message=message) for message in self.findings
         ]
         last = events.End(t=end, exit_status=status, duration=min(self._seconds, events.MOST_SECONDS))
         return b"".join(encode_line(event) for event in (*found, last))
