@@ -167,11 +167,11 @@ class DeviceSuspicion:
     host: str
     bad: int
     expected: float
-    chance: float
     runs: int
     cases: int
     events: int
     xids: tuple[int, ...]
+    chance: float
 
     @property
     def suspicious(self) -> bool:
@@ -189,14 +189,10 @@ def judged(rows: Sequence[tuple[Any, ...]]) -> list[DeviceSuspicion]:
     `rows`: device, name, host, bad, expected, runs, cases, events and xids, as `DeviceSuspicion` has them.
     """
     tested = [row for row in rows if row[4] > 0]
-    chances = dict(
-        zip((row[0] for row in tested), holm([poisson_tail(row[3], float(row[4])) for row in tested]), strict=True)
-    )
+    corrected = holm([poisson_tail(row[3], row[4]) for row in tested])
+    chances = {row[0]: chance for row, chance in zip(tested, corrected, strict=True)}
     listed = [
-        DeviceSuspicion(
-            device, name, host, bad, float(expected), chances.get(device, 1.0), runs, cases, events, tuple(xids)
-        )
-        for device, name, host, bad, expected, runs, cases, events, xids in rows
+        DeviceSuspicion(*columns, xids=tuple(xids), chance=chances.get(columns[0], 1.0)) for *columns, xids in rows
     ]
     return sorted(listed, key=lambda suspicion: suspicion.order)
 

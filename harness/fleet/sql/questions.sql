@@ -261,7 +261,7 @@ sick AS (
     SELECT device, count(*) AS events, list(DISTINCT xid ORDER BY xid) FILTER (xid > 0) AS xids
     FROM health_event JOIN recent_run USING (run) GROUP BY device
 )
-SELECT key, name, host, coalesce(bad, 0), coalesce(round(expected, 6), 0.0), coalesce(runs, 0), coalesce(cases, 0),
+SELECT key, name, host, coalesce(bad, 0), coalesce(round(expected, 6), 0.0)::DOUBLE, coalesce(runs, 0), coalesce(cases, 0),
     coalesce(events, 0), coalesce(xids, [])
 FROM device_name SEMI JOIN (FROM run_device JOIN recent_run USING (run)) USING (device)
     LEFT JOIN expected USING (device) LEFT JOIN counted USING (device) LEFT JOIN sick USING (device)
