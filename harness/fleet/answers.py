@@ -170,7 +170,7 @@ class DeviceSuspicion:
     runs: int
     cases: int
     events: int
-    xids: tuple[int, ...]
+    xids: Sequence[int]
     chance: float
 
     @property
@@ -191,9 +191,7 @@ def judged(rows: Sequence[tuple[Any, ...]]) -> list[DeviceSuspicion]:
     tested = [row for row in rows if row[4] > 0]
     corrected = holm([poisson_tail(row[3], row[4]) for row in tested])
     chances = {row[0]: chance for row, chance in zip(tested, corrected, strict=True)}
-    listed = [
-        DeviceSuspicion(*columns, xids=tuple(xids), chance=chances.get(columns[0], 1.0)) for *columns, xids in rows
-    ]
+    listed = [DeviceSuspicion(*(*row, chances.get(row[0], 1.0))) for row in rows]
     return sorted(listed, key=lambda suspicion: suspicion.order)
 
 
