@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,12 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, sa
     assert old in RULES
     with pytest.raises(ConfigError, match=said):
         rules(tmp_path, RULES.replace(old, new))
+
+
+def test_the_documented_example_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
+    example = page.partition("    # notify.yaml\n")[2].partition("\n\n")[0]
+    assert {*rules(tmp_path, textwrap.dedent(example)).channels} == {"team", "ops", "issues"}
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
