@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -82,9 +82,9 @@ class FailureGroup:
     failures: int
     cases: int
     runs: int
-    devices: tuple[str, ...]
-    drivers: tuple[str, ...]
-    lanes: tuple[str, ...]
+    devices: Sequence[str]
+    drivers: Sequence[str]
+    lanes: Sequence[str]
     case: str
     message: str
     reproduce: str
@@ -318,16 +318,13 @@ class Answers:
         `key`: only the group with this key. `nights`: the nights in which onsets are searched.
         """
         values = {"stale": STALE, "closed": not only_open, "key": key, "most": most}
-        rows: list[list[Any]] = [
-            [tuple(each) if isinstance(each, list) else each for each in row] for row in self._ask("groups", **values)
-        ]
-        groups = [FailureGroup(*row) for row in rows]
-        presence = self.presence([group.key for group in groups], nights)
-        onsets = [[onset(lane, runs) for lane, runs in presence.get(group.key, {}).items()] for group in groups]
-        return [
-            replace(group, onsets=tuple(begin for begin in begins if begin is not None))
-            for group, begins in zip(groups, onsets, strict=True)
-        ]
+        rows = self._ask("groups", **values)
+        presence = self.presence([key for key, *_ in rows], nights)
+        groups = []
+        for row in rows:
+            begins = (onset(lane, runs) for lane, runs in presence.get(row[0], {}).items())
+            groups.append(FailureGroup(*(*row, tuple(filter(None, begins)))))
+        return groups
 
     @cached_property
     def open_groups(self) -> list[FailureGroup]:

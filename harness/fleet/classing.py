@@ -9,6 +9,7 @@ value that a place can have, such as a driver. It is complete if all observation
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -369,27 +370,16 @@ class _Seen:
         Each value is in at least `least` observations. Of several such factors, return the widest.
         """
         for factor in reversed(_MACHINE):
-            red = self._red_values(factor)
+            red: Counter[str] = Counter()
+            for place, tally in self.bad.items():
+                red.update(dict.fromkeys(place.values(factor), tally.red))
             if not 1 < len(red) <= MOST_VALUES or min(red.values()) < least:
                 continue
-            rest = (place for place, tally in self.tallies.items() if tally.red < tally.all)
-            if not any(value in red for place in rest for value in place.values(factor)):
+            good = (place for place, tally in self.tallies.items() if tally.red < tally.all)
+            known = all(place.values(factor) for place in self.bad)
+            if known and not any(value in red for place in good for value in place.values(factor)):
                 return tuple(Cause(factor, value) for value in sorted(red))
         return ()
-
-    def _red_values(self, factor: Factor) -> dict[str, int]:
-        """Return the number of red observations by value.
-
-        Empty if a bad place has no value, or if there are many values.
-        """
-        red: dict[str, int] = {}
-        for place, tally in self.bad.items():
-            values = place.values(factor)
-            if not values or len(red) > MOST_VALUES:
-                return {}
-            for value in values:
-                red[value] = red.get(value, 0) + tally.red
-        return red
 
 
 def _is_mixed(tally: Tally) -> bool:

@@ -204,9 +204,7 @@ def _places(machine: Machine) -> dict[str, tuple[str, ...]]:
     places = {
         "github": machine.github,
         "gitlab": machine.gitlab,
-        "slurm": None
-        if slurm is None
-        else tuple(text for text in (slurm.partition, slurm.gres, slurm.constraint) if text is not None),
+        "slurm": None if slurm is None else tuple(filter(None, (slurm.partition, slurm.gres, slurm.constraint))),
     }
     return {key: texts for key, texts in places.items() if texts is not None}
 
