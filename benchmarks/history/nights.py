@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import duckdb
 import numpy as np
 
 from harness.core.outcome import Outcome
-from harness.fleet import tables
-from harness.fleet.fingerprint import fingerprint
-from harness.fleet.schema import STAGES
+from harness.fleet.record import fingerprint
+from harness.fleet.store import KINDS, columns_of, sql, transaction, unstage
 
+with duckdb.connect() as _database:
+    _database.execute(sql("stages"))
+    #: The columns of the staging tables, with their types.
+    STAGES = {kind: columns_of(_database, kind) for kind in KINDS}
 DAY = 86_400
 BEGIN = datetime(2025, 1, 1, 20, tzinfo=UTC).timestamp()
 
@@ -88,7 +92,7 @@ class Generator:
 
     def columns(self, pairs: list[tuple[int, int]]) -> dict[str, dict[str, Any]]:
         verdicts: list[dict[str, Any]] = []
-        troubles: dict[str, list[Any]] = {name: [] for name in STAGES["trouble"]}
+        troubles: dict[str, list[Any]] = {name: [] for name in STAGES["trouble"] if name != "place"}
         for night, machine in pairs:
             verdicts.append(self._verdicts(night, machine, troubles))
         names = np.array([self.run_id(*pair) for pair in pairs], dtype=object)
@@ -169,13 +173,15 @@ class Generator:
         return {
             name: np.array([row[name] for row in rows], dtype=numbers.get(kind, object))
             for name, kind in STAGES["run"].items()
+            if name != "place"
         }
 
     def _run(self, night: int, machine: int) -> dict[str, Any]:
         red = any(plant.begin <= night < plant.end and machine in plant.machines for plant in self._plants)
-        texts = dict.fromkeys((name for name, kind in STAGES["run"].items() if kind in ("TEXT", "TEXT[]")), "")
+        texts = dict.fromkeys((name for name, kind in STAGES["run"].items() if kind == "VARCHAR"), "")
         return {
             **texts,
+            "parts": "[]",
             "run_id": self.run_id(night, machine),
             "print": self.run_id(night, machine),
             "begun": BEGIN + night * DAY + machine,
@@ -210,13 +216,21 @@ def model(machine: int) -> str:
 
 
 def _none(name: str) -> dict[str, Any]:
-    return {column: np.array([], dtype=object) for column in STAGES[name]}
+    return {column: np.array([], dtype=object) for column in STAGES[name] if column != "place"}
+
+
+def stage(database: Any, columns: dict[str, dict[str, Any]]) -> None:
+    """Make the staging tables of runs. DuckDB scans arrays of numpy without a copy, and takes NaN as NULL."""
+    database.execute(sql("stages"))
+    for name, arrays in columns.items():
+        database.register("staged", {**arrays, "place": np.arange(len(arrays["run_id"]))})
+        database.execute(f"INSERT INTO stage_{name} BY NAME SELECT * FROM staged")
+        database.unregister("staged")
 
 
 def enter(database: Any, columns: dict[str, dict[str, Any]]) -> None:
     """Enter a batch in one transaction, as a run is entered."""
-    for name, arrays in columns.items():
-        tables.stage_columns(database, name, arrays)
-    with tables.transaction(database):
-        tables.ingest(database)
-    tables.unstage(database)
+    stage(database, columns)
+    with transaction(database):
+        database.execute(sql("ingest"))
+    unstage(database)

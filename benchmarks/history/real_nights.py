@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.fleet import front, record
+from harness.fleet import record
 from harness.fleet.answers import EVER, Answers, FailureGroup
 from harness.fleet.store import Store
 from harness.journal.journal import FILE_NAME
@@ -104,10 +104,9 @@ class Begin:
 
 def begins(answers: Answers, night: int) -> list[Begin]:
     """Return what began, according to the front page, in this night, the latest one."""
-    made = front.front(answers)
     found = []
-    for outbreak in made.outbreaks:
-        if outbreak.first == made.night:
+    for outbreak in answers.outbreaks:
+        if outbreak.first == answers.last_night:
             lanes = {each.lane for group in outbreak.groups for each in group.onsets if each.until is None}
             found.append(Begin(night, tuple(sorted(lane.partition(" ")[0] for lane in lanes)), outbreak.groups))
     return found

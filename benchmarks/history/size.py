@@ -23,14 +23,13 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.history.nights import BEGIN, DAY, Generator, Shape
+from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, stage
 from benchmarks.measuring import machine_facts
 from harness.core.caseid import digest_of_ids
-from harness.fleet import front, site, tables
-from harness.fleet import history_text as text
+from harness.fleet import reports
 from harness.fleet.answers import Answers
+from harness.fleet.pages import export_site
 from harness.fleet.store import Store, run_file_name, write_staged
-from harness.fleet.suspicion import suspicions
 from harness.journal.journal import FILE_NAME
 
 
@@ -56,8 +55,7 @@ def fill(store: Store, generator: Generator) -> float:
     with contextlib.closing(duckdb.connect()) as database:
         for night in range(generator.shape.nights - 1):
             for machine in range(generator.shape.machines):
-                for name, arrays in generator.columns([(night, machine)]).items():
-                    tables.stage_columns(database, name, arrays)
+                stage(database, generator.columns([(night, machine)]))
                 write_staged(database, store.path / run_file_name(generator.run_id(night, machine)))
     return time.perf_counter() - begun
 
@@ -144,15 +142,14 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
     with store.reading() as database:
         (found["verdicts"],) = database.execute("SELECT count(*) FROM verdict").fetchall()[0]
         (found["troubles"],) = database.execute("SELECT count(*) FROM trouble").fetchall()[0]
-        found["front_page"] = timed(lambda: text.front_text(front.front(Answers(database))))
+        found["front_page"] = timed(lambda: reports.front_text(Answers(database)))
         answers = Answers(database)
-        answers.runs  # noqa: B018 - read once, as a page does
-        found["front_page_parts"] = parts(answers)
-        found["case"] = timed(lambda: list(text.case_lines(answers, case)))
-        group = answers.groups()[0].key
-        found["bisect"] = timed(lambda: list(text.bisect_lines(answers, group)), 3)
+        found["front_page_parts"] = parts(database)
+        found["case"] = timed(lambda: reports.case_text(answers, case))
+        group = answers.open_groups[0].key
+        found["bisect"] = timed(lambda: reports.bisect_text(answers, group), 3)
         begun = time.perf_counter()
-        found["pages"] = site.export_site(answers, folder / "site")
+        found["pages"] = export_site(answers, folder / "site")
         found["export_s"] = round(time.perf_counter() - begun, 1)
         found["site_megabytes"] = round(
             sum(path.stat().st_size for path in (folder / "site").rglob("*") if path.is_file()) / 1e6, 1
@@ -165,20 +162,10 @@ def spread(seconds: list[float]) -> dict[str, float]:
     return {"median_s": round(statistics.median(seconds), 3), "most_s": round(max(seconds), 3)}
 
 
-def parts(answers: Answers) -> dict[str, float]:
+def parts(database: Any) -> dict[str, float]:
     """Return the seconds of the parts of the front page."""
-    each: dict[str, Callable[[], object]] = {
-        "runs": lambda: Answers(answers.database).runs,
-        "lanes": answers.lanes,
-        "groups": answers.groups,
-        "suspicions": lambda: suspicions(answers.database),
-        "flaky": answers.flaky_cases,
-        "slow": answers.slow_cases,
-        "not_run": answers.not_run,
-        "never_run": answers.never_run,
-        "healed": answers.healed_waivers,
-    }
-    return {name: timed(what, 3)["median_s"] for name, what in each.items()}
+    names = ("runs", "lanes", "open_groups", "suspicions", "flaky_cases", "slow_cases", "not_run", "healed_waivers")
+    return {name: timed(lambda name=name: getattr(Answers(database), name), 3)["median_s"] for name in names}
 
 
 def vars_of(shape: Shape) -> dict[str, Any]:

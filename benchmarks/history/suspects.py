@@ -4,7 +4,7 @@
     python -m benchmarks.history.suspects --devices 64 --cases 6000 --flakes 0.01 --extra 0.001 0.002 0.005 0.01
 
 Each device runs each case once per night. Every result is bad at the rate of flakes; the bad device's rate is higher by
-`--extra`. The judgement is that of the front page (`harness.fleet.suspicion.judged`) on the last 30 nights.
+`--extra`. The judgement is that of the front page (`harness.fleet.answers.judged`) on the last 30 nights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.fleet import suspicion
+from harness.fleet.answers import RECENT, judged
 
 
 def fleet(
@@ -30,7 +30,7 @@ def fleet(
     alarms: set[int] = set()
     alarm_nights = 0
     for night in range(1, nights + 1):
-        window = bad[max(0, night - suspicion.NIGHTS) : night]
+        window = bad[max(0, night - RECENT) : night]
         seen, runs = window.sum(axis=0), (window > 0).sum(axis=0)
         # All devices run all cases, so each expects the same share of all bad results. A stratum with a bad result on
         # each device would contain no information; with 64 devices there is none.
@@ -39,7 +39,7 @@ def fleet(
             (str(place), "", "", int(seen[place]), expected, int(runs[place]), int(seen[place]), 0, ())
             for place in range(devices)
         ]
-        suspected = {int(each.device) for each in suspicion.judged(rows) if each.suspicious}
+        suspected = {int(each.device) for each in judged(rows) if each.suspicious}
         if extra and 0 in suspected:
             found = found or night
         others = suspected - {0} if extra else suspected

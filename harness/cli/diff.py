@@ -49,7 +49,7 @@ def diff(
     Exit status: 0 no regression; 1 a regression, a case that has no verdict now, or a finding that some run of the
     baseline lacks; 4 a directory has no run, or fewer than two directories are given.
     """
-    from harness.fleet import comparison, comparison_text
+    from harness.fleet import comparison
     from harness.fleet.run import read_run
 
     if len(run_dirs) < 2:
@@ -59,9 +59,9 @@ def diff(
     *baseline, new = (comparison.run_record(read_run(path)) for path in run_dirs)
     compared = comparison.compare_runs(baseline, new)
     write = {
-        Form.TEXT: comparison_text.comparison_text,
-        Form.JSON: comparison_text.comparison_json,
-        Form.MARKDOWN: comparison_text.comparison_markdown,
+        Form.TEXT: comparison.comparison_text,
+        Form.JSON: comparison.comparison_json,
+        Form.MARKDOWN: comparison.comparison_markdown,
     }
     say_lines(write[form](compared))
     if compared.is_worse(strict=strict):

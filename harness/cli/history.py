@@ -52,8 +52,7 @@ Db = Annotated[
 
 
 def _store(db: str) -> Store:
-    from harness.fleet.store import Store
-    from harness.fleet.tables import HistoryError
+    from harness.fleet.store import HistoryError, Store
 
     if not db:
         raise HistoryError("no history is named: give --db PATH, or set HARNESS_HISTORY")
@@ -104,11 +103,12 @@ def add(
     has no run or the history cannot be written.
     """
     from harness.core.text import format_count
-    from harness.fleet import folders, record
-    from harness.fleet.tables import HistoryError
+    from harness.fleet import record
+    from harness.fleet.run import find_runs_and_archives
+    from harness.fleet.store import HistoryError
 
     store = _store_to_change(db)
-    run_paths = folders.find_runs_and_archives(paths)
+    run_paths = find_runs_and_archives(paths)
     counts: dict[str, int] = {}
     for path in run_paths.paths:
         try:
@@ -144,22 +144,17 @@ def report(
 
     Exit status: 0, also if something is red; 4 if there is no such history, case or run.
     """
-    from harness.fleet import front
-    from harness.fleet import history_text as text
-    from harness.fleet.tables import HistoryError
+    from harness.fleet import reports
+    from harness.fleet.store import HistoryError
 
     if since and not run:
         raise HistoryError("--since needs --run: give the run to compare")
     with answering(db) as answers:
         if case:
-            lines = list(text.case_lines(answers, case))
-        elif run:
-            lines = list(text.run_lines(answers, run, since))
+            text = reports.case_text(answers, case)
         else:
-            say_lines(text.front_text(front.front(answers)))
-            return
-    for line in lines:
-        say(line)
+            text = reports.run_text(answers, run, since) if run else reports.front_text(answers)
+    say_lines(text)
 
 
 @app.command()
@@ -173,11 +168,10 @@ def bisect(
 
     Exit status: 0; 4 if the history has no such group.
     """
-    from harness.fleet import history_text as text
+    from harness.fleet import reports
 
     with answering(db) as answers:
-        for line in text.bisect_lines(answers, group):
-            say(line)
+        say_lines(reports.bisect_text(answers, group))
 
 
 @app.command()
@@ -193,10 +187,10 @@ def export(
     Exit status: 0; 4 if there is no history or FOLDER cannot be written.
     """
     from harness.core.text import format_count
-    from harness.fleet import site
+    from harness.fleet.pages import export_site
 
     with answering(db) as answers:
-        pages = site.export_site(answers, out)
+        pages = export_site(answers, out)
     say(f"wrote {format_count(pages, 'page')}: {out / 'index.html'}")
 
 
@@ -245,7 +239,7 @@ def _print_rows(database: DuckDBPyConnection, query: str, *, as_json: bool) -> N
     """Print the rows: as one table with tabs and a header, or as JSON. Raise HistoryError if the query fails."""
     import json
 
-    from harness.fleet.tables import HistoryError, duckdb
+    from harness.fleet.store import HistoryError, duckdb
     from harness.reporting.page.inert import inert_line as inert
 
     try:

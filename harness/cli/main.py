@@ -251,10 +251,9 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
     from rich.table import Table
 
     from harness.fleet import device_history
-    from harness.fleet.folders import find_runs
-    from harness.fleet.run import read_run
+    from harness.fleet.run import find_runs, read_run
 
-    past = device_history.device_history(read_run(path, environments=False) for path in find_runs(folders).runs)
+    past = device_history.device_history(read_run(path, environments=False) for path in find_runs(folders).paths)
     if as_json:
         say_lines(json.dumps(past.as_json(), indent=2))
         return

@@ -61,23 +61,22 @@ def page(
     import gc
 
     from harness.core.atomic import write_atomically
-    from harness.fleet import folders as run_folders
     from harness.fleet import matrix_model as model
     from harness.fleet import matrix_page as pages
-    from harness.fleet import matrix_text as text
     from harness.fleet.column import read_summaries
     from harness.fleet.matrix import Fleet, exit_status
+    from harness.fleet.run import find_runs
 
-    run_paths = run_folders.find_runs(folders)
+    run_paths = find_runs(folders)
     gc.disable()  # millions of small values, without reference cycles
     fleet = Fleet(run_paths.notes)
-    for run in read_summaries(run_paths.runs):
+    for run in read_summaries(run_paths.paths):
         fleet.add(run)
     made = fleet.matrix()
     write_atomically(out, pages.render_matrix(made))
     if json_out is not None:
         write_atomically(json_out, model.matrix_json(made))
-    say_lines(text.matrix_text(made))
+    say_lines(pages.matrix_text(made))
     say(f"wrote {out}" + (f" and {json_out}" if json_out is not None else ""))
     if not exit_zero and (status := exit_status(made)):
         raise typer.Exit(status)
@@ -116,13 +115,12 @@ def plan(
 
     Exit status 4: the plan has an error, or no job is left. Only the reasons are printed.
     """
-    from harness.fleet import plan_formats as formats
-    from harness.fleet import plan_jobs as jobs
-    from harness.fleet.plan_file import load_plan
+    from harness.fleet.plan import all_jobs, load_plan, select
+    from harness.fleet.plan_formats import formatted_plan
 
-    every = jobs.all_jobs(load_plan(file, _CONFIGS, Path()))
-    chosen = jobs.select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])
-    text, note = formats.formatted_plan(chosen, format_, by)
+    every = all_jobs(load_plan(file, _CONFIGS, Path()))
+    chosen = select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])
+    text, note = formatted_plan(chosen, format_, by)
     say_lines(text)
     if note:
         say(f"harness: {note}", err=True)

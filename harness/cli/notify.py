@@ -39,37 +39,34 @@ def notify(
     from datetime import UTC, datetime
 
     from harness.core.text import format_count
-    from harness.fleet import bulletin_text as texts
-    from harness.fleet import channels
-    from harness.fleet.bulletin import bulletin, by_channel, idle_silences, without_route
-    from harness.fleet.notify_rules import load_rules, missing_variables
+    from harness.fleet import notify as notices
 
-    loaded = load_rules(rules).value
+    loaded = notices.load_rules(rules).value
     today = datetime.now(UTC).date()
     with answering(db) as answers:
-        every = [bulletin(answers, answers.run_by_id(run_id), loaded, today) for run_id in _run_ids(run)]
-    for note in idle_silences(loaded, today):
+        every = [notices.bulletin(answers, answers.run_by_id(run_id), loaded, today) for run_id in _run_ids(run)]
+    for note in notices.idle_silences(loaded, today):
         say(f"harness: {rules}: {note}", err=True)
     for whole in every:
-        for topic in without_route(whole, loaded):
+        for topic in notices.without_route(whole, loaded):
             subject = topic.cases[0] if topic.cases else topic.title
             say(f"harness: {rules}: no route leads to a channel for {subject!r}, which is {topic.why}", err=True)
         sent = 0
-        for name, routed in by_channel(whole, loaded):
+        for name, routed in notices.by_channel(whole, loaded):
             channel = loaded.channels[name]
             if dry_run:
-                missing = ", ".join(f"{variable} is not set" for variable in missing_variables(channel))
+                missing = ", ".join(f"{variable} is not set" for variable in notices.missing_variables(channel))
                 say(f"--- to {name} ({channel.kind}){f': {missing}' if missing else ''}")
-                say_lines(texts.text(routed, loaded.site))
+                say_lines(notices.text(routed, loaded.site))
                 continue
             try:
-                channels.send(channel, routed, loaded.site)
-            except channels.ChannelError as error:
+                notices.send(channel, routed, loaded.site)
+            except notices.ChannelError as error:
                 say(f"harness: {name}: {error}", err=True)
             else:
                 sent += 1
         if not dry_run:
-            say(f"{texts.title(whole)}: {format_count(sent, 'message')} sent", err=True)
+            say(f"{notices.title(whole)}: {format_count(sent, 'message')} sent", err=True)
 
 
 def _run_ids(text: str) -> list[str]:
@@ -77,7 +74,6 @@ def _run_ids(text: str) -> list[str]:
     path = Path(text)
     if not path.exists():
         return [text]
-    from harness.fleet.folders import find_runs_and_archives
-    from harness.fleet.run import read_run_or_archive
+    from harness.fleet.run import find_runs_and_archives, read_run_or_archive
 
     return [read_run_or_archive(folder).run.run_id for folder in find_runs_and_archives([path]).paths]

@@ -1,18 +1,19 @@
-"""Answers of a history, as plain values. `harness.fleet.questions` has the SQL."""
+"""Answers of a history, as plain values. `sql/questions.sql` has the questions."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from harness.core.errors import HarnessError
-from harness.core.outcome import Outcome
-from harness.fleet import questions
-from harness.fleet.changes import Onset, Suspect, onset, suspects
-from harness.fleet.timeline import Observation, Slower, slower
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
+from harness.fleet import timeline
+from harness.fleet.statistics import holm, poisson_tail
+from harness.fleet.store import named_sql
+from harness.fleet.timeline import Observation, Onset, Slower, Suspect, onset, slower, suspects
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -26,6 +27,13 @@ STALE = 14
 NOT_RUN = 7
 #: Maximum entries of one list.
 MOST = 200
+MOST_SLOW, MOST_FLAKY = 20, 50
+#: The nights in which devices are compared, and flaky cases are searched.
+RECENT = 30
+#: A device is suspicious if the probability that any device looks like this by chance is below this.
+SIGNIFICANCE = 0.01
+#: Least number of runs with a bad result, because one broken night does not mean a broken device.
+LEAST_RUNS = 2
 
 
 class NothingKnownError(HarnessError):
@@ -46,14 +54,17 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A machine with a kind of device and a profile. `run`: its latest run. `trend`: red cases by run, in order."""
+    """A machine with a kind of device and a profile. `run`: its latest run. `trend`: red cases by run, in order.
+
+    `stale`: the lane had no run for so long that it has no present state.
+    """
 
     lane: str
     run: Mapping[str, Any]
-    previous: int | None
     trend: tuple[int, ...]
     new: int = 0
     fixed: int = 0
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +82,9 @@ class FailureGroup:
     failures: int
     cases: int
     runs: int
-    devices: tuple[str, ...]
-    drivers: tuple[str, ...]
-    lanes: tuple[str, ...]
+    devices: Sequence[str]
+    drivers: Sequence[str]
+    lanes: Sequence[str]
     case: str
     message: str
     reproduce: str
@@ -85,6 +96,18 @@ class FailureGroup:
     @property
     def open(self) -> bool:
         return self.open_lanes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outbreak:
+    """Red groups that began in the same runs, probably for one cause."""
+
+    groups: tuple[FailureGroup, ...]
+    first: date
+
+    @property
+    def cases(self) -> int:
+        return sum(group.open_cases for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,39 +144,95 @@ class News:
     new: tuple[HistoryFailure, ...] = ()
     fixed: tuple[str, ...] = ()
     gated: tuple[str, ...] = ()
-    findings: tuple[tuple[str, str], ...] = field(default=())
+    findings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSuspicion:
+    """A device compared with its siblings on the same cases in the same nights.
+
+    A stratum is one case in one night, on devices of one kind with one driver and one torch. The expected share of a
+    device in the bad results of a stratum is its share of all results there. Failures everywhere, or since a driver or
+    a commit, are expected equally of all devices, and make none suspicious. The number of bad results beyond the
+    expectation is tested (a Poisson bound of the Mantel-Haenszel statistic), and corrected for the number of devices
+    (Holm).
+
+    `bad`: its bad results in strata with siblings; `expected`: its share of all bad results there. `chance`: the
+    probability of this many, corrected for the number of devices. `runs`, `cases`: the numbers of runs and cases with
+    these bad results. `events`: how often it was sick or drained; `xids`: NVIDIA's numbers of its errors.
+    """
+
+    device: str
+    name: str
+    host: str
+    bad: int
+    expected: float
+    runs: int
+    cases: int
+    events: int
+    xids: Sequence[int]
+    chance: float
+
+    @property
+    def suspicious(self) -> bool:
+        return self.chance <= SIGNIFICANCE and self.runs >= LEAST_RUNS
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """The sort key: the most suspicious device comes first."""
+        return (not self.suspicious, self.chance, -self.events, -self.bad)
+
+
+def judged(rows: Sequence[tuple[Any, ...]]) -> list[DeviceSuspicion]:
+    """Return the suspicions of devices. The correction does not count devices without siblings.
+
+    `rows`: device, name, host, bad, expected, runs, cases, events and xids, as `DeviceSuspicion` has them.
+    """
+    tested = [row for row in rows if row[4] > 0]
+    corrected = holm([poisson_tail(row[3], row[4]) for row in tested])
+    chances = {row[0]: chance for row, chance in zip(tested, corrected, strict=True)}
+    listed = [DeviceSuspicion(*(*row, chances.get(row[0], 1.0))) for row in rows]
+    return sorted(listed, key=lambda suspicion: suspicion.order)
 
 
 class Answers:
-    """Queries of an open database."""
+    """Queries of an open database. Properties are the values of the front page, each queried once."""
 
     def __init__(self, database: DuckDBPyConnection) -> None:
         self.database = database
-        self._runs: Mapping[int, Mapping[str, Any]] | None = None
-        self._silent: dict[int, list[tuple[str, date | None, str]]] = {}
+        self._questions = named_sql("questions")
+        database.execute(self._questions["words"])
 
-    def _rows(self, question: str, **values: object) -> list[tuple[Any, ...]]:
-        return [*self.database.execute(question, values or None).fetchall()]
+    def _ask(self, question: str, **values: object) -> list[tuple[Any, ...]]:
+        return self._rows(self._questions[question], **values)
+
+    def _rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        return [*self.database.execute(query, values or None).fetchall()]
 
     # ---- runs ----
 
-    @property
-    def runs(self) -> Mapping[int, Mapping[str, Any]]:
-        """All runs by number, in the order of their begin. Raise NothingKnownError without any."""
-        if self._runs is None:
-            cursor = self.database.execute(questions.RUNS)
-            names = [name for name, *_ in cursor.description or ()]
-            self._runs = {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}
-        if not self._runs:
-            raise NothingKnownError("the history has no run: enter one with harness history add DIR")
-        return self._runs
+    def _table(self, question: str, **values: object) -> list[dict[str, Any]]:
+        """Return rows whose values have the names of their columns."""
+        cursor = self.database.execute(self._questions[question], values or None)
+        names = [name for name, *_ in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    @property
+    @cached_property
+    def runs(self) -> Mapping[int, Mapping[str, Any]]:
+        """All runs by number, in the order of their begin. Raise NothingKnownError without any.
+
+        `previous`: the number of the run before it in its lane; None without one.
+        """
+        runs = {row["run"]: row for row in self._table("runs")}
+        if not runs:
+            raise NothingKnownError("the history has no run: enter one with harness history add DIR")
+        return runs
+
+    @cached_property
     def last_night(self) -> date:
         """The night of the latest run."""
-        nights = [run["night"] for run in self.runs.values()]
-        night: date = max(nights)
-        return night
+        newest: date = max(run["night"] for run in self.runs.values())
+        return newest
 
     def run_by_id(self, run_id: str) -> Mapping[str, Any]:
         """Return a run by its id, or by its number. Raise NothingKnownError."""
@@ -162,81 +241,46 @@ class Answers:
                 return run
         raise NothingKnownError(f"the history has no run {run_id!r}: see harness history sql 'FROM runs'")
 
-    def nights(self, most: int = NIGHTS) -> list[Night]:
-        """Return the last nights that have runs, in order."""
-        return [Night(*row) for row in self._rows(questions.NIGHTS, nights=most)]
+    @cached_property
+    def nights(self) -> list[Night]:
+        """The last nights that have runs, in order."""
+        return [Night(*row) for row in self._ask("nights", nights=NIGHTS)]
 
-    def lanes(self, most: int = 30) -> list[Lane]:
-        """Return the lanes, first the lane with most red cases in its latest run. Stale lanes come last."""
-        by_lane: dict[str, list[Mapping[str, Any]]] = {}
-        for run in self.runs.values():
-            by_lane.setdefault(run["lane"], []).append(run)
-        news = self.news_counts({runs[-1]["run"]: runs[-2]["run"] for runs in by_lane.values() if len(runs) > 1})
-        lanes = []
-        for lane, runs in by_lane.items():
-            last = runs[-1]
-            new, fixed = news.get(last["run"], (0, 0))
-            previous = runs[-2]["run"] if len(runs) > 1 else None
-            trend = tuple(run["red"] for run in runs[-most:])
-            lanes.append(Lane(lane, last, previous, trend, new, fixed))
-        newest = self.last_night
-        return sorted(lanes, key=lambda lane: (self.is_stale(lane, newest), -lane.run["red"], lane.lane))
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """The lanes, first the lane with most red cases in its latest run. Stale lanes come last."""
+        rows = self._ask("lanes", trend=RECENT, stale=STALE)
+        return [Lane(lane, self.runs[run], tuple(trend), *news) for lane, run, trend, *news in rows]
 
-    @staticmethod
-    def is_stale(lane: Lane, newest: date) -> bool:
-        """Return whether the lane had no run for so long that it has no present state."""
-        night: date = lane.run["night"]
-        return (newest - night).days >= STALE
+    @property
+    def red(self) -> bool:
+        """Whether the latest run of a lane is red."""
+        return any(lane.run["exit_status"] not in (EXIT_OK, EXIT_NOTHING_RAN) for lane in self.present)
 
-    def previous(self, run: int) -> int | None:
-        """Return the run before this one in its lane."""
-        lane = self.runs[run]["lane"]
-        before = None
-        for number, row in self.runs.items():
-            if number == run:
-                return before
-            if row["lane"] == lane:
-                before = number
-        return before
+    @property
+    def present(self) -> list[Lane]:
+        """The lanes with a present state."""
+        return [lane for lane in self.lanes if not lane.stale]
 
     # ---- news ----
 
-    def news_counts(self, pairs: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """Return, for each run and its previous one, how many cases are newly red, and how many are no longer red."""
-        of: dict[int, set[str]] = {}
-        for run, case in self._rows(questions.RED_CASES, runs=[*pairs, *pairs.values()]):
-            of.setdefault(run, set()).add(case)
-        return {
-            run: (len(of.get(run, set()) - of.get(before, set())), len(of.get(before, set()) - of.get(run, set())))
-            for run, before in pairs.items()
-        }
-
     def news(self, run: int, since: int | None = None) -> News:
         """Return the differences of a run from another one, by default the previous run of its lane."""
-        before = self.previous(run) if since is None else since
-        failures = self.failures(run)
-        findings = self.findings(run)
-        if before is None:
-            listed = tuple((kind, message) for kind, message, _ in findings)
-            return News(
-                run, None, new=tuple(failure for failure in failures if failure.outcome.is_red), findings=listed
-            )
-        red_before = {(failure.case, failure.group) for failure in self.failures(before) if failure.outcome.is_red}
-        red = [failure for failure in failures if failure.outcome.is_red]
+        before = self.runs[run]["previous"] if since is None else since
         both = {"run": run, "before": before}
-        titles = {title for _, _, title in self.findings(before)}
         return News(
             run=run,
             previous=before,
-            new=tuple(failure for failure in red if (failure.case, failure.group) not in red_before),
-            fixed=tuple(case for (case,) in self._rows(questions.FIXED, **both)),
-            gated=tuple(case for (case,) in self._rows(questions.NEWLY_GATED, **both)),
-            findings=tuple((kind, text) for kind, text, title in findings if title not in titles),
+            new=tuple(self._failures(self._questions["new_failures"], **both)),
+            fixed=tuple(case for (case,) in self._ask("fixed", **both)),
+            gated=tuple(case for (case,) in self._ask("newly_gated", **both)),
+            findings=tuple(self._ask("new_findings", **both)),
         )
 
-    def findings(self, run: int) -> list[tuple[str, str, str]]:
-        """Return kind, message and title of the findings of a run."""
-        return self._rows(questions.FINDINGS, run=run)
+    @cached_property
+    def present_findings(self) -> list[tuple[str, str, str]]:
+        """Lane, kind and message of each finding of the latest runs."""
+        return self._ask("present_findings", stale=STALE)
 
     def failures(self, run: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts of a run."""
@@ -256,12 +300,11 @@ class Answers:
         return self._failures(f"WHERE device = $device {order}", device=device, most=most)
 
     def _failures(self, which: str, **values: object) -> list[HistoryFailure]:
-        failures = []
-        for row in self._rows(f"{questions.FAILURES} {which}", **values):
-            columns: list[Any] = [*row]
-            columns[4] = Outcome(columns[4])
-            failures.append(HistoryFailure(*columns))
-        return failures
+        rows = self._rows(f"{self._questions['failures']} {which}", **values)
+        return [
+            HistoryFailure(run, night, lane, case, Outcome(outcome), *texts)
+            for run, night, lane, case, outcome, *texts in rows
+        ]
 
     # ---- groups ----
 
@@ -275,17 +318,31 @@ class Answers:
         `key`: only the group with this key. `nights`: the nights in which onsets are searched.
         """
         values = {"stale": STALE, "closed": not only_open, "key": key, "most": most}
-        rows: list[list[Any]] = [
-            [tuple(each) if isinstance(each, list) else each for each in row]
-            for row in self._rows(questions.GROUPS, **values)
+        rows = self._ask("groups", **values)
+        presence = self.presence([key for key, *_ in rows], nights)
+        groups = []
+        for row in rows:
+            begins = (onset(lane, runs) for lane, runs in presence.get(row[0], {}).items())
+            groups.append(FailureGroup(*(*row, tuple(filter(None, begins)))))
+        return groups
+
+    @cached_property
+    def open_groups(self) -> list[FailureGroup]:
+        """The groups in the latest runs."""
+        return self.groups()
+
+    @cached_property
+    def outbreaks(self) -> list[Outbreak]:
+        """The groups in the latest runs by the runs in which their present spells began, the latest first."""
+        by_begin: dict[frozenset[tuple[str, int]], list[FailureGroup]] = {}
+        for group in self.open_groups:
+            begins = frozenset((onset.lane, onset.since) for onset in group.onsets if onset.until is None)
+            by_begin.setdefault(begins, []).append(group)
+        made = [
+            Outbreak(tuple(groups), min((self.runs[run]["night"] for _, run in begins), default=groups[0].first))
+            for begins, groups in by_begin.items()
         ]
-        groups = [FailureGroup(*row) for row in rows]
-        presence = self.presence([group.key for group in groups], nights)
-        onsets = [[onset(lane, runs) for lane, runs in presence.get(group.key, {}).items()] for group in groups]
-        return [
-            replace(group, onsets=tuple(begin for begin in begins if begin is not None))
-            for group, begins in zip(groups, onsets, strict=True)
-        ]
+        return sorted(made, key=lambda outbreak: (outbreak.first, outbreak.cases), reverse=True)
 
     def group(self, key: str) -> FailureGroup:
         """Return a group by its key, or by the begin of the key. Raise NothingKnownError."""
@@ -300,14 +357,17 @@ class Answers:
             raise NothingKnownError(f"the group {key!r} has no red case: it is of flaky or waived cases only")
         return groups[0]
 
-    def red_runs_of_groups(self, keys: Sequence[str], lane: str) -> list[tuple[str, int]]:
-        """Return pairs of a group with one of these keys, and a run of a lane in which one of its cases was red."""
-        return self._rows(questions.RED_RUNS, lane=lane, keys=list(keys))
+    def past(self, run: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[str, date, date, date]]:
+        """Return the groups with these keys that were red in the run's lane before it.
+
+        For each: its last night, the first night of the last spell, and the day on which its last run ended.
+        """
+        return self._ask("past", run=run["run"], lane=run["lane"], keys=list(keys))
 
     def presence(self, keys: Sequence[str], nights: int = NIGHTS) -> dict[str, dict[str, list[tuple[int, bool]]]]:
         """Return, for each group and lane, the runs in which one of its cases ran, and whether the group was there."""
         by_group: dict[str, dict[str, list[tuple[int, bool]]]] = {}
-        for key, lane, run, there in self._rows(questions.PRESENCE, keys=list(keys), nights=nights):
+        for key, lane, run, there in self._ask("presence", keys=list(keys), nights=nights):
             by_group.setdefault(key, {}).setdefault(lane, []).append((run, there))
         return by_group
 
@@ -341,81 +401,67 @@ class Answers:
 
         `lanes`: only these lanes.
         """
-        numbers, runs, newest = list(cases), self.runs, self.last_night
-        wanted = {
-            number
-            for number, run in runs.items()
-            if (newest - run["night"]).days < nights and (lanes is None or run["lane"] in lanes)
-        }
-        if not numbers or not wanted:
-            return {}
-        # Of one case, DuckDB reads only the blocks that can have it.
-        alone = len(numbers) == 1
-        which = '"case" = $cases' if alone else '"case" IN (SELECT unnest($cases))'
-        question = questions.OBSERVATIONS.format(cases=which)
-        values = {"cases": numbers[0] if alone else numbers, "first": min(wanted), "last": max(wanted)}
+        of = list(lanes if lanes is not None else {run["lane"] for run in self.runs.values()})
         by_case: dict[int, dict[str, list[Observation]]] = {}
-        for case, run, outcome, *measured in self._rows(question, **values):
-            if run in wanted:
-                row = Observation(run, runs[run]["night"], Outcome(outcome), *measured)
-                by_case.setdefault(case, {}).setdefault(runs[run]["lane"], []).append(row)
+        rows = self._ask("observations", cases=list(cases), nights=nights, lanes=of)
+        for case, lane, run, night, outcome, *measured in rows:
+            row = Observation(run, night, Outcome(outcome), *measured)
+            by_case.setdefault(case, {}).setdefault(lane, []).append(row)
         return by_case
 
-    def slow_cases(self, most: int = 20) -> list[SlowCase]:
-        """Return the cases whose durations rise, the largest rise first.
-
-        Candidates come from the medians of a few runs.
-        """
-        rises = self._rows(questions.RISES, stale=STALE, most=5 * most)
+    @cached_property
+    def slow_cases(self) -> list[SlowCase]:
+        """The cases whose durations rise, the largest rise first. Candidates come from the medians of a few runs."""
+        window = {"window": timeline.WINDOW, "ends": timeline.END_RUNS, "least": timeline.LEAST_RUNS}
+        rise = {"factor": timeline.SLOWER, "seconds": timeline.SLOWER_SECONDS}
+        rises = self._ask("rises", stale=STALE, most=5 * MOST_SLOW, **window, **rise)
         observed = self.observations(dict.fromkeys(case for _, case, _ in rises), NIGHTS, {lane for lane, *_ in rises})
         slow = []
         for lane, case, name in rises:
             own = observed[case][lane]
-            rise = slower([each.seconds for each in own if each.seconds is not None and not each.outcome.is_red])
-            if rise is not None:
-                slow.append(SlowCase(name, lane, rise))
-        return slow[:most]
+            found = slower([each.seconds for each in own if each.seconds is not None and not each.outcome.is_red])
+            slow += [] if found is None else [SlowCase(name, lane, found)]
+        return slow[:MOST_SLOW]
 
-    def not_run(self, days: int = NOT_RUN, most: int = MOST) -> list[tuple[str, date, str]]:
-        """Return the cases that ran at some time, but in none of the recent runs that have them.
+    @cached_property
+    def not_run(self) -> list[tuple[str, date, str]]:
+        """The cases that ran at some time, but in none of the recent runs: id, last night, and the reason."""
+        return self._ask("not_run", nights=NOT_RUN, most=MOST)
 
-        For each: id, last night, and the reason.
-        """
-        listed = [(case, night, why) for case, night, why in self._silent_cases(days) if night is not None]
-        return sorted(listed, key=lambda row: (-row[1].toordinal(), row[0]))[:most]
+    @cached_property
+    def never_run(self) -> list[tuple[str, int]]:
+        """Why cases of the last days ran in no run at all, with the number of cases, the largest first."""
+        return self._ask("never_run", nights=NOT_RUN)
 
-    def never_run(self, days: int = NOT_RUN) -> list[tuple[str, int]]:
-        """Return why cases of the last days ran in no run at all, with the number of cases, the largest first."""
-        reasons = Counter(why for _, night, why in self._silent_cases(days) if night is None)
-        return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-
-    def _silent_cases(self, days: int) -> list[tuple[str, date | None, str]]:
-        """Return the cases that no run of the last days ran: id, last night in which they ran, and the reason."""
-        if days not in self._silent:
-            self._silent[days] = self._rows(questions.SILENT, nights=days)
-        return self._silent[days]
-
+    @property
     def healed_waivers(self) -> list[HistoryFailure]:
-        """Return the cases of the latest runs that pass although a waiver expects them to fail."""
-        return self._failures(questions.HEALED, stale=STALE)[:MOST]
+        """The cases of the latest runs that pass although a waiver expects them to fail."""
+        return self._failures(self._questions["healed"], stale=STALE)[:MOST]
 
-    def flaky_cases(self, nights: int = 30, most: int = 50) -> list[tuple[str, int, int, int]]:
-        """Return cases that were flaky or changed between good and bad in the last nights.
+    @cached_property
+    def flaky_cases(self) -> list[tuple[str, int, int, int]]:
+        """Cases that were flaky or changed between good and bad in the last nights.
 
         For each: id, bad results, results, and the number of devices with a bad one. Cases that are red in each latest
         run are not flaky.
         """
-        return self._rows(questions.FLAKY, nights=nights, most=most)
+        return self._ask("flaky", nights=RECENT, most=MOST_FLAKY, steady=timeline.STEADY)
 
     # ---- devices ----
 
+    @cached_property
+    def suspicions(self) -> list[DeviceSuspicion]:
+        """Every device of the last nights, the most suspicious first."""
+        return judged(self._ask("suspicions", nights=RECENT))
+
+    @property
+    def suspicious(self) -> list[DeviceSuspicion]:
+        return [device for device in self.suspicions if device.suspicious]
+
     def device(self, key: str) -> dict[str, Any]:
         """Return a device with its runs by night and its health events. Raise NothingKnownError."""
-        names = ("device", "key", "uuid", "host", "name", "kind")
-        rows = self._rows(f"SELECT {', '.join(names)} FROM device_name WHERE key = $key", key=key)
+        rows = self._table("device", key=key)
         if not rows:
             raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
-        found = dict(zip(names, rows[0], strict=True))
-        found["nights"] = self._rows(questions.DEVICE_NIGHTS, device=found["device"])
-        found["events"] = self._rows(questions.DEVICE_EVENTS, device=found["device"])
-        return found
+        nights, events = (self._ask(f"device_{part}", device=rows[0]["device"]) for part in ("nights", "events"))
+        return {**rows[0], "nights": nights, "events": events}

@@ -9,6 +9,7 @@ value that a place can have, such as a driver. It is complete if all observation
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -36,7 +37,7 @@ class Factor(StrEnum):
 
 
 class CauseClass(StrEnum):
-    """The class of a failure."""
+    """The class of a failure, in the order of reports."""
 
     EVERYWHERE = "everywhere"
     ONE_TORCH = "one_torch"
@@ -49,21 +50,13 @@ class CauseClass(StrEnum):
     ONE_SETTING = "one_setting"
     SINCE = "since"
     UNTIL = "until"
-    FLAKE = "flake"
     MIXED = "mixed"
+    FLAKE = "flake"
 
 
 _KINDS = {
-    Factor.UUID: CauseClass.ONE_UUID,
-    Factor.HOST: CauseClass.ONE_HOST,
-    Factor.DEVICE: CauseClass.ONE_DEVICE,
-    Factor.DRIVER: CauseClass.ONE_DRIVER,
-    Factor.TORCH: CauseClass.ONE_TORCH,
-    Factor.OPTION: CauseClass.ONE_OPTION,
-    Factor.COMMIT: CauseClass.ONE_COMMIT,
-    Factor.SETTING: CauseClass.ONE_SETTING,
-    Factor.SINCE: CauseClass.SINCE,
-    Factor.UNTIL: CauseClass.UNTIL,
+    factor: CauseClass(factor.value if factor.value in ("since", "until") else f"one_{factor.value}")
+    for factor in Factor
 }
 #: The differences between runs on one machine.
 CONDITIONS = (Factor.OPTION, Factor.COMMIT, Factor.SETTING)
@@ -204,20 +197,22 @@ def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing |
     seen = _Seen(tallies, max(1, tries))
     if not seen.bad:
         return None
-    if seen.total.red == seen.total.all:
-        return _everywhere(seen)
     covering = seen.covering()
+    if seen.total.red == seen.total.all:
+        # A case that fails every second time is red in all of these runs with this probability.
+        also = tuple((cause,) for cause in covering)
+        return seen.classing(CauseClass.EVERYWHERE, inside=seen.total, chance=0.5**seen.total.red, also=also)
     complete = [cause for cause in covering if seen.is_complete((cause,))]
     if seen.is_single_on_mixed_machine():
         return _flake(seen, complete)
     if complete:
         first, *others = complete
-        return _one(seen, first, _few(others), always=True)
-    pairs = [pair for pair in combinations(covering, 2) if _is_pair(*pair)]
-    complete_pairs = [pair for pair in pairs if seen.is_complete(pair)]
-    if complete_pairs:
-        first_pair, *other_pairs = complete_pairs
-        return _mixed(seen, first_pair, together=True, also=tuple(other_pairs[: MOST_PAIRS - 1]))
+        return _one(seen, first, _few(others))
+    pairs = [pair for pair in combinations(covering, 2) if _is_pair(*pair) and seen.is_complete(pair)]
+    if pairs:
+        first_pair, *others_of_two = pairs[:MOST_PAIRS]
+        single = seen.total.bad == 1
+        return seen.classing(CauseClass.MIXED, first_pair, together=True, also=tuple(others_of_two), maybe_flake=single)
     significant = [cause for cause in covering if seen.chance((cause,)) * seen.tries <= SIGNIFICANCE]
     if significant:
         best = min(significant, key=lambda cause: seen.chance((cause,)))
@@ -226,7 +221,26 @@ def classify(tallies: Mapping[ResultPlace, Tally], tries: int = 1) -> Classing |
     # On a machine with good results, one bad result on each of some devices is more likely a flake than several bad
     # devices.
     values = () if seen.mixed_places else seen.values_that_explain(2 if seen.mixed_machines else 1)
-    return _flake(seen) if seen.mixed_machines and not values else _mixed(seen, values)
+    if seen.mixed_machines and not values:
+        return _flake(seen)
+    single = seen.total.bad == 1
+    return seen.classing(CauseClass.MIXED, values, inside=Tally(), chance=1.0, maybe_flake=single)
+
+
+def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bool = True) -> Classing:
+    """Return the class of a case with a single cause."""
+    by_chance = cause.factor in TIMES and seen.chance((cause,)) * seen.tries > SIGNIFICANCE
+    maybe_flake = seen.total.bad == 1 or by_chance
+    return seen.classing(_KINDS[cause.factor], (cause,), also=also, maybe_flake=maybe_flake, always=always)
+
+
+def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
+    """Return the class of a flake: good and bad on the same devices. It is strong if this was observed repeatedly."""
+    also = _few(complete)
+    inside = seen.inside(also[0]) if also else Tally()
+    sure = Sure.ONE if seen.total.bad == 1 else Sure.STRONG if seen.mixed_places else Sure.WEAK
+    flake = seen.classing(CauseClass.FLAKE, inside=inside, chance=1.0, also=also, always=False)
+    return replace(flake, sure=sure)
 
 
 def _is_pair(first: Cause, second: Cause) -> bool:
@@ -322,10 +336,33 @@ class _Seen:
         """Return the observations with all these causes."""
         return sum((tally for place, tally in self.tallies.items() if all(c.holds(place) for c in causes)), Tally())
 
-    @property
-    def bad_machines(self) -> int:
-        """The number of machines with a bad result."""
-        return sum(tally.bad > 0 for tally in self.machines.values())
+    def classing(
+        self,
+        kind: CauseClass,
+        causes: Explanation = (),
+        *,
+        inside: Tally | None = None,
+        chance: float | None = None,
+        also: tuple[Explanation, ...] = (),
+        together: bool = False,
+        maybe_flake: bool = False,
+        always: bool = True,
+    ) -> Classing:
+        """Return the class of the case. `inside` and `chance` follow from the causes, if there are any."""
+        chance = self.chance(causes) if chance is None else chance
+        return Classing(
+            kind=kind,
+            sure=sureness(self.total.bad, chance, self.tries),
+            chance=chance,
+            total=self.total,
+            machines=sum(tally.bad > 0 for tally in self.machines.values()),
+            inside=self.inside(causes) if inside is None else inside,
+            causes=causes,
+            together=together,
+            also=also,
+            maybe_flake=maybe_flake,
+            always=always,
+        )
 
     def values_that_explain(self, least: int) -> Explanation:
         """Return a few values of one factor that only red observations have, or nothing.
@@ -333,27 +370,16 @@ class _Seen:
         Each value is in at least `least` observations. Of several such factors, return the widest.
         """
         for factor in reversed(_MACHINE):
-            red = self._red_values(factor)
+            red: Counter[str] = Counter()
+            for place, tally in self.bad.items():
+                red.update(dict.fromkeys(place.values(factor), tally.red))
             if not 1 < len(red) <= MOST_VALUES or min(red.values()) < least:
                 continue
-            rest = (place for place, tally in self.tallies.items() if tally.red < tally.all)
-            if not any(value in red for place in rest for value in place.values(factor)):
+            good = (place for place, tally in self.tallies.items() if tally.red < tally.all)
+            known = all(place.values(factor) for place in self.bad)
+            if known and not any(value in red for place in good for value in place.values(factor)):
                 return tuple(Cause(factor, value) for value in sorted(red))
         return ()
-
-    def _red_values(self, factor: Factor) -> dict[str, int]:
-        """Return the number of red observations by value.
-
-        Empty if a bad place has no value, or if there are many values.
-        """
-        red: dict[str, int] = {}
-        for place, tally in self.bad.items():
-            values = place.values(factor)
-            if not values or len(red) > MOST_VALUES:
-                return {}
-            for value in values:
-                red[value] = red.get(value, 0) + tally.red
-        return red
 
 
 def _is_mixed(tally: Tally) -> bool:
@@ -368,55 +394,6 @@ def sureness(bad: int, chance: float, tries: int) -> Sure:
     if bad == 1:
         return Sure.ONE
     return Sure.STRONG if chance * tries <= SIGNIFICANCE else Sure.WEAK
-
-
-def _everywhere(seen: _Seen) -> Classing:
-    # A case that fails every second time is red in all of these runs with this probability.
-    chance = 0.5**seen.total.red
-    same = tuple((cause,) for cause in seen.covering())
-    sure = sureness(seen.total.bad, chance, seen.tries)
-    return Classing(CauseClass.EVERYWHERE, sure, chance, seen.total, seen.bad_machines, seen.total, also=same)
-
-
-def _one(seen: _Seen, cause: Cause, also: tuple[Explanation, ...], *, always: bool) -> Classing:
-    chance = seen.chance((cause,))
-    return Classing(
-        _KINDS[cause.factor],
-        sureness(seen.total.bad, chance, seen.tries),
-        chance,
-        seen.total,
-        seen.bad_machines,
-        seen.inside((cause,)),
-        causes=(cause,),
-        also=also,
-        maybe_flake=seen.total.bad == 1 or (cause.factor in TIMES and chance * seen.tries > SIGNIFICANCE),
-        always=always,
-    )
-
-
-def _mixed(seen: _Seen, causes: Explanation, *, together: bool = False, also: tuple[Explanation, ...] = ()) -> Classing:
-    chance = seen.chance(causes) if together else 1.0
-    return Classing(
-        CauseClass.MIXED,
-        sureness(seen.total.bad, chance, seen.tries),
-        chance,
-        seen.total,
-        seen.bad_machines,
-        seen.inside(causes) if together else Tally(),
-        causes=causes,
-        together=together,
-        also=also,
-        maybe_flake=seen.total.bad == 1,
-    )
-
-
-def _flake(seen: _Seen, complete: Sequence[Cause] = ()) -> Classing:
-    """Classify a flake: good and bad on the same devices. It is strong if this was observed more than once."""
-    sure = Sure.STRONG if seen.mixed_places else Sure.WEAK
-    sure = Sure.ONE if seen.total.bad == 1 else sure
-    also = _few(complete)
-    inside = seen.inside(also[0]) if also else Tally()
-    return Classing(CauseClass.FLAKE, sure, 1.0, seen.total, seen.bad_machines, inside, also=also, always=False)
 
 
 def together(classings: Mapping[int, Classing]) -> dict[int, Classing]:
@@ -457,14 +434,13 @@ def joint_chance(classings: Sequence[Classing], tries: int) -> float:
 
 
 def _on_one_device(classing: Classing, cause: Cause, chance: float) -> Classing:
-    also = tuple(explanation for explanation in classing.also if explanation != (cause,))
     return replace(
         classing,
         kind=CauseClass.ONE_UUID,
         sure=Sure.STRONG,
         chance=min(classing.chance, chance),
         causes=(cause,),
-        also=also,
+        also=tuple(explanation for explanation in classing.also if explanation != (cause,)),
         maybe_flake=False,
         always=classing.inside.bad == classing.inside.all,
     )

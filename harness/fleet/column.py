@@ -7,13 +7,11 @@ import json
 import multiprocessing
 import os
 import re
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +20,10 @@ import msgspec
 from harness.backends.table import backend_of
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, single_line
-from harness.fleet import conditions
-from harness.fleet.classing import ResultPlace
-from harness.fleet.folders import is_plain
-from harness.fleet.run import RunSummary, mapping, read_run
+from harness.core.text import escape_invalid_xml, single_line, truncate_middle
+from harness.fleet.classing import Factor, ResultPlace
+from harness.fleet.matrix_model import HoleKind, MatrixRun, StatedLevel
+from harness.fleet.run import RunSummary, environment_facts, is_plain, mapping, read_run
 from harness.journal import environment, identity, journal
 from harness.journal.events import Finding, RunStarted
 from harness.journal.ledger import Summary
@@ -44,11 +41,24 @@ MOST_DAMAGED = 3
 #: Maximum levels of conformance of a run, and bytes of its file.
 MOST_LEVELS = 50
 MOST_BYTES = 64 << 20
+_HOLES = {
+    outcome: HoleKind(outcome.value)
+    for outcome in (Outcome.WAIVED, Outcome.LOST, Outcome.NOT_RUN, Outcome.GATED, Outcome.SKIPPED)
+}
 _STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, conformance.INCOMPLETE)
 #: The version of a component that a machine does not have.
 NONE = "none"
 #: Facts of a run that belong to its machine, and the seed. Both may differ between runs.
 _MACHINE = frozenset({"torch", "driver", "device", "--seed"})
+#: A fact by its factor and name, with its values: an option such as ``--inject`` may have several.
+Facts = Mapping[tuple[Factor, str], tuple[str, ...]]
+#: Facts that are already properties of a place, and the seed, which differs in each run.
+_ELSEWHERE = frozenset({"torch", "driver", "device", "devices", "--seed"})
+_COMMIT = "commit"
+#: Whether the environment of a run is known. This fact explains nothing.
+_READ = (Factor.SETTING, "environment.json")
+_SHOWN = 100
+_MOST_FACT_VALUES = 20
 
 
 class ReaderDiedError(HarnessError):
@@ -69,13 +79,39 @@ class RunDevice:
 class CaseResult:
     """The result of a case in a run: the outcome, the UUIDs of its devices, and the reason if it did not run.
 
-    `found`: for a gated case, the machine's value, in contrast to `reason`.
+    `outcome`: None if the run does not have the case, for the reason `absent`. `found`: for a gated case, the machine's
+    value, in contrast to `reason`.
     """
 
-    outcome: Outcome
+    outcome: Outcome | None
     devices: tuple[str, ...] = ()
     reason: str = ""
     found: str = ""
+    absent: HoleKind | None = None
+
+    @property
+    def hole(self) -> HoleKind | None:
+        """Why the result says nothing about the case; None for an observation."""
+        return self.absent if self.outcome is None else _HOLES.get(self.outcome)
+
+    @property
+    def is_red(self) -> bool:
+        return self.hole is None and self.outcome is not None and self.outcome.is_red
+
+    @property
+    def is_bad(self) -> bool:
+        return self.is_red or self.outcome is Outcome.FLAKY
+
+
+#: The results of cases that a run does not have. The first one is that of a case of which nothing is known.
+ABSENT = {
+    kind: CaseResult(None, reason=reason, absent=kind)
+    for kind, reason in (
+        (HoleKind.NOT_COLLECTED, "the runs of these machines have no such case"),
+        (HoleKind.DESELECTED, "excluded by the options of the run"),
+        (HoleKind.OTHER_SHARD, "it is in another shard of the run, which is missing here"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +120,6 @@ class Trouble:
 
     message: str
     reproduce: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunLevel:
-    """A level: its state, how many of its cases passed, and the hash of its list."""
-
-    level: str
-    state: str
-    passed: int
-    cases: int
-    hash: str
 
 
 class MachineKey(NamedTuple):
@@ -113,56 +138,42 @@ class MachineKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One run. `result_numbers`: for each of `ids` a position in `results`. `troubles`: by position in `ids`.
+    """One run. `shown`: what the JSON says about it. `results`, `troubles`: by case; equal results are one object.
 
-    `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `deselected`: cases that the
-    run's options left out. `elsewhere`: cases of other shards. `unread`: the beginnings of ids that the run has not
-    read, because it would have left them out. `parts`: run ids of the shards that it was merged from.
-    `print`: runs with the same value are copies of one run. `red`: whether anything in it is red. `notes`: doubts.
-    `findings`: the first of them, with few of their cases, and the number of these. `exit_status`: that of the run.
-    `conditions`: its facts other than those of the machine. `levels`: its statement about levels of conformance.
+    `facts`: facts that should be equal in all runs, such as the hash of the suites' files. `unread`: the beginnings of
+    ids that the run has not read, because it would have left them out. `parts`: run ids of the shards that it was
+    merged from. `print`: runs with the same value are copies of one run. `findings`: the first of them, with few of
+    their cases, and the number of these. `conditions`: its facts other than those of the machine.
     """
 
-    name: str
-    run_id: str
-    begun: float
+    shown: MatrixRun
     host: str
     driver: str
     torch: str
     devices: tuple[RunDevice, ...]
     facts: Mapping[str, str]
-    ids: tuple[str, ...]
-    result_numbers: array[int]
-    results: tuple[CaseResult, ...]
-    troubles: Mapping[int, Trouble]
-    deselected: tuple[str, ...]
-    elsewhere: tuple[str, ...]
+    results: Mapping[str, CaseResult]
+    troubles: Mapping[str, Trouble]
     unread: tuple[str, ...]
     parts: tuple[str, ...]
     print: tuple[object, ...]
     fail_on_flaky: bool
-    red: bool
-    notes: tuple[str, ...]
-    findings: tuple[tuple[Finding, int], ...] = ()
-    exit_status: int = EXIT_OK
-    conditions: conditions.Facts = field(default_factory=dict)
-    levels: tuple[RunLevel, ...] = ()
+    findings: tuple[tuple[Finding, int], ...]
+    conditions: Facts
 
     @property
     def machine(self) -> MachineKey:
         """The machine of the run."""
-        names = sorted({escape_invalid_xml(device.name) for device in self.devices})
-        facts = (", ".join(names) or "no device", self.driver, self.torch, self.host)
-        return MachineKey(*map(escape_invalid_xml, facts))
+        names = sorted({device.name for device in self.devices})
+        return MachineKey(", ".join(names) or "no device", self.driver, self.torch, self.host)
 
     @property
     def text(self) -> str:
         """The name with the time of the start."""
         try:
-            begun = f"{datetime.fromtimestamp(self.begun, UTC):%Y-%m-%d %H:%M} UTC"
+            return f"{self.shown.name} ({datetime.fromtimestamp(self.shown.begun, UTC):%Y-%m-%d %H:%M} UTC)"
         except (OverflowError, ValueError):
-            return escape_invalid_xml(self.name)
-        return f"{escape_invalid_xml(self.name)} ({begun})"
+            return self.shown.name
 
     def place(self, uuids: Sequence[str]) -> ResultPlace:
         """Return the place of an attempt on these devices.
@@ -174,11 +185,11 @@ class Column:
         used = [by_uuid.get(uuid, RunDevice(uuid, "unknown device")) for uuid in uuids]
         unique = [name for device in used if device.unique for name in (device.uuid, device.parent) if name]
         return ResultPlace(
-            host=escape_invalid_xml(self.host),
-            devices=tuple(sorted({escape_invalid_xml(device.name) for device in used or self.devices})),
-            driver="" if self.driver == NONE else escape_invalid_xml(self.driver),
-            torch="" if self.torch == NONE else escape_invalid_xml(self.torch),
-            uuids=tuple(dict.fromkeys(map(escape_invalid_xml, unique))),
+            host=self.host,
+            devices=tuple(sorted({device.name for device in used or self.devices})),
+            driver="" if self.driver == NONE else self.driver,
+            torch="" if self.torch == NONE else self.torch,
+            uuids=tuple(dict.fromkeys(unique)),
         )
 
 
@@ -187,16 +198,11 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableRun:
-    """A run directory that cannot be read, with the reason."""
+def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[Column | str]:
+    """Return every run, in order; a sentence about one that cannot be read. Raise ReaderDiedError.
 
-    name: str
-    reason: str
-
-
-def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> Iterator[Column | UnreadableRun]:
-    """Return every run, in order. Several processes read, by default one per core. Raise ReaderDiedError."""
+    Several processes read, by default one per core.
+    """
     wanted = min(processes or len(os.sched_getaffinity(0)), len(run_dirs))
     if wanted < 2:
         yield from map(read_summary, run_dirs)
@@ -211,60 +217,59 @@ def read_summaries(run_dirs: Sequence[Path], processes: int | None = None) -> It
         raise ReaderDiedError(message) from None
 
 
-def read_summary(run_dir: Path) -> Column | UnreadableRun:
-    """Read one run directory. Symbolic links are not followed."""
-    name = escape_invalid_xml(str(run_dir))
+def read_summary(run_dir: Path) -> Column | str:
+    """Read one run directory. Return a sentence if it cannot be read. Symbolic links are not followed."""
+    left_out = f"{escape_invalid_xml(str(run_dir))} was left out"
     if not is_plain(run_dir / journal.FILE_NAME):
-        return UnreadableRun(name, f"{journal.FILE_NAME} is a symbolic link or no regular file")
+        return f"{left_out}: {journal.FILE_NAME} is a symbolic link or no regular file"
     try:
-        summary = read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME))
+        return make_column(read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME)))
     except HarnessError as error:
-        return UnreadableRun(name, single_line(str(error)))
-    levels, doubt = read_levels(run_dir, summary.run.run_id)
-    return make_column(summary, levels, [doubt] if doubt else [])
+        return f"{left_out}: {single_line(str(error))}"
 
 
-def make_column(summary: RunSummary, levels: tuple[RunLevel, ...] = (), doubts: Sequence[str] = ()) -> Column:
-    """Return the column of a run. `levels`: what it states about conformance. `doubts`: further ones."""
+def make_column(summary: RunSummary) -> Column:
+    """Return the column of a run."""
     run, ledger, facts = summary.run, summary.ledger, summary.facts or {}
-    places: dict[CaseResult, int] = {}
-    numbers = array("I")
-    troubles: dict[int, Trouble] = {}
-    for index, verdict in enumerate(ledger.verdicts):
+    left_out = {HoleKind.DESELECTED: summary.deselected, HoleKind.OTHER_SHARD: summary.selected}
+    results = {case: ABSENT[kind] for kind, cases in left_out.items() for case in cases}
+    known: dict[CaseResult, CaseResult] = {}
+    troubles: dict[str, Trouble] = {}
+    for verdict in ledger.verdicts:
         result, trouble = _result_of(verdict)
-        numbers.append(places.setdefault(result, len(places)))
+        results[verdict.case] = known.setdefault(result, result)
         if trouble is not None:
-            troubles[index] = trouble
+            troubles[verdict.case] = trouble
     status = ledger.run_exit_status()
-    torch = mapping(facts.get("versions")).get("torch")
-    uuids = dict.fromkeys([*run.devices, *(uuid for result in places for uuid in result.devices)])
-    ids = tuple(ledger.ids())
+    levels, doubt = read_levels(summary.path, run.run_id)
     read_error = [] if summary.doubt is None else [str(summary.doubt)]
+    notes = (*read_error, *([doubt] if doubt else []), *_doubts(summary), *_unexplained(ledger))
+    torch = mapping(facts.get("versions")).get("torch")
+    uuids = dict.fromkeys([*run.devices, *(uuid for result in known for uuid in result.devices)])
     return Column(
-        name=summary.name,
-        run_id=run.run_id,
-        begun=run.t,
+        shown=MatrixRun(
+            name=summary.name,
+            run_id=escape_invalid_xml(run.run_id),
+            begun=run.t,
+            machine=0,  # not known yet
+            red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
+            exit_status=status,
+            notes=tuple(map(escape_invalid_xml, notes)),
+            levels=levels,
+        ),
         host=single_line(run.host, 200),
         driver=single_line(str(facts.get("driver") or run.identity.get("driver") or NONE), 100),
         torch=single_line(str(torch or run.identity.get("torch") or NONE), 100),
-        devices=_devices(tuple(uuids), facts, run),
+        devices=tuple(_devices(uuids, facts, run.identity.get("device", ""))),
         facts={name: text for name, text in identity.identity_facts(run).items() if name not in _MACHINE},
-        ids=ids,
-        result_numbers=numbers,
-        results=tuple(places),
+        results=results,
         troubles=troubles,
-        deselected=summary.deselected,
-        elsewhere=tuple(dict.fromkeys(summary.selected).keys() - {*ids}),
         unread=summary.unread,
-        parts=tuple(shard.run_id for shard in ledger.shards),
+        parts=tuple(escape_invalid_xml(shard.run_id) for shard in ledger.shards),
         print=(run.run_id, run.host, run.t, run.pid, summary.print),
         fail_on_flaky=run.fail_on_flaky,
-        red=status not in (EXIT_OK, EXIT_NOTHING_RAN),
-        notes=(*read_error, *doubts, *_doubts(summary), *_unexplained(ledger)),
         findings=tuple(map(_finding, ledger.findings[:MOST_FINDINGS])),
-        exit_status=status,
-        conditions=conditions.facts_of(run, summary.facts),
-        levels=levels,
+        conditions=facts_of(run, summary.facts),
     )
 
 
@@ -336,25 +341,22 @@ def _finding(finding: Finding) -> tuple[Finding, int]:
     return short, len(finding.cases)
 
 
-def _devices(uuids: Sequence[str], facts: Mapping[str, Any], run: RunStarted) -> tuple[RunDevice, ...]:
+def _devices(uuids: Iterable[str], facts: Mapping[str, Any], common: str) -> Iterator[RunDevice]:
+    """Yield the devices with these UUIDs. `common`: the names of the devices in the run's identity."""
     rows = {str(row.get("uuid")): row for row in environment.devices_of(facts)}
-    alone = run.identity.get("device", "")
-    return tuple(map(partial(_device, rows=rows, alone="" if ", " in alone else alone), uuids))
+    for uuid in uuids:
+        row, backend = rows.get(uuid, {}), backend_of(uuid)
+        label = backend.label if backend is not None and not backend.nvml else ""
+        name = row.get("name") or (common if ", " not in common else "") or label or "unknown device"
+        yield RunDevice(
+            uuid=single_line(uuid, 200),
+            name=single_line(str(name), 200),
+            parent=single_line(str(row.get("mig_parent") or ""), 200),
+            unique=backend is None or backend.nvml,
+        )
 
 
-def _device(uuid: str, rows: Mapping[str, Mapping[str, Any]], alone: str) -> RunDevice:
-    """Return a device. `alone`: the common name of all devices of the run, if the run's identity has one."""
-    row, backend = rows.get(uuid, {}), backend_of(uuid)
-    name = row.get("name") or alone or (backend.label if backend is not None and not backend.nvml else "")
-    return RunDevice(
-        uuid=single_line(uuid, 200),
-        name=single_line(str(name or "unknown device"), 200),
-        parent=single_line(str(row.get("mig_parent") or ""), 200),
-        unique=backend is None or backend.nvml,
-    )
-
-
-def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
+def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[StatedLevel, ...], str]:
     """Return the levels that `harness conformance --keep` recorded, and a doubt, or "". Both are empty without a file.
 
     The statement is not verified; `harness verify` does that.
@@ -374,9 +376,64 @@ def read_levels(run_dir: Path, run_id: str) -> tuple[tuple[RunLevel, ...], str]:
         return (), f"{conformance.FILE_NAME} is no statement of harness conformance"
 
 
-def _level(row: Any) -> RunLevel:
+def _level(row: Any) -> StatedLevel:
     """Return a level from its row. Raise ValueError, TypeError or KeyError for an invalid row."""
     if row["state"] not in _STATES:
         raise ValueError(row["state"])
     name, digest = (single_line(escape_invalid_xml(str(row[key])), 100) for key in ("level", "list"))
-    return RunLevel(name, str(row["state"]), int(row["passed"]), int(row["cases"]), digest)
+    passed, cases = int(row["passed"]), int(row["cases"])
+    return StatedLevel(level=name, state=str(row["state"]), passed=passed, cases=cases, hash=digest)
+
+
+# ---- facts that distinguish the runs of one machine: options, commit, versions and variables ----
+
+
+def facts_of(run: RunStarted, environment: Mapping[str, Any] | None) -> Facts:
+    """Return the facts of a run. `environment`: the facts of its environment.json, None without the file."""
+    facts: dict[tuple[Factor, str], tuple[str, ...]] = {} if environment is None else {_READ: ("read",)}
+    for name, value in {**environment_facts(environment or {}), **identity.identity_facts(run)}.items():
+        if name in _ELSEWHERE:
+            continue
+        factor = Factor.OPTION if name.startswith("--") else Factor.COMMIT if name == _COMMIT else Factor.SETTING
+        facts[factor, single_line(name, _SHOWN)] = tuple(_values(factor, value))
+    return facts
+
+
+def _values(factor: Factor, value: str) -> Iterator[str]:
+    """Yield the values of a fact; none if it is not set."""
+    parts = value.split("; ") if factor is Factor.OPTION else [value]
+    for part in parts[:_MOST_FACT_VALUES]:
+        if part:
+            yield (
+                part[:19]
+                if part.startswith("sha256:")
+                else " ".join(escape_invalid_xml(truncate_middle(part, _SHOWN)).split())
+            )
+
+
+def differing(runs: Sequence[Facts]) -> list[frozenset[tuple[Factor, str]]]:
+    """Return, for each run, its values that not all runs have: ``--inject=no_wait``, ``without $CUDA_HOME``.
+
+    A fact that a run does not record explains nothing there. Only options, and variables if the environment is known,
+    count as absent if they are not recorded.
+    """
+    names = dict.fromkeys(name for run in runs for name in run if name != _READ)
+    values_by_run: list[set[tuple[Factor, str]]] = [set() for _ in runs]
+    for factor, name in names:
+        every = [run.get((factor, name), ()) for run in runs]
+        if len({*every}) == 1:
+            continue
+        common = set(every[0]).intersection(*every[1:])
+        for run, mine, values in zip(runs, values_by_run, every, strict=True):
+            mine.update((factor, _words(factor, name, value)) for value in values if value not in common)
+            if not values and (factor is Factor.OPTION or (name.startswith("$") and _READ in run)):
+                mine.add((factor, f"without {name}"))
+    return list(map(frozenset, values_by_run))
+
+
+def _words(factor: Factor, name: str, value: str) -> str:
+    if factor is Factor.COMMIT:
+        return value
+    if factor is Factor.SETTING and not name.startswith("$"):
+        return f"{name} {value}"
+    return name if value == "True" else f"{name}={value}"

@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 import msgspec
 
 from harness.core.figures import PREFIX, read_figure
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, format_count, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, format_count, inert_line, list_first, single_line, truncate_middle
 from harness.fleet.run import RunSummary, environment_facts
+from harness.fleet.texts import render_text
 from harness.journal import environment, identity
 from harness.journal.events import Finding, Finish, RunStarted
 from harness.journal.finding_kinds import is_same_finding
@@ -27,9 +30,32 @@ SIGNIFICANCE = 0.001
 FACTOR = 1.3
 LEAST_SECONDS = 0.02
 #: Options that the environment file also has, and the seed, which differs between any two runs.
+_HASHES = (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS)
 _ELSEWHERE = ("--seed", "--isolation", "--under", "--profile")
 #: Maximum characters of a hash, and of another value of an option.
 _HASH, _SHOWN = 19, 200
+#: The version of the JSON document.
+SCHEMA = 1
+#: The lists of a comparison, the most urgent first: heading, and word of a line.
+_LISTS = {
+    "regressions": ("regressions", "REGRESSION"),
+    "lost": ("without a verdict", "NO VERDICT"),
+    "flakes": ("new flakes", "FLAKE"),
+    "gated": ("newly gated", "GATED"),
+    "missing": ("missing", "MISSING"),
+    "slower": ("slower", "SLOWER"),
+    "still_red": ("still red", "STILL RED"),
+    "fixes": ("fixes", "FIXED"),
+    "added": ("new cases", "NEW"),
+}
+_FINDINGS = {
+    "new_findings": ("new findings", "NEW FINDING"),
+    "still_findings": ("findings as before", "STILL FINDING"),
+    "gone_findings": ("findings gone", "FINDING GONE"),
+}
+#: Maximum entries of one list in Markdown: forges cut long texts off.
+_MOST_ROWS = 100
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +120,24 @@ def run_record(summary: RunSummary) -> RunRecord:
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
         facts=environment_facts(summary.facts or {}) | _conditions(run),
         notes=tuple(notes),
-        findings=tuple(
-            msgspec.structs.replace(
-                finding, kind=escape_invalid_xml(finding.kind), message=escape_invalid_xml(finding.message)
-            )
-            for finding in ledger.findings
-        ),
+        findings=tuple(map(_escaped_finding, ledger.findings)),
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,
     )
+
+
+def _escaped_finding(finding: Finding) -> Finding:
+    kind, message = escape_invalid_xml(finding.kind), escape_invalid_xml(finding.message)
+    return msgspec.structs.replace(finding, kind=kind, message=message)
 
 
 def _conditions(run: RunStarted) -> dict[str, str]:
     """Return other facts that can explain a difference, by name: profile, hashes of suites and waivers, options."""
     facts = {"profile": run.profile or "none"}
     for name, value in identity.identity_facts(run).items():
-        if name in (identity.SUITE_FILES, identity.WAIVERS, identity.MUST_PASS) or (
-            name.startswith("--") and name not in _ELSEWHERE
-        ):
-            facts[name] = (
-                escape_invalid_xml(value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN))
-                or "not set"
-            )
+        if name in _HASHES or (name.startswith("--") and name not in _ELSEWHERE):
+            shown = value[:_HASH] if value.startswith("sha256:") else truncate_middle(value, _SHOWN)
+            facts[name] = escape_invalid_xml(shown) or "not set"
     return facts
 
 
@@ -149,6 +171,10 @@ class Fact:
     old: tuple[str, ...]
     new: str | None
 
+    @property
+    def row(self) -> tuple[str, ...]:
+        return self.name, ", ".join(self.old) or "not known", "not known" if self.new is None else self.new
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -163,6 +189,10 @@ class Change:
     text: str
     reproduce: str | None = None
 
+    @property
+    def row(self) -> tuple[str, ...]:
+        return self.case, self.text
+
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
@@ -173,6 +203,11 @@ class FindingChange:
     cases: tuple[str, ...]
     text: str
     reproduce: str | None = None
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        cases = f" [{format_count(len(self.cases), 'case')}: {list_first(self.cases)}]" if self.cases else ""
+        return self.kind, f"{single_line(self.message)}{cases}", self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +222,13 @@ class FigureChange:
     old: str
     new: str
     text: str
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        return self.name, self.old, self.new, self.text
+
+
+_Listed = Fact | Change | FindingChange | FigureChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,77 +282,60 @@ class Comparison:
         return any(reasons)
 
     @property
+    def headline(self) -> str:
+        """What is compared with what."""
+        last = self.baseline[-1]
+        number = len(self.baseline)
+        return f"{self.new} compared with {last if number == 1 else f'{number} runs, the last {last}'}"
+
+    @property
     def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
         """The lists of findings by heading, the most urgent first."""
-        return {
-            "new findings": self.new_findings,
-            "findings as before": self.still_findings,
-            "findings gone": self.gone_findings,
-        }
+        return {heading: getattr(self, name) for name, (heading, _) in _FINDINGS.items()}
 
     @property
     def lists(self) -> Mapping[str, tuple[Change, ...]]:
         """The lists of cases by heading, the most urgent first."""
-        return {
-            "regressions": self.regressions,
-            "without a verdict": self.lost,
-            "new flakes": self.flakes,
-            "newly gated": self.gated,
-            "missing": self.missing,
-            "slower": self.slower,
-            "still red": self.still_red,
-            "fixes": self.fixes,
-            "new cases": self.added,
-        }
+        return {heading: getattr(self, name) for name, (heading, _) in _LISTS.items()}
 
 
 def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
     """Compare `new` with the runs of `baseline`, the oldest first. Raise ValueError without a baseline."""
     if not baseline:
         raise ValueError("a comparison needs a baseline")
-    lists: dict[str, list[Change]] = {
-        name: [] for name in ("regressions", "fixes", "still_red", "flakes", "gated", "lost")
-    }
-    added: list[Change] = []
-    slower: list[Change] = []
+    lists: dict[str, list[Change]] = {name: [] for name in _LISTS}
     unchanged = 0
     for case, now in new.cases.items():
         before = [run.cases[case] for run in baseline if case in run.cases]
-        if not before:
-            added.append(Change(case, (), now.outcome, _described(now), now.reproduce))
-            continue
         old = tuple(earlier.outcome for earlier in before)
         kind = _kind(old, now.outcome)
         if kind is None:
             unchanged += 1
         else:
-            lists[kind].append(Change(case, old, now.outcome, _TEXTS[kind](old, now), now.reproduce))
+            lists[kind].append(Change(case, old, now.outcome, _text(kind, old, now), now.reproduce))
         durations = [seconds for earlier in before for seconds in earlier.durations]
         if now.outcome is Outcome.PASSED and is_slower(durations, now.durations):
-            slower.append(Change(case, old, now.outcome, _slower(durations, now.durations)))
-    gone = [
+            lists["slower"].append(Change(case, old, now.outcome, _slower(durations, now.durations)))
+    lists["missing"] = [
         Change(case, (was.outcome,), None, f"was {was.outcome}, and is not in the new run")
         for case, was in baseline[-1].cases.items()
         if case not in new.cases
     ]
-    counted = [(finding, _times(finding, baseline)) for finding in new.findings]
+    counted, whole = [(finding, _times(finding, baseline)) for finding in new.findings], len(baseline)
     return Comparison(
         baseline=tuple(run.name for run in baseline),
         new=new.name,
         facts=_changed_facts(baseline, new),
         notes=tuple(f"{run.name}: {note}" for run in (*baseline, new) for note in run.notes),
-        missing=tuple(gone),
-        added=tuple(added),
-        slower=tuple(slower),
         same=unchanged,
-        new_findings=tuple(_finding(finding, times, baseline) for finding, times in counted if times < len(baseline)),
+        new_findings=tuple(
+            _finding(finding, _in_baseline(times, whole)) for finding, times in counted if times < whole
+        ),
         still_findings=tuple(
-            _finding(finding, times, baseline) for finding, times in counted if times == len(baseline)
+            _finding(finding, _in_baseline(times, whole)) for finding, times in counted if times == whole
         ),
         gone_findings=tuple(
-            replace(_finding(finding, 0, baseline), text="not in the new run")
-            for finding in baseline[-1].findings
-            if not _times(finding, [new])
+            _finding(finding, "not in the new run") for finding in baseline[-1].findings if not _times(finding, [new])
         ),
         unexplained=_unexplained(baseline, new),
         figures=_changed_figures(baseline, new),
@@ -321,20 +346,17 @@ def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
 
 def _times(finding: Finding, runs: Sequence[RunRecord]) -> int:
     """Return how many of the runs have the finding."""
-    return sum(
-        any(
-            is_same_finding(finding.kind, finding.message, finding.cases, (o.kind, o.message, o.cases))
-            for o in run.findings
-        )
-        for run in runs
-    )
+    named = (finding.kind, finding.message, finding.cases)
+    return sum(any(is_same_finding(*named, (o.kind, o.message, o.cases)) for o in run.findings) for run in runs)
 
 
-def _finding(finding: Finding, times: int, baseline: Sequence[RunRecord]) -> FindingChange:
-    if len(baseline) == 1:
-        text = "in the baseline, too" if times else "not in the baseline"
-    else:
-        text = f"in {times} of {format_count(len(baseline), 'run')} of the baseline"
+def _in_baseline(times: int, runs: int) -> str:
+    if runs == 1:
+        return "in the baseline, too" if times else "not in the baseline"
+    return f"in {times} of {format_count(runs, 'run')} of the baseline"
+
+
+def _finding(finding: Finding, text: str) -> FindingChange:
     return FindingChange(finding.kind, finding.message, finding.cases, text, finding.reproduce)
 
 
@@ -387,7 +409,9 @@ def is_slower(old: Sequence[float], new: Sequence[float]) -> bool:
 
 
 def _kind(old: Sequence[Outcome], now: Outcome) -> str | None:
-    """Return the list for a case that the baseline has. None if nothing has changed."""
+    """Return the list for a case. None if nothing has changed."""
+    if not old:
+        return "added"
     ran = [outcome for outcome in old if outcome.ran]
     if now in (Outcome.NOT_RUN, Outcome.LOST):
         return "lost"
@@ -400,38 +424,20 @@ def _kind(old: Sequence[Outcome], now: Outcome) -> str | None:
     return "fixes" if ran and ran[-1].is_red else None
 
 
-def _regression(old: Sequence[Outcome], now: CaseRecord) -> str:
+def _text(kind: str, old: Sequence[Outcome], now: CaseRecord) -> str:
+    """Return the change of a case in a list, on one line."""
+    said = f"{now.outcome}: {now.message}" if now.message else str(now.outcome)
     ran = [outcome for outcome in old if outcome.ran]
-    red = sum(outcome.is_red for outcome in ran)
-    if not ran:
-        return f"{_described(now)}; it did not run before ({old[-1]})"
-    if len(old) == 1:
-        return f"was {old[-1]}, now {_described(now)}"
-    return f"red in {red} of {format_count(len(ran), 'run')}, now {_described(now)}"
-
-
-def _was(old: Sequence[Outcome], now: CaseRecord) -> str:
-    return f"was {old[-1]}, now {_described(now)}"
-
-
-def _still(old: Sequence[Outcome], now: CaseRecord) -> str:
-    ran = {outcome for outcome in old if outcome.ran}
-    earlier = ran.pop() if len(ran) == 1 else "red"
-    return _described(now) if earlier == now.outcome else f"was {earlier}, now {_described(now)}"
-
-
-_TEXTS: Mapping[str, Callable[[Sequence[Outcome], CaseRecord], str]] = {
-    "regressions": _regression,
-    "fixes": _was,
-    "still_red": _still,
-    "flakes": _was,
-    "gated": _was,
-    "lost": _was,
-}
-
-
-def _described(now: CaseRecord) -> str:
-    return f"{now.outcome}: {now.message}" if now.message else str(now.outcome)
+    if kind == "added":
+        return said
+    if kind == "still_red":
+        earlier = str(ran[0]) if len({*ran}) == 1 else "red"
+        return said if earlier == now.outcome else f"was {earlier}, now {said}"
+    if kind == "regressions" and not ran:
+        return f"{said}; it did not run before ({old[-1]})"
+    if kind == "regressions" and len(old) > 1:
+        return f"red in {sum(outcome.is_red for outcome in ran)} of {format_count(len(ran), 'run')}, now {said}"
+    return f"was {old[-1]}, now {said}"
 
 
 def _slower(old: Sequence[float], new: Sequence[float]) -> str:
@@ -444,12 +450,63 @@ def _slower(old: Sequence[float], new: Sequence[float]) -> str:
 
 def _changed_facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact, ...]:
     """Return the facts that changed since the last run of the baseline, or that differ within it."""
+    if not new.facts or not any(run.facts for run in baseline):
+        return ()
     changed = []
     for name in dict.fromkeys(name for run in (new, *baseline) for name in run.facts):
         old = tuple(dict.fromkeys(run.facts[name] for run in baseline if name in run.facts))
-        now = new.facts.get(name)
-        if not new.facts or not any(run.facts for run in baseline):
-            continue
-        if len(old) != 1 or old[0] != now:
-            changed.append(Fact(name, old, now))
+        if old != (new.facts.get(name),):
+            changed.append(Fact(name, old, new.facts.get(name)))
     return tuple(changed)
+
+
+# ---- formats ----
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return one line per case, the most urgent first, and the counts at the end."""
+    lists = [(heading, word, getattr(comparison, name)) for name, (heading, word) in _LISTS.items()]
+    findings = [(heading, word, getattr(comparison, name)) for name, (heading, word) in _FINDINGS.items()]
+    return render_text("comparison.txt", comparison=comparison, lists=lists, findings=findings)
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """Return all lists as JSON, one list per key."""
+    return json.dumps({"schema": SCHEMA, **asdict(comparison)}, indent=2, ensure_ascii=True) + "\n"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return tables for a job summary of a forge. All texts of the runs are escaped."""
+    new = len(comparison.new_findings)
+    title = format_count(len(comparison.regressions), "regression")
+    title += f", {format_count(new, 'new finding')}" if new else ""
+    parts = [f"## {title}", _escaped(comparison.headline)]
+    if comparison.facts:
+        parts.append(_table("Machine and software", ("", "baseline", "new"), comparison.facts))
+    notes = (*comparison.notes, *([comparison.unexplained] if comparison.unexplained else []))
+    parts += [f"- {_escaped(note)}" for note in notes]
+    for heading, findings in comparison.findings.items():
+        parts += _section(heading, ("finding", "what", "where"), findings, "more finding")
+    parts += _section("figures of speed", ("", "baseline", "new", ""), comparison.figures, "more figure")
+    for heading, changes in comparison.lists.items():
+        parts += _section(heading, ("case", "what"), changes, "more case")
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(heading: str, head: Sequence[str], listed: Sequence[_Listed], more: str) -> list[str]:
+    """Return a table whose title has the number of entries, of which the first are listed; nothing without entries."""
+    left = len(listed) - _MOST_ROWS
+    last = f"… and {format_count(left, more)}" if left > 0 else ""
+    title = f"{heading[0].upper()}{heading[1:]} ({len(listed)})"
+    return [_table(title, head, listed[:_MOST_ROWS], last)] if listed else []
+
+
+def _table(title: str, head: Sequence[str], listed: Sequence[_Listed], last: str = "") -> str:
+    rows = [head, ["---"] * len(head), *([*map(_escaped, each.row)] for each in listed)]
+    rows += [[last, *[""] * (len(head) - 1)]] if last else []
+    lines = ("|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in rows)
+    return "\n".join([f"### {title}", "", *lines])
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", inert_line(" ".join(text.split())))

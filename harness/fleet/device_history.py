@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.backends.table import labels
@@ -44,13 +44,6 @@ class DeviceRecord:
         """The sort key: the most suspicious device comes first."""
         return self.only_here, self.drained, self.sick, self.findings.total(), self.red
 
-    def as_json(self) -> dict[str, Any]:
-        """Return all numbers, as JSON values."""
-        others = ("device", "hosts", "findings")
-        numbers = {name: getattr(self, name) for name in self.__slots__ if name not in others}
-        findings = dict(sorted(self.findings.items()))
-        return {"device": self.device, "hosts": sorted(self.hosts), **numbers, "findings": findings}
-
 
 @dataclass(slots=True)
 class DeviceHistory:
@@ -61,10 +54,15 @@ class DeviceHistory:
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole history, as JSON values."""
-        return {
-            "devices": [record.as_json() for record in self.devices],
-            "findings": dict(sorted(self.findings.items())),
-        }
+        devices = [
+            {**asdict(record), "hosts": sorted(record.hosts), "findings": _sorted(record.findings)}
+            for record in self.devices
+        ]
+        return {"devices": devices, "findings": _sorted(self.findings)}
+
+
+def _sorted(findings: Counter[str]) -> dict[str, int]:
+    return dict(sorted(findings.items()))
 
 
 def device_history(runs: Iterable[RunSummary]) -> DeviceHistory:

@@ -2,46 +2,303 @@
 
 The journal states that the results were imported, and from which files. The harness ran nothing, so there is no
 isolation, no seed and no command that reproduces a case.
+
+A file may be hostile. A document type is refused before the document is parsed, so that no entity is ever declared or
+expanded. One case is in memory at a time, and its elements and attributes are bounded, since each takes far more memory
+than its few bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
 import secrets
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
 import msgspec
+from junitparser import Attr, Error, Failure, Properties, Skipped, SystemErr, SystemOut, xunit2
 
 from harness.core.atomic import open_atomically
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.file_kind import FileKind
 from harness.core.outcome import EXIT_RED, Outcome, run_exit_status
 from harness.core.secrets import mask_command
-from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
-from harness.fleet.junit_reading import JUnitCase, JUnitFile
-from harness.journal import environment, journal
-from harness.journal.events import (
-    LATEST_BEGIN,
-    MOST_SECONDS,
-    SCHEMA,
-    Collected,
-    End,
-    Event,
-    Finding,
-    Finish,
-    Imported,
-    ImportedFile,
-    RunStarted,
-)
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
+from harness.journal import environment, events, journal
+from harness.journal.events import Finding
 from harness.journal.lines import encode_line
 
+#: The most nested elements. JUnit needs about six; suites may contain suites.
+MOST_DEPTH = 100
+#: The most elements within one case: properties, outputs and earlier attempts.
+MOST_ELEMENTS = 10_000
+#: The most bytes of one tag with its attributes. A parser keeps a tag in memory until it is complete.
+MOST_TAG = 1 << 20
+#: The most characters that are kept of each text of a case, and of a name.
+MOST_TEXT = 256 << 10
+MOST_NAME = 2_000
+#: The longest time of a case, in seconds, that the journal can hold.
+MOST_TIME = 1e9
+_CHUNK = 64 << 10
+_ROOTS = ("testsuites", "testsuite")
+_EXPECTED = "expected a JUnit file, with <testcase> elements in <testsuites> or <testsuite>"
+#: The attribute ``status`` (gtest, ctest) counts if a case has no element for its result. Other words are errors.
+_STATUSES = {
+    **dict.fromkeys(("", "run", "ok", "pass", "passed", "success", "successful", "completed"), Outcome.PASSED),
+    "disabled": Outcome.SKIPPED,
+    "notrun": Outcome.SKIPPED,
+    "skipped": Outcome.SKIPPED,
+    "fail": Outcome.FAILED,
+    "failed": Outcome.FAILED,
+}
+#: ctest writes <skipped> with status="notrun" also for a test that it could not start, for example if its executable is
+#: missing. Only with these messages did the test skip itself.
+_CTEST_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION")
+#: The elements of results, the most severe one first.
+_RESULTS = ((Error, Outcome.ERROR), (Failure, Outcome.FAILED), (Skipped, Outcome.SKIPPED))
 _IN_MEMORY = 8 << 20
 _MOST_LABEL = 200
+
+
+class JUnitError(HarnessError):
+    """A file cannot be imported."""
+
+
+KIND = FileKind("JUnit file", "give the JUnit XML of a tool", JUnitError, 1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class JUnitCase:
+    """A case as in its file. `group`: the class, or without one the suite; may be empty. Texts are cleaned."""
+
+    group: str
+    name: str
+    outcome: Outcome
+    seconds: float
+    message: str = ""
+    detail: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    notes: tuple[str, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+class _TestCase(xunit2.TestCase):  # type: ignore[misc]
+    status = Attr()
+
+
+class JUnitFile:
+    """A JUnit file. Read `cases` to the end; the other attributes are known after that.
+
+    `began`: the earliest time of a suite, in seconds since 1970; None without any. `hosts`: the names of hosts, in
+    order. `written`: when the file was last changed. `unattached`: the number of failures and errors that the file
+    counts, or has outside its cases, but that no case has.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sha256 = ""
+        self.began: float | None = None
+        self.written = 0.0
+        self.hosts: dict[str, None] = {}
+        self.count = 0
+        self._counted = [0, 0]
+        self.outside = 0
+        self._red = 0
+
+    @property
+    def unattached(self) -> int:
+        return max(0, max(self._counted) - self._red, self.outside)
+
+    def cases(self) -> Iterator[JUnitCase]:
+        """Yield every case. Raises JUnitError with one sentence about the error that makes the file unusable."""
+        parser = _Parser(self)
+        digest, size = hashlib.sha256(), 0
+        descriptor = KIND.open(self.path)
+        with open(descriptor, "rb") as file:
+            self.written = os.fstat(descriptor).st_mtime
+            while True:
+                with KIND.errors(self.path):
+                    chunk = file.read(_CHUNK)
+                digest.update(chunk)
+                size += len(chunk)
+                KIND.check_size(self.path, size)
+                for element, suite in parser.parsed(chunk):
+                    self.count += 1
+                    yield self._case(element, suite)
+                if not chunk:
+                    break
+        self.sha256 = digest.hexdigest()
+        if not self.count:
+            raise self.error("has no test case")
+
+    def error(self, problem: str) -> JUnitError:
+        return JUnitError(f"{escape_invalid_xml(repr(str(self.path)))} {escape_invalid_xml(problem)}: {_EXPECTED}")
+
+    def add_suite(self, attributes: Mapping[str, str], depth: int) -> None:
+        """Take what is known from the tag of a suite."""
+        if hostname := attributes.get("hostname"):
+            self.hosts[single_line(hostname, 200)] = None
+        began = _moment(attributes.get("timestamp", ""))
+        if began is not None:
+            self.began = began if self.began is None else min(began, self.began)
+        if depth <= 2:  # the root, and the suites in it
+            self._counted[depth - 1] += sum(_number(attributes.get(name, "")) for name in ("failures", "errors"))
+
+    def _case(self, element: Element, suite: str) -> JUnitCase:
+        case = _TestCase.fromelem(element)
+        name = _plain_name(case.name or "")
+        if not name:
+            raise self.error(f"has a test case without a name (number {self.count})")
+        outcome, message, detail = self._result(case)
+        return JUnitCase(
+            group=_plain_name(case.classname or suite),
+            name=name,
+            outcome=outcome,
+            seconds=self._seconds(case, name, element.get("time")),
+            message=message,
+            detail=detail,
+            stdout=_text("\n".join(output.text or "" for output in case.iterchildren(SystemOut))),
+            stderr=_text("\n".join(output.text or "" for output in case.iterchildren(SystemErr))),
+            notes=tuple(
+                f"earlier attempt: {single_line(attempt.message or attempt.text or attempt.type or 'failed')}"
+                for attempt in case.interim_result
+            ),
+            properties=tuple(
+                (single_line(entry.name or "", MOST_NAME), _text(entry.value)[:MOST_NAME])
+                for properties in case.iterchildren(Properties)
+                for entry in properties
+            ),
+        )
+
+    def _result(self, case: Any) -> tuple[Outcome, str, str]:
+        """Return the outcome, its message and its text."""
+        status = (case.status or "").strip().lower()
+        every = [(outcome, result) for kind, outcome in _RESULTS for result in case.iterchildren(kind)]
+        self._red += sum(outcome.is_red for outcome, _ in every)
+        for outcome, result in every:
+            message = single_line(result.message or result.text or result.type or "")
+            if outcome is Outcome.SKIPPED and status == "notrun" and not message.startswith(_CTEST_SKIP):
+                outcome = Outcome.ERROR
+            return outcome, message, "\n".join(_text(result.text) for _, result in every if result.text)
+        outcome = _STATUSES.get(status, Outcome.ERROR)
+        self._red += outcome.is_red
+        return outcome, "" if outcome is Outcome.PASSED else f"status {single_line(status, 100)!r}", ""
+
+    def _seconds(self, case: Any, name: str, written: str | None) -> float:
+        try:
+            seconds = float(case.time or 0.0)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= MOST_TIME:
+            problem = f"has time={single_line(written or '', 40)!r} in the test case {single_line(name, 100)!r}"
+            raise JUnitError(f"{str(self.path)!r} {problem}: expected seconds from 0 to {MOST_TIME:.0f}")
+        return seconds
+
+
+class _Parser:
+    """Parses a document in pieces. It refuses a document type, and builds the elements of one case at a time."""
+
+    def __init__(self, file: JUnitFile) -> None:
+        self._file = file
+        self._suites: list[str] = []
+        self._cases: list[tuple[Element, str]] = []
+        self._builder: TreeBuilder | None = None  # of the case that has begun
+        self._fed = self._depth = self._top = self._elements = 0
+        self._parser = expat.ParserCreate(namespace_separator=" ")
+        self._parser.StartDoctypeDeclHandler = self._doctype
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._data
+
+    def parsed(self, data: bytes) -> Iterator[tuple[Element, str]]:
+        """Yield the cases that end in the next piece, which is empty at the end, each with the name of its suite."""
+        self._fed += len(data)
+        try:
+            self._parser.Parse(data, not data)
+        except expat.ExpatError as error:
+            raise self._file.error(f"is not complete, well-formed XML ({error})") from None
+        except (ValueError, LookupError) as error:  # for an unsupported encoding
+            raise self._file.error(f"cannot be decoded ({error})") from None
+        if self._fed - self._parser.CurrentByteIndex > MOST_TAG:
+            raise self._file.error(f"has a tag of more than {MOST_TAG} bytes")
+        yield from self._cases
+        self._cases.clear()
+
+    def _doctype(self, *_: object) -> None:
+        raise self._file.error("declares a document type (DOCTYPE), which could define entities")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth == 1 and tag not in _ROOTS:
+            raise self._file.error(f"has the root element <{single_line(tag, 100)}>")
+        if self._depth > MOST_DEPTH:
+            raise self._file.error(f"has more than {MOST_DEPTH} elements within each other")
+        if self._builder is None and tag == "testcase":
+            self._builder, self._top, self._elements = TreeBuilder(), self._depth, 0
+        if self._builder is not None:
+            self._elements += 1
+            if self._elements > MOST_ELEMENTS:
+                raise self._file.error(f"has a test case of more than {MOST_ELEMENTS} elements")
+            self._builder.start(tag, attributes)
+        elif tag in _ROOTS:
+            self._suites.append(attributes.get("name", ""))
+            self._file.add_suite(attributes, len(self._suites))
+
+    def _data(self, text: str) -> None:
+        if self._builder is not None:
+            self._builder.data(text)
+
+    def _end(self, tag: str) -> None:
+        if self._builder is not None:
+            self._builder.end(tag)
+            if self._depth == self._top:
+                self._cases.append((self._builder.close(), self._suites[-1]))
+                self._builder = None
+        elif tag in _ROOTS:
+            self._suites.pop()
+        elif tag in ("failure", "error"):
+            self._file.outside += 1
+        self._depth -= 1
+
+
+def _plain_name(name: str) -> str:
+    """Return a name on one line. Of a very long name, return the beginning and a digest of the rest."""
+    text = " ".join(escape_invalid_xml(name).split())
+    if len(text) <= MOST_NAME:
+        return text
+    return f"{text[:MOST_NAME]}…{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _text(text: str | None) -> str:
+    return escape_invalid_xml(truncate_middle(text or "", MOST_TEXT))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _moment(text: str) -> float | None:
+    """Return a time of a suite in seconds since 1970. Without an offset it is taken as UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return max(0.0, (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+# ---- the run directory ----
 
 
 class ImportingError(HarnessError):
@@ -147,7 +404,7 @@ class _Found:
         # Another tool has no UUID, so the name of the device replaces it.
         self._devices = [f"{label} ({tool})"] if label else []
         self._label = label
-        self._files: list[ImportedFile] = []
+        self._files: list[events.ImportedFile] = []
         self._hosts: dict[str, None] = {}
         self._began: float | None = None
         self._seconds = 0.0
@@ -160,7 +417,7 @@ class _Found:
                 self._seconds += case.seconds
                 self._spool.write(encode_line(self._finish(case, self._time_of(file))))
         path = escape_invalid_xml(str(file.path))
-        self._files.append(ImportedFile(path=path, sha256=file.sha256, cases=file.count))
+        self._files.append(events.ImportedFile(path=path, sha256=file.sha256, cases=file.count))
         self._hosts |= file.hosts
         if file.unattached:
             failures = format_count(file.unattached, "failure")
@@ -170,12 +427,12 @@ class _Found:
 
     def _time_of(self, file: JUnitFile) -> float:
         """Return when the file's suites began; without a possible time in the file, when it was written."""
-        if file.began is not None and file.began <= LATEST_BEGIN:
+        if file.began is not None and file.began <= events.LATEST_BEGIN:
             return file.began
-        return min(max(0.0, file.written), LATEST_BEGIN)
+        return min(max(0.0, file.written), events.LATEST_BEGIN)
 
-    def _finish(self, case: JUnitCase, t: float) -> Finish:
-        return Finish(
+    def _finish(self, case: JUnitCase, t: float) -> events.Finish:
+        return events.Finish(
             t=t,
             case=self.ids.of(case),
             attempt=1,
@@ -199,9 +456,9 @@ class _Found:
     def head(self, argv: Sequence[str]) -> bytes:
         """Return the lines before those of the cases."""
         began = self._began or 0.0
-        run = RunStarted(
+        run = events.RunStarted(
             t=began,
-            schema_version=SCHEMA,
+            schema_version=events.SCHEMA,
             run_id=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
             argv=tuple(escape_invalid_xml(word) for word in mask_command(argv)),
             seed=0,
@@ -214,19 +471,21 @@ class _Found:
             imported=self._imported,
         )
         ids = tuple(self.ids.all)
-        collected = Collected(t=began, worker="", count=len(ids), hash=digest_of_ids(ids), ids=ids)
+        collected = events.Collected(t=began, worker="", count=len(ids), hash=digest_of_ids(ids), ids=ids)
         return encode_line(run) + encode_line(collected)
 
     @property
-    def _imported(self) -> Imported:
-        return Imported(tool=self._tool, files=tuple(self._files))
+    def _imported(self) -> events.Imported:
+        return events.Imported(tool=self._tool, files=tuple(self._files))
 
     def tail(self) -> bytes:
         """Return the lines after those of the cases."""
-        end = (self._began or 0.0) + min(self._seconds, MOST_SECONDS)
+        end = (self._began or 0.0) + min(self._seconds, events.MOST_SECONDS)
         status = EXIT_RED if self.findings else run_exit_status(list(self.counts))
-        found: list[Event] = [Finding(t=end, kind="imported_totals", message=message) for message in self.findings]
-        last = End(t=end, exit_status=status, duration=min(self._seconds, MOST_SECONDS))
+        found: list[events.Event] = [
+            Finding(t=end, kind="imported_totals", message=message) for message in self.findings
+        ]
+        last = events.End(t=end, exit_status=status, duration=min(self._seconds, events.MOST_SECONDS))
         return b"".join(encode_line(event) for event in (*found, last))
 
     def environment(self, argv: Sequence[str]) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.core.caseid import suite_of
 from harness.core.errors import HarnessError
@@ -14,18 +13,8 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import escape_invalid_xml, format_count
 from harness.fleet import matrix_model as model
 from harness.fleet import wording
-from harness.fleet.classing import (
-    CauseClass,
-    Classing,
-    Explanation,
-    ResultPlace,
-    Sure,
-    Tally,
-    classify,
-    together,
-)
-from harness.fleet.column import MOST_CASES, CaseResult, Column, UnreadableRun
-from harness.fleet.conditions import differing
+from harness.fleet.classing import CauseClass, Classing, Explanation, ResultPlace, Sure, Tally, classify, together
+from harness.fleet.column import ABSENT, MOST_CASES, CaseResult, Column, differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
 from harness.journal.finding_kinds import without_numbers
@@ -34,43 +23,18 @@ from harness.journal.identity import SUITE_FILES
 #: Maximum number of different messages of a case, and of missing requirements of gated cases.
 MOST_MESSAGES = 3
 MOST_FOUND = 5
-
-_HOLES = {
-    Outcome.WAIVED: HoleKind.WAIVED,
-    Outcome.LOST: HoleKind.LOST,
-    Outcome.NOT_RUN: HoleKind.NOT_RUN,
-    Outcome.GATED: HoleKind.GATED,
-    Outcome.SKIPPED: HoleKind.SKIPPED,
-}
 _ORDER = {kind: place for place, kind in enumerate(HoleKind)}
-_ABSENT = {
-    HoleKind.NOT_COLLECTED: "the runs of these machines have no such case",
-    HoleKind.DESELECTED: "excluded by the options of the run",
-    HoleKind.OTHER_SHARD: "it is in another shard of the run, which is missing here",
-}
+_SURES = (Sure.ONE, Sure.WEAK, Sure.STRONG)
 #: The fact with the version of the harness.
 HARNESS = "harness"
-#: Numbers of the results of cases in runs. These come first, so that 0 means that a run does not have the case.
-_FIRST = (HoleKind.NOT_COLLECTED, HoleKind.DESELECTED, HoleKind.OTHER_SHARD)
-#: The number after the categories of a tally.
-_SILENT = 3
-_SURES = (Sure.ONE, Sure.WEAK, Sure.STRONG)
-
-
+#: For each case and run, the number of its result.
+_Row = tuple[int, ...]
 #: For each place, by its number, how often a case was red, flaky and green there.
 _Counts = tuple[tuple[int, int, int, int], ...]
 
 
 class NothingReadError(HarnessError):
     """None of the runs can be read."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """A run of the fleet. `column`: by case, the number of its result in the run."""
-
-    summary: Column
-    column: array[int]
 
 
 @dataclass(slots=True)
@@ -85,115 +49,108 @@ class Fleet:
     """The runs added to this matrix. `notes`: sentences about runs that were left out before."""
 
     def __init__(self, notes: Iterable[str] = ()) -> None:
-        self._cases: dict[str, int] = {}
-        self._results: dict[CaseResult | HoleKind, int] = {kind: number for number, kind in enumerate(_FIRST)}
-        self._runs: list[_Run] = []
+        self._runs: list[Column] = []
+        #: By case, for each run the number of its result; 0, which the ends of rows lack, for a case that it lacks.
+        self._rows: dict[str, array[int]] = {}
+        self._results = {result: number for number, result in enumerate(ABSENT.values())}
         self._prints: dict[tuple[object, ...], str] = {}
-        self._troubles: dict[int, _Messages] = {}
+        self._messages: dict[str, _Messages] = {}
         self._notes = list(notes)
 
-    def add(self, summary: Column | UnreadableRun) -> None:
-        """Add a run. A run that cannot be read, or is a copy of an earlier one, becomes a note."""
-        if isinstance(summary, UnreadableRun):
-            self._notes.append(f"{summary.name} was left out: {summary.reason}")
+    def add(self, summary: Column | str) -> None:
+        """Add a run. A sentence about one that cannot be read is a note, and so is a copy of an earlier one."""
+        if isinstance(summary, str):
+            self._notes.append(summary)
             return
-        first = self._prints.setdefault(summary.print, summary.name)
-        if first != summary.name:
-            self._notes.append(f"{summary.name} was left out: it is a copy of {first}")
+        name = summary.shown.name
+        first = self._prints.setdefault(summary.print, name)
+        if first != name:
+            self._notes.append(f"{name} was left out: it is a copy of {first}")
             return
-        numbers = [self._results.setdefault(each, len(self._results)) for each in summary.results]
-        places = [self._cases.setdefault(case, len(self._cases)) for case in summary.ids]
-        absent = [
-            *((case, HoleKind.DESELECTED) for case in summary.deselected),
-            *((case, HoleKind.OTHER_SHARD) for case in summary.elsewhere),
-        ]
-        holes = [(self._cases.setdefault(case, len(self._cases)), self._results[kind]) for case, kind in absent]
-        column = array("I", bytes(4 * len(self._cases)))
-        for place, number in holes:
-            column[place] = number
-        for place, said in zip(places, summary.result_numbers, strict=True):
-            column[place] = numbers[said]
-        for index, trouble in summary.troubles.items():
-            kept = self._troubles.setdefault(places[index], _Messages())
+        number_of = {
+            id(result): self._results.setdefault(result, len(self._results)) for result in summary.results.values()
+        }
+        for case, result in summary.results.items():
+            row = self._rows.setdefault(case, array("I"))
+            row.extend([0] * (len(self._runs) + 1 - len(row)))
+            row[len(self._runs)] = number_of[id(result)]
+        for case, trouble in summary.troubles.items():
+            kept = self._messages.setdefault(case, _Messages())
             if trouble.message in kept.messages or len(kept.messages) < MOST_MESSAGES:
                 kept.messages[trouble.message] = kept.messages.get(trouble.message, 0) + 1
             kept.reproduce = kept.reproduce or trouble.reproduce
-        self._runs.append(_Run(_without_cases(summary), column))
+        self._runs.append(replace(summary, results={}, troubles={}))
 
     def matrix(self) -> Matrix:
         """Return the matrix of all runs. Raise NothingReadError without a run."""
-        self._leave_out_parts()
-        self._enter_unread()
-        if not self._runs:
+        merged = {part: run.shown.name for run in self._runs for part in run.parts}
+        kept = []
+        for place, run in enumerate(self._runs):
+            if whole := merged.get(run.shown.run_id):
+                self._notes.append(f"{run.shown.name} was left out: it is a shard of the merged run {whole}")
+            else:
+                kept.append(place)
+        if not kept:
             raise NothingReadError(f"no run can be read: {'; '.join(self._notes[:3])}; give other folders")
-        return _Maker(
-            self._runs, self._cases, list(self._results), self._troubles, [*self._notes, *self._twins()]
-        ).made()
+        kept.sort(key=lambda place: _order(self._runs[place]))
+        runs = [self._runs[place] for place in kept]
+        cases = sorted(self._rows, key=lambda case: (suite_of(case), case))
+        table = [tuple(self._number(case, place) for place in kept) for case in cases]
+        notes = [*self._notes, *_twins(runs)]
+        return _Maker(runs, cases, table, list(self._results), self._messages, notes).made()
 
-    def _enter_unread(self) -> None:
-        """Mark cases that only other runs have read as deselected in runs that would have left them out."""
-        for run in self._runs:
-            if unread := run.summary.unread:
-                run.column.extend([0] * (len(self._cases) - len(run.column)))
-                for case, place in self._cases.items():
-                    if not run.column[place] and case.startswith(unread):
-                        run.column[place] = self._results[HoleKind.DESELECTED]
-
-    def _leave_out_parts(self) -> None:
-        """Leave out the shards of a merged run, which contains them."""
-        merged = {part: run.summary.name for run in self._runs for part in run.summary.parts}
-        for run in self._runs:
-            if whole := merged.get(run.summary.run_id):
-                self._notes.append(f"{run.summary.name} was left out: it is a shard of the merged run {whole}")
-        self._runs = [run for run in self._runs if run.summary.run_id not in merged]
-
-    def _twins(self) -> Iterable[str]:
-        by_start: dict[tuple[object, ...], list[str]] = {}
-        for run in self._runs:
-            by_start.setdefault(run.summary.print[:4], []).append(run.summary.name)
-        for first, *others in by_start.values():
-            for other in others:
-                yield f"{other} began as {first} did, but its journal differs, so it may be an older copy: both count"
+    def _number(self, case: str, run: int) -> int:
+        """Return the number of the result of a case in a run, which may not have read cases of other runs."""
+        row, unread = self._rows[case], self._runs[run].unread
+        number = row[run] if run < len(row) else 0
+        return self._results[ABSENT[HoleKind.DESELECTED]] if not number and case.startswith(unread) else number
 
 
-def _without_cases(summary: Column) -> Column:
-    return replace(summary, ids=(), result_numbers=array("I"), results=(), troubles={}, deselected=(), elsewhere=())
+def _order(run: Column) -> tuple[object, ...]:
+    return run.machine.order, run.shown.begun, run.shown.name
+
+
+def _twins(runs: Sequence[Column]) -> Iterable[str]:
+    by_start: dict[tuple[object, ...], list[str]] = {}
+    for run in runs:
+        by_start.setdefault(run.print[:4], []).append(run.shown.name)
+    for first, *others in by_start.values():
+        for other in others:
+            yield f"{other} began as {first} did, but its journal differs, so it may be an older copy: both count"
 
 
 class _Maker:
-    """Makes the matrix."""
+    """Makes the matrix of runs and cases in their order. `table`: by case, for each run the number of its result."""
 
     def __init__(
         self,
-        runs: Sequence[_Run],
-        cases: Mapping[str, int],
-        results: Sequence[CaseResult | HoleKind],
-        troubles: Mapping[int, _Messages],
+        runs: Sequence[Column],
+        cases: Sequence[str],
+        table: Sequence[_Row],
+        results: Sequence[CaseResult],
+        messages: Mapping[str, _Messages],
         notes: Sequence[str],
     ) -> None:
-        self._runs = sorted(runs, key=lambda run: (run.summary.machine.order, run.summary.begun, run.summary.name))
-        self._results = results
-        self._troubles = troubles
+        self._runs, self._cases, self._table, self._results = runs, cases, table, results
+        self._messages = messages
         self._notes = notes
-        keys = dict.fromkeys(run.summary.machine for run in self._runs)
-        self._machines = list(keys)
-        self._machine_of = [self._machines.index(run.summary.machine) for run in self._runs]
-        self._cases = sorted(cases.items(), key=lambda item: (suite_of(item[0]), item[0]))
-        self._table: Sequence[Sequence[int]] = ()
-        self._kinds = [_kind(result) for result in results]
-        self._conditions = differing([run.summary.conditions for run in self._runs])
-        begun = sorted({run.summary.begun for run in self._runs})
-        self._ranks = [begun.index(run.summary.begun) for run in self._runs]
+        self._machines = list(dict.fromkeys(run.machine for run in runs))
+        self._machine_of = [self._machines.index(run.machine) for run in runs]
+        self._conditions = differing([run.conditions for run in runs])
+        begun = sorted({run.shown.begun for run in runs})
+        self._ranks = [begun.index(run.shown.begun) for run in runs]
+        #: The part of a tally that a result counts in: red, flaky or green; None if it is no observation.
+        self._kinds = [None if each.hole else 0 if each.is_red else 1 if each.is_bad else 2 for each in results]
         self._places: list[ResultPlace] = []
         self._place_numbers: dict[ResultPlace, int] = {}
         self._place_of: dict[tuple[int, int], int] = {}
+        self._cell_of: dict[_Row, int] = {}
         self._cells: dict[tuple[tuple[tuple[Outcome, int], ...], tuple[HoleKind, str] | None], int] = {}
         self._holes: dict[tuple[HoleKind, str], _Hole] = {}
 
     def made(self) -> Matrix:
-        rows = self._table = self._rows()
-        cells = self._cells_of(rows)
-        failures = self._failures(rows)
+        rows = self._cell_rows()
+        failures = self._failures()
         cases = tuple(
             model.MatrixCase(
                 case=escape_invalid_xml(case),
@@ -201,81 +158,67 @@ class _Maker:
                 cells=row,
                 failure=failures.get(place),
             )
-            for place, ((case, _), row) in enumerate(zip(self._cases, cells, strict=True))
+            for place, (case, row) in enumerate(zip(self._cases, rows, strict=True))
         )
-        findings, of_run = listed_findings([run.summary.findings for run in self._runs], self._machine_of)
+        findings, of_run = listed_findings([run.findings for run in self._runs], self._machine_of)
         holes = sorted(self._holes.items(), key=lambda item: (-item[1].cells, _ORDER[item[0][0]], item[0][1]))
         number = {key: place for place, (key, _) in enumerate(holes)}
-        listed = tuple(
+        cells = tuple(
             model.Cell(outcomes=dict(outcomes), hole=None if hole is None else number[hole])
             for outcomes, hole in self._cells
         )
         return Matrix(
             schema=model.SCHEMA,
-            runs=tuple(self._run(place, of_run[place]) for place in range(len(self._runs))),
-            machines=self._machine_list(listed, cells),
-            cells=listed,
+            runs=tuple(
+                run.shown.model_copy(update={"machine": machine, "findings": numbers})
+                for run, machine, numbers in zip(self._runs, self._machine_of, of_run, strict=True)
+            ),
+            machines=self._machine_list(cells, rows),
+            cells=cells,
             cases=cases,
-            groups=tuple(self._groups(cases, listed)),
+            groups=tuple(self._groups(cases, cells)),
             holes=tuple(hole.made(*key) for key, hole in holes),
             findings=findings,
             differences=tuple(self._differences()),
             notes=tuple(map(escape_invalid_xml, self._notes)),
         )
 
-    def _rows(self) -> list[tuple[int, ...]]:
-        """Return the result of each run for each case, in the order of the matrix."""
-        whole = max(len(run.column) for run in self._runs)
-        columns = [[*run.column, *(whole - len(run.column)) * [0]] for run in self._runs]
-        rows = list(zip(*columns, strict=True))
-        return [rows[place] if place < whole else (0,) * len(self._runs) for _, place in self._cases]
-
     # ---- cells ----
 
-    def _cells_of(self, rows: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the cells of all machines for each case."""
-        columns = [self._column(machine, rows) for machine in range(len(self._machines))]
-        return list(zip(*columns, strict=True)) if rows else []
+    def _cell_rows(self) -> list[_Row]:
+        """Return for each case the cells of all machines, and fill the holes."""
+        runs_of: list[list[int]] = [[] for _ in self._machines]
+        for run, machine in enumerate(self._machine_of):
+            runs_of[machine].append(run)
+        rows = [tuple(self._cell(tuple(row[run] for run in runs)) for runs in runs_of) for row in self._table]
+        hole_of = [None if hole is None else self._holes[hole] for _, hole in self._cells]
+        for place, cells in enumerate(rows):
+            for machine, cell in enumerate(cells):
+                if (hole := hole_of[cell]) is not None:
+                    hole.add(place, machine)
+        return rows
 
-    def _column(self, machine: int, rows: Sequence[tuple[int, ...]]) -> list[int]:
-        runs = [place for place, own in enumerate(self._machine_of) if own == machine]
-        pick: Callable[[tuple[int, ...]], object] = itemgetter(*runs)
-        made: dict[object, tuple[int, _Hole | None]] = {}
-        column = []
-        for place, row in enumerate(rows):
-            key = pick(row)
-            cell = made.get(key)
-            if cell is None:
-                cell = made[key] = self._cell([row[run] for run in runs])
-            if cell[1] is not None:
-                cell[1].add(place, machine)
-            column.append(cell[0])
-        return column
-
-    def _cell(self, numbers: Iterable[int]) -> tuple[int, _Hole | None]:
-        """Return the number of the cell, and the hole that it is part of."""
+    def _cell(self, numbers: _Row) -> int:
+        """Return the number of the cell with these results."""
+        if numbers in self._cell_of:
+            return self._cell_of[numbers]
         results = [self._results[number] for number in numbers]
-        ran = [result.outcome for result in results if isinstance(result, CaseResult)]
-        outcomes = tuple(sorted(Counter(ran).items(), key=lambda item: item[0].severity))
-        hole = None
-        if all(isinstance(result, HoleKind) or result.outcome in _HOLES for result in results):
-            worst = min(results, key=lambda result: _ORDER[_hole_kind(result)])
-            hole = (_hole_kind(worst), _ABSENT[worst] if isinstance(worst, HoleKind) else worst.reason)
-            kept = self._holes.setdefault(hole, _Hole())
-            if hole[0] is HoleKind.GATED:
-                kept.find(result.found for result in results if isinstance(result, CaseResult))
-        return self._cells.setdefault((outcomes, hole), len(self._cells)), None if hole is None else self._holes[hole]
+        ran = Counter(result.outcome for result in results if result.outcome is not None)
+        outcomes = tuple(sorted(ran.items(), key=lambda item: item[0].severity))
+        holes = [(kind, result.reason) for result in results if (kind := result.hole) is not None]
+        worst = min(holes, key=lambda hole: _ORDER[hole[0]]) if len(holes) == len(results) else None
+        if worst is not None:
+            kept = self._holes.setdefault(worst, _Hole())
+            if worst[0] is HoleKind.GATED:
+                kept.find(result.found for result in results)
+        return self._cell_of.setdefault(numbers, self._cells.setdefault((outcomes, worst), len(self._cells)))
 
     # ---- failures ----
 
-    def _failures(self, rows: Sequence[tuple[int, ...]]) -> dict[int, model.Failure]:
+    def _failures(self) -> dict[int, model.Failure]:
         """Return the failures by case."""
-        bad = {
-            number
-            for number, result in enumerate(self._results)
-            if isinstance(result, CaseResult) and _is_bad(result.outcome)
-        }
-        red = [(place, self._counts(row)) for place, row in enumerate(rows) if not bad.isdisjoint(row)]
+        bad = {number for number, result in enumerate(self._results) if result.is_bad}
+        red = [(place, self._counts(row)) for place, row in enumerate(self._table) if not bad.isdisjoint(row)]
         classings: dict[_Counts, Classing | None] = {}
         alone: dict[int, Classing] = {}
         for place, counts in red:
@@ -284,76 +227,50 @@ class _Maker:
             if (classing := classings[counts]) is not None:
                 alone[place] = classing
         return {
-            place: self._failure(classing, self._troubles.get(self._cases[place][1], _Messages()))
+            place: _failure(classing, self._messages.get(self._cases[place], _Messages()))
             for place, classing in together(alone).items()
         }
 
-    def _counts(self, row: tuple[int, ...]) -> _Counts:
+    def _counts(self, row: _Row) -> _Counts:
         """Return the observations of a case."""
         counts: dict[int, list[int]] = {}
         for run, number in enumerate(row):
-            kind = self._kinds[number]
-            if kind < _SILENT:
+            if (kind := self._kinds[number]) is not None:
                 counts.setdefault(self._place(run, number), [0, 0, 0])[kind] += 1
         return tuple((place, red, flaky, green) for place, (red, flaky, green) in sorted(counts.items()))
 
     def _place(self, run: int, number: int) -> int:
         """Return the number of the place of a result in a run."""
-        place_number = self._place_of.get((run, number))
-        if place_number is None:
-            result = self._results[number]
-            summary = self._runs[run].summary
+        if (run, number) not in self._place_of:
+            column = self._runs[run]
             place = replace(
-                summary.place(() if isinstance(result, HoleKind) else result.devices),
+                column.place(self._results[number].devices),
                 conditions=self._conditions[run],
                 rank=self._ranks[run],
-                run=summary.text,
+                run=column.text,
             )
-            place_number = self._place_of[run, number] = self._place_numbers.setdefault(place, len(self._places))
-            if place_number == len(self._places):
+            if place not in self._place_numbers:
+                self._place_numbers[place] = len(self._places)
                 self._places.append(place)
-        return place_number
-
-    def _failure(self, classing: Classing, messages: _Messages) -> model.Failure:
-        return model.Failure(
-            kind=classing.kind,
-            sure=classing.sure,
-            chance=classing.chance,
-            causes=_causes(classing.causes),
-            together=classing.together,
-            also=tuple(map(_causes, classing.also)),
-            maybe_flake=classing.maybe_flake,
-            always=classing.always,
-            red=classing.total.red,
-            flaky=classing.total.flaky,
-            ran=classing.total.all,
-            text=escape_invalid_xml(wording.classing_text(classing)),
-            next=escape_invalid_xml(wording.advice_text(classing)),
-            messages=tuple(
-                model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in messages.messages.items()
-            ),
-            reproduce=escape_invalid_xml(messages.reproduce),
-        )
+            self._place_of[run, number] = self._place_numbers[place]
+        return self._place_of[run, number]
 
     def _groups(self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell]) -> Iterable[model.Group]:
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, case in enumerate(cases):
             if (failure := case.failure) is not None:
-                groups.setdefault(_fault(failure, self._bad_runs(place)), []).append(place)
+                bad = tuple(run for run, number in enumerate(self._table[place]) if self._results[number].is_bad)
+                groups.setdefault(_fault(failure, bad), []).append(place)
         order = {kind: place for place, kind in enumerate(wording.TITLES)}
         made = [self._group(cases, cells, places) for places in groups.values()]
         return sorted(made, key=lambda group: (order[group.kind], -len(group.cases), group.cases))
-
-    def _bad_runs(self, place: int) -> tuple[int, ...]:
-        """Return the runs in which a case was red or flaky."""
-        return tuple(run for run, number in enumerate(self._table[place]) if 0 <= self._kinds[number] < 2)
 
     def _group(
         self, cases: Sequence[model.MatrixCase], cells: Sequence[model.Cell], places: Sequence[int]
     ) -> model.Group:
         failures = [failure for place in places if (failure := cases[place].failure) is not None]
         first = failures[0]
-        bad = [any(_is_bad(outcome) for outcome in cell.outcomes) for cell in cells]
+        bad = [any(CaseResult(outcome).is_bad for outcome in cell.outcomes) for cell in cells]
         machines = {number for place in places for number, cell in enumerate(cases[place].cells) if bad[cell]}
         surest = max(failures, key=lambda failure: _SURES.index(failure.sure))
         also = tuple(
@@ -377,27 +294,14 @@ class _Maker:
 
     # ---- runs, their findings, and machines ----
 
-    def _run(self, place: int, findings: tuple[int, ...]) -> model.MatrixRun:
-        summary = self._runs[place].summary
-        return model.MatrixRun(
-            name=summary.name,
-            run_id=escape_invalid_xml(summary.run_id),
-            begun=summary.begun,
-            machine=self._machine_of[place],
-            red=summary.red,
-            exit_status=summary.exit_status,
-            findings=findings,
-            notes=tuple(map(escape_invalid_xml, summary.notes)),
-            levels=tuple(model.StatedLevel(**asdict(level)) for level in summary.levels),
-        )
-
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> tuple[model.Machine, ...]:
-        fail_on_flaky = any(run.summary.fail_on_flaky for run in self._runs)
-        red = [any(_is_bad(o) and (o.is_red or fail_on_flaky) for o in cell.outcomes) for cell in cells]
+        fail_on_flaky = any(run.fail_on_flaky for run in self._runs)
+        counts = [[CaseResult(outcome) for outcome in cell.outcomes] for cell in cells]
+        red = [any(result.is_red or (fail_on_flaky and result.is_bad) for result in results) for results in counts]
         made = []
         for number, key in enumerate(self._machines):
             column = Counter(row[number] for row in rows)
-            own = [run.summary for run, machine in zip(self._runs, self._machine_of, strict=True) if machine == number]
+            own = [run for run, machine in zip(self._runs, self._machine_of, strict=True) if machine == number]
             uuids = dict.fromkeys(escape_invalid_xml(device.uuid) for summary in own for device in summary.devices)
             made.append(
                 model.Machine(
@@ -414,7 +318,7 @@ class _Maker:
         return tuple(made)
 
     def _differences(self) -> Iterable[model.Difference]:
-        facts = [run.summary.facts for run in self._runs]
+        facts = [run.facts for run in self._runs]
         names = dict.fromkeys([SUITE_FILES, HARNESS, *sorted({name for fact in facts for name in fact})])
         for name in names:
             values: dict[str, list[int]] = {}
@@ -514,19 +418,26 @@ def _fault(failure: model.Failure, bad_runs: tuple[int, ...]) -> tuple[object, .
     return failure.kind, failure.causes, failure.together, apart
 
 
-def _is_bad(outcome: Outcome) -> bool:
-    return outcome is Outcome.FLAKY or (outcome.is_red and outcome not in _HOLES)
-
-
-def _kind(result: CaseResult | HoleKind) -> int:
-    """Return the category in a tally: red, flaky, green, or `_SILENT` if it is not an observation."""
-    if isinstance(result, HoleKind) or result.outcome in _HOLES:
-        return _SILENT
-    return 0 if result.outcome.is_red else 1 if result.outcome is Outcome.FLAKY else 2
-
-
-def _hole_kind(result: CaseResult | HoleKind) -> HoleKind:
-    return result if isinstance(result, HoleKind) else _HOLES[result.outcome]
+def _failure(classing: Classing, messages: _Messages) -> model.Failure:
+    return model.Failure(
+        kind=classing.kind,
+        sure=classing.sure,
+        chance=classing.chance,
+        causes=_causes(classing.causes),
+        together=classing.together,
+        also=tuple(map(_causes, classing.also)),
+        maybe_flake=classing.maybe_flake,
+        always=classing.always,
+        red=classing.total.red,
+        flaky=classing.total.flaky,
+        ran=classing.total.all,
+        text=escape_invalid_xml(wording.classing_text(classing)),
+        next=escape_invalid_xml(wording.advice_text(classing)),
+        messages=tuple(
+            model.Message(text=escape_invalid_xml(text), runs=runs) for text, runs in messages.messages.items()
+        ),
+        reproduce=escape_invalid_xml(messages.reproduce),
+    )
 
 
 def _causes(causes: Explanation) -> tuple[model.Cause, ...]:

@@ -111,21 +111,31 @@ class Message(DocumentedModel):
     """How many runs said it."""
 
 
-class Failure(DocumentedModel):
-    """A case that is red or flaky somewhere, and its class."""
+class Classed(DocumentedModel):
+    """The class of a failure, or of a group of failures."""
 
     kind: CauseClass
     sure: Sure
-    chance: float
-    """The probability that the bad results of one case fall so by chance; 1 if unknown. See docs/matrix.md."""
+    """Of a group: the surest of its failures."""
     causes: tuple[Cause, ...]
     """What the class names. Of class mixed: two causes that only do it together, or several values of one factor."""
     together: bool
     """Whether only the causes together do it."""
     also: tuple[tuple[Cause, ...], ...]
-    """Explanations that fit equally well: these runs cannot distinguish them."""
+    """Explanations that fit equally well: these runs cannot distinguish them. Of a group: those of all its failures."""
     maybe_flake: bool
     """Whether a flake fits equally well."""
+    text: str
+    """The class in words."""
+    next: str
+    """What to do next."""
+
+
+class Failure(Classed):
+    """A case that is red or flaky somewhere, and its class."""
+
+    chance: float
+    """The probability that the bad results of one case fall so by chance; 1 if unknown. See docs/matrix.md."""
     always: bool
     """Whether every run with the causes is red."""
     red: int
@@ -134,10 +144,6 @@ class Failure(DocumentedModel):
     """Runs in which it is flaky."""
     ran: int
     """Runs that say something about it."""
-    text: str
-    """The class in words."""
-    next: str
-    """What to do next."""
     messages: tuple[Message, ...]
     """Its first different messages."""
     reproduce: str
@@ -155,23 +161,13 @@ class MatrixCase(DocumentedModel):
     """Null if it is red and flaky nowhere."""
 
 
-class Group(DocumentedModel):
+class Group(Classed):
     """Failures with the same class and causes."""
 
-    kind: CauseClass
-    causes: tuple[Cause, ...]
-    together: bool
-    sure: Sure
-    """The surest of its failures."""
-    also: tuple[tuple[Cause, ...], ...]
-    """What none of its failures can be distinguished from."""
-    maybe_flake: bool
     cases: tuple[int, ...]
     """Places in `cases`."""
     machines: tuple[int, ...]
     """The machines with a red or flaky result, as places in `machines`."""
-    text: str
-    next: str
 
 
 class Finding(DocumentedModel):

@@ -1,74 +1,87 @@
-"""The pages of a history.
+"""Static pages of a history in a folder: the last night, and each recent group, case, device and run.
 
-Every text of a run is inert in them, and everything except charts and keys works without a script.
-
-The pages load only their own scripts, from the folder `assets` beside them.
+Every text of a run is inert in them, and everything except charts and keys works without a script. The pages load only
+their own scripts, from the folder `assets` beside them.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment
 from markupsafe import Markup
 
+from harness.core.atomic import write_atomically
+from harness.core.errors import convert_to_write_error
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.fleet import front
-from harness.fleet import history_text as text
 from harness.fleet.answers import NIGHTS, Answers, FailureGroup, HistoryFailure
-from harness.fleet.changes import changed, deciding_commands
-from harness.fleet.front import Front
-from harness.fleet.suspicion import DeviceSuspicion
-from harness.fleet.timeline import Observation, story
+from harness.fleet.reports import story_text, words
+from harness.fleet.store import HistoryError
+from harness.fleet.timeline import Observation, changes_text, deciding_commands, story
 from harness.reporting.page import inert, shell
 
 _PACKAGE = "harness.fleet"
-#: The table of a case: columns, and how the script draws them.
-_CASE_COLUMNS = (
+#: Maximum pages of each kind. Those with the latest failures have pages.
+MOST_CASES = 400
+MOST_GROUPS = 300
+MOST_RUNS = 200
+MOST_DEVICES = 300
+#: Maximum entries of one list, and of the list of runs.
+LISTED = 100
+MOST_LISTED_RUNS = 1000
+#: Nights whose runs have pages.
+RUN_NIGHTS = 14
+#: The file with the names of the pages of an export.
+MARKER = ".history-pages.json"
+#: The table of a case, of the front page and of a device: columns, and how the script draws them.
+_OF_CASE = (
     ("Night", ""),
     ("Result", "strip"),
     ("Seconds", "line"),
     ("MiB of host memory", "line"),
     ("MiB of device memory", "line"),
 )
-#: Maximum entries of one list.
-LISTED = 100
-#: Maximum runs of the list of runs.
-MOST_LISTED_RUNS = 1000
+_OF_NIGHTS = (("Night", ""), ("Red cases", "bars"), ("Runs", ""), ("Red runs", ""))
+_OF_DEVICE = (("Night", ""), ("Red or flaky", "bars"), ("Results", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """The addresses of pages, relative to a page whose path to the top is `root`; "" for items without a page.
+def export_site(answers: Answers, out: Path) -> int:
+    """Write all pages into the folder, and remove those of an earlier export. Return their number."""
+    before = _earlier(out)
+    written = []
+    with convert_to_write_error(f"{str(out)!r}"):
+        for name, data in [*_scripts().items(), *_Pages(answers, out).made()]:
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            written.append(name)
+        write_atomically(out / MARKER, (json.dumps(sorted(written)) + "\n").encode())
+        for name in before - {*written}:
+            (out / name).unlink(missing_ok=True)
+    return sum(name.endswith(".html") for name in written)
 
-    `runs`: the ids of all runs, by number. `paged_runs`: the numbers of those with a page.
-    """
 
-    cases: frozenset[str]
-    groups: frozenset[str]
-    devices: frozenset[str]
-    runs: Mapping[int, str]
-    paged_runs: frozenset[int]
-
-    def case(self, root: str, case: str) -> Markup:
-        return Markup(f"{root}{page_file_name('cases', case)}" if case in self.cases else "")
-
-    def group(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{page_file_name('groups', key)}" if key in self.groups else "")
-
-    def device(self, root: str, key: str) -> Markup:
-        return Markup(f"{root}{page_file_name('devices', key)}" if key in self.devices else "")
-
-    def run(self, root: str, number: int) -> Markup:
-        return Markup(f"{root}{page_file_name('runs', self.runs[number])}" if number in self.paged_runs else "")
-
-    def run_name(self, number: int) -> str:
-        return self.runs[number]
+def _earlier(out: Path) -> set[str]:
+    """Return the pages of an earlier export. Raise HistoryError for a folder with other files."""
+    if out.exists() and not out.is_dir():
+        raise HistoryError(f"{str(out)!r} is not a folder: give --out a new one")
+    try:
+        listed = json.loads((out / MARKER).read_bytes())
+    except (OSError, ValueError):
+        listed = None
+    if listed is None and out.exists() and any(out.iterdir()):
+        raise HistoryError(f"{str(out)!r} has files that are no pages of a history: give --out a new folder")
+    names = listed if isinstance(listed, list) else []
+    return {name for name in names if isinstance(name, str) and ".." not in name and not name.startswith("/")}
 
 
 def page_file_name(kind: str, name: str) -> str:
@@ -77,230 +90,140 @@ def page_file_name(kind: str, name: str) -> str:
     return f"{kind}/{digest}.html"
 
 
-class Pages:
-    """Makes the pages of a history. `front`: the values of the front page; every page names its night."""
+class _Pages:
+    """Chooses the pages to make, and makes them. `out`: the folder, for links to the reports of runs."""
 
-    def __init__(self, answers: Answers, made: Front, links: Links) -> None:
+    def __init__(self, answers: Answers, out: Path) -> None:
         self._answers = answers
-        self._front = made
-        self._links = links
-
-    def _render(self, template: str, root: str, **values: Any) -> bytes:
-        runs, newest = self._answers.runs, self._front.night
-        made = (
-            _environment()
-            .get_template(template)
-            .render(
-                **_assets(),
-                front=self._front,
-                headline=text.headline(self._front),
-                links=self._links,
-                root=Markup(root),
-                listed=LISTED,
-                age=lambda first: front.age_text(first, newest),
-                spread=front.spread_text,
-                began=lambda group: front.began_texts(group, runs),
-                suspicion_text=text.suspicion_text,
-                flaky_rate=lambda row: text.flaky_text(*row).partition(f"{row[0]}: ")[2],
-                spark=text.spark,
-                **values,
-            )
-        )
-        return made.encode("utf-8", "backslashreplace")
-
-    # ---- the front page and lists ----
-
-    def index(self) -> bytes:
-        """Return the front page."""
-        columns = (("Night", ""), ("Red cases", "bars"), ("Runs", ""), ("Red runs", ""))
-        nights = [("", (night.night, night.red, night.runs, night.red_runs)) for night in self._front.nights]
-        return self._render("index.html", "", columns=columns, nights=nights)
-
-    def groups(self, groups: Sequence[FailureGroup]) -> bytes:
-        """Return the list of groups."""
-        return self._list(
-            "groups",
-            "Groups of failures",
-            f"Failures with one fingerprint, of the last {NIGHTS} nights.",
-            ("Group", "State", "First seen", "Last seen", "Failures", "Cases", "Machines"),
+        self._out = out
+        since = answers.last_night - timedelta(days=NIGHTS)
+        self._groups = [group for group in answers.groups(only_open=False, most=MOST_GROUPS) if group.last > since]
+        self._failures = answers.recent_failures(since)
+        cases = dict.fromkeys(
             [
-                [
-                    ("group", (group.key, group.title)),
-                    ("", "red" if group.open else ""),
-                    ("night", group.first),
-                    ("night", group.last),
-                    ("", group.failures),
-                    ("", group.cases),
-                    ("", len(group.lanes)),
-                ]
-                for group in groups
-            ],
+                *(group.case for group in self._groups),
+                *(case for case, *_ in answers.flaky_cases),
+                *(slow.case for slow in answers.slow_cases),
+                *(failure.case for failure in self._failures),
+            ]
         )
+        self._cases = list(cases)[:MOST_CASES]
+        self._devices = [suspicion.device for suspicion in answers.suspicions][:MOST_DEVICES]
+        late = answers.last_night - timedelta(days=RUN_NIGHTS)
+        runs = [number for number, run in answers.runs.items() if run["night"] > late][-MOST_RUNS:]
+        runs += [lane.run["run"] for lane in answers.present]
+        begins = [onset for group in self._groups for onset in group.onsets]
+        runs += [number for onset in begins for number in (onset.before, onset.since) if number]
+        self._runs = sorted(list(dict.fromkeys(runs))[: 2 * MOST_RUNS])
+        self._paged = {
+            *(page_file_name("groups", group.key) for group in self._groups),
+            *(page_file_name("cases", case) for case in self._cases),
+            *(page_file_name("devices", device) for device in self._devices),
+            *(page_file_name("runs", answers.runs[number]["run_id"]) for number in self._runs),
+        }
 
-    def cases(self, failures: Sequence[HistoryFailure]) -> bytes:
-        """Return the list of cases with failures, the latest failures first."""
-        latest: dict[str, HistoryFailure] = {}
-        for failure in failures:
-            latest.setdefault(failure.case, failure)
-        return self._list(
-            "cases",
-            "Cases",
-            f"Cases that were red, flaky or waived in the last {NIGHTS} nights, the latest first.",
-            ("Case", "Last result of this kind", "Night", "Group"),
-            [
-                [
-                    ("case", failure.case),
-                    ("", failure.outcome.value),
-                    ("night", failure.night),
-                    ("group", (failure.group, failure.title)),
-                ]
-                for failure in latest.values()
-            ],
-        )
+    def made(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the name and the contents of each page."""
+        answers = self._answers
+        nights = [("", (night.night, night.red, night.runs, night.red_runs)) for night in answers.nights]
+        yield "index.html", self._rendered("index.html", columns=_OF_NIGHTS, nights=nights)
+        yield "groups.html", self._rendered("groups.html", groups=self._groups, window=NIGHTS)
+        latest = {failure.case: failure for failure in reversed(self._failures)}
+        failures = [latest[case] for case in dict.fromkeys(failure.case for failure in self._failures)]
+        yield "cases.html", self._rendered("cases.html", failures=failures, window=NIGHTS)
+        yield "devices.html", self._rendered("devices.html")
+        runs = list(answers.runs.values())[: -MOST_LISTED_RUNS - 1 : -1]
+        yield "runs.html", self._rendered("runs.html", runs=runs)
+        of_group, of_case = self._failures_by("group"), self._failures_by("case")
+        for group in self._groups:
+            yield page_file_name("groups", group.key), self._group(group, of_group.get(group.key, []))
+        numbers = answers.case_numbers(sorted(self._cases))
+        observed = answers.observations(numbers.values(), NIGHTS)
+        for case, number in numbers.items():
+            yield page_file_name("cases", case), self._case(case, observed.get(number, {}), of_case.get(case, []))
+        for device in self._devices:
+            yield page_file_name("devices", device), self._device(device)
+        for number in self._runs:
+            yield page_file_name("runs", answers.runs[number]["run_id"]), self._run(number)
 
-    def devices(self) -> bytes:
-        """Return the list of devices."""
-        return self._list(
-            "devices",
-            "Devices",
-            "The most suspicious first. Expected: the device's share of the bad results of its siblings and itself.",
-            ("Device", "Name", "Host", "Bad results", "Expected", "Chance", "Health events"),
-            [
-                [
-                    ("device", suspicion.device),
-                    ("", suspicion.name),
-                    ("", suspicion.host),
-                    ("", suspicion.bad),
-                    ("", f"{suspicion.expected:.1f}"),
-                    ("", f"{suspicion.chance:.2g}"),
-                    ("", suspicion.events),
-                ]
-                for suspicion in self._front.suspicions
-            ],
-        )
+    def _failures_by(self, name: str) -> dict[str, list[HistoryFailure]]:
+        grouped: dict[str, list[HistoryFailure]] = {}
+        for failure in self._failures:
+            grouped.setdefault(getattr(failure, name), []).append(failure)
+        return grouped
 
-    def runs(self) -> bytes:
-        """Return the list of the latest runs."""
-        return self._list(
-            "runs",
-            "Runs",
-            "The latest first.",
-            ("Run", "Night", "Machine", "Red", "Flaky", "Cases", "Driver", "torch"),
-            [
-                [
-                    ("run", number),
-                    ("night", run["night"]),
-                    ("", run["lane"]),
-                    ("", run["red"]),
-                    ("", run["flaky"]),
-                    ("", run["cases"]),
-                    ("", run["driver"]),
-                    ("", run["torch"]),
-                ]
-                for number, run in list(self._answers.runs.items())[: -MOST_LISTED_RUNS - 1 : -1]
-            ],
-        )
-
-    def _list(
-        self, page: str, heading: str, about: str, columns: Sequence[str], rows: Sequence[Sequence[tuple[str, Any]]]
-    ) -> bytes:
-        return self._render("list.html", "", page=page, heading=heading, about=about, columns=columns, rows=rows)
-
-    # ---- pages of one thing ----
-
-    def group(self, group: FailureGroup, failures: Sequence[HistoryFailure]) -> bytes:
-        """Return the page of a group."""
+    def _group(self, group: FailureGroup, failures: Sequence[HistoryFailure]) -> bytes:
         suspects = self._answers.suspects(group)
         commands = list(deciding_commands(suspects, group.case, group.reproduce))
-        return self._render("group.html", "../", group=group, suspects=suspects, commands=commands, failures=failures)
+        return self._rendered("group.html", "../", group=group, suspects=suspects, commands=commands, failures=failures)
 
-    def case(
+    def _case(
         self, case: str, observed: Mapping[str, Sequence[Observation]], failures: Sequence[HistoryFailure]
     ) -> bytes:
         """Return the page of a case. `observed`: its results by lane."""
-        lanes = [self._lane_of_case(lane, seen) for lane, seen in observed.items()]
-        return self._render("case.html", "../", case=case, lanes=lanes, failures=failures)
+        lanes = []
+        for lane, seen in observed.items():
+            verdict = story(seen)
+            label = f"Results, duration and memory: {verdict.kind}, {format_count(len(seen), 'run')}"
+            lanes.append((lane, story_text(verdict, self._answers.runs), label, [*map(_row, seen)]))
+        return self._rendered("case.html", "../", case=case, lanes=lanes, failures=failures, columns=_OF_CASE)
 
-    def _lane_of_case(self, lane: str, seen: Sequence[Observation]) -> dict[str, Any]:
-        runs = self._answers.runs
-        verdict = story(seen)
-        changes = ""
-        if verdict.kind.value != "green" and verdict.before is not None and verdict.since is not None:
-            changes = front.changes_text(changed(runs[verdict.before], runs[verdict.since]))
-        names = {observation.run: f"{runs[observation.run]['run_id']} ({observation.night})" for observation in seen}
-        return {
-            "lane": lane,
-            "text": text.story_text(verdict, names, changes),
-            "label": f"Results, duration and memory: {verdict.kind}, {format_count(len(seen), 'run')}",
-            "columns": _CASE_COLUMNS,
-            "rows": [
-                (
-                    _tone(observation.outcome),
-                    (observation.night, observation.outcome.value, *map(_number, _measures(observation))),
-                )
-                for observation in seen
-            ],
-        }
-
-    def device(self, suspicion: DeviceSuspicion) -> bytes:
-        """Return the page of a device."""
-        device = self._answers.device(suspicion.device)
-        columns = (("Night", ""), ("Red or flaky", "bars"), ("Results", ""))
+    def _device(self, key: str) -> bytes:
+        device = self._answers.device(key)
         nights = [("", (night, bad, ran)) for night, ran, bad in device["nights"][-NIGHTS:]]
-        failures = self._answers.failures_on(suspicion.device)
-        values = {"device": device, "suspicion": suspicion, "failures": failures}
-        return self._render("device.html", "../", columns=columns, nights=nights, **values)
+        suspicion = next(each for each in self._answers.suspicions if each.device == key)
+        values = {"device": device, "suspicion": suspicion, "failures": self._answers.failures_on(key)}
+        return self._rendered("device.html", "../", columns=_OF_DEVICE, nights=nights, **values)
 
-    def run(self, number: int, report: Markup) -> bytes:
-        """Return the page of a run. `report`: the address of its own page, or ""."""
-        run = self._answers.runs[number]
-        news = self._answers.news(number)
-        changes = "" if news.previous is None else front.changes_text(changed(self._answers.runs[news.previous], run))
-        failures = self._answers.failures(number)
-        return self._render("run.html", "../", run=run, news=news, changes=changes, failures=failures, report=report)
+    def _run(self, number: int) -> bytes:
+        run, news = self._answers.runs[number], self._answers.news(number)
+        changes = "" if news.previous is None else changes_text(self._answers.runs[news.previous], run)
+        values = {"failures": self._answers.failures(number), "report": self._report(run)}
+        return self._rendered("run.html", "../", run=run, news=news, changes=changes, **values)
+
+    def _report(self, run: Mapping[str, Any]) -> Markup:
+        """Return the relative address of the run's own page, if it is on this machine; otherwise ""."""
+        path = Path(run["page"]) if run["page"] else None
+        if path is None or not path.is_file():
+            return Markup("")
+        return Markup(quote(os.path.relpath(path, (self._out / "runs").resolve())))
+
+    def _rendered(self, template: str, root: str = "", **values: Any) -> bytes:
+        """Return a page. `root`: the path from it to the front page."""
+        made = _environment().get_template(template)
+        common = {**_assets(), **words(self._answers), "answers": self._answers, "listed": LISTED}
+        page = made.render(**common, root=Markup(root), href=functools.partial(self._address, root), **values)
+        return page.encode("utf-8", "backslashreplace")
+
+    def _address(self, root: str, kind: str, name: str) -> Markup:
+        """Return the address of the page of a case, group, device or run; "" without one."""
+        file = page_file_name(kind, name)
+        return Markup(root + file if file in self._paged else "")
 
 
-def _measures(observation: Observation) -> tuple[float | None, ...]:
-    return observation.seconds, observation.host_memory, observation.device_memory
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _tone(outcome: Outcome) -> str:
-    """Return the name of the colour of a result, for the script."""
-    if outcome.is_red:
-        return "bad"
-    if outcome is Outcome.PASSED:
-        return "good"
-    return "odd" if outcome in (Outcome.FLAKY, Outcome.WAIVED) else "none"
+def _row(seen: Observation) -> tuple[str, tuple[object, ...]]:
+    """Return a row of the table of a case, with the name of its colour for the script."""
+    odd = seen.outcome in (Outcome.FLAKY, Outcome.WAIVED)
+    tone = "bad" if seen.outcome.is_red else "good" if seen.outcome is Outcome.PASSED else "odd" if odd else "none"
+    numbers = (seen.seconds, seen.host_memory, seen.device_memory)
+    return tone, (seen.night, seen.outcome.value, *("" if each is None else f"{each:.4g}" for each in numbers))
 
 
 @functools.cache
-def scripts() -> dict[str, str]:
+def _scripts() -> dict[str, bytes]:
     """Return the scripts of the pages, by their file names."""
     assets = [(shell.PACKAGE, "uplot.min.js"), (shell.PACKAGE, "shared.js"), (_PACKAGE, "history.js")]
-    texts = {name: shell.asset(package, name) for package, name in assets}
+    texts = {name: shell.asset(package, name).encode() for package, name in assets}
     # Another text has another name, because a browser caches a file by its name.
-    return {
-        f"assets/{hashlib.sha256(script.encode()).hexdigest()[:12]}-{name}": script for name, script in texts.items()
-    }
+    return {f"assets/{hashlib.sha256(text).hexdigest()[:12]}-{name}": text for name, text in texts.items()}
 
 
 @functools.cache
 def _assets() -> dict[str, Any]:
-    policy = shell.content_policy(_sheets(), []).replace("script-src ;", "script-src 'self';")
-    return {
-        "styles": [Markup(style) for style in _sheets()],
-        "scripts": [*map(Markup, scripts())],
-        "policy": Markup(policy),
-    }
-
-
-def _sheets() -> list[str]:
     names = [(shell.PACKAGE, "uplot.min.css"), (shell.PACKAGE, "page.css"), (_PACKAGE, "history.css")]
-    return [shell.asset(package, name) for package, name in names]
+    sheets = [shell.asset(package, name) for package, name in names]
+    policy = shell.content_policy(sheets, []).replace("script-src ;", "script-src 'self';")
+    return {"styles": [*map(Markup, sheets)], "scripts": [*map(Markup, _scripts())], "policy": Markup(policy)}
 
 
 @functools.cache

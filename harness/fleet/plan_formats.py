@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.core.text import format_count, list_first
-from harness.fleet.plan_jobs import PlanError, PlanJob
+from harness.fleet.plan import PlanError, PlanJob
 from harness.fleet.plan_words import PlanFormat, System
 
 #: The maximum number of jobs that GitHub starts for one matrix.
@@ -24,23 +24,7 @@ def github_jobs(jobs: Sequence[PlanJob]) -> str:
     """Return one line of JSON for ``strategy.matrix``."""
     if len(jobs) > GITHUB_MOST:
         raise PlanError(f"{len(jobs)} jobs, and GitHub runs {GITHUB_MOST} of one matrix: choose some with --machine")
-    include = [
-        {
-            "job": job.name,
-            "run": job.run,
-            "runs_on": job.github,
-            "minutes": job.minutes,
-            "hardware": job.hardware,
-            "device": job.device,
-            "driver": job.driver,
-            "torch": job.torch,
-            "build": job.build,
-            "python": job.python,
-            "profile": job.profile,
-            "shard": job.shard,
-        }
-        for job in jobs
-    ]
+    include = [{"job": job.name, "runs_on": job.github, "minutes": job.minutes, **job.values} for job in jobs]
     return json.dumps({"include": include}, separators=(",", ":")) + "\n"
 
 

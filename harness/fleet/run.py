@@ -1,4 +1,4 @@
-"""The one reader of a run: `summarise` takes the lines of a journal one at a time.
+"""The runs that a command line names, and the one reader of a run, which takes one line of its journal at a time.
 
 Everything that this package says about a run is computed from a `RunSummary`. The verdicts in it are those of
 `harness.journal.ledger`, which every report uses.
@@ -6,9 +6,11 @@ Everything that this package says about a run is computed from a `RunSummary`. T
 
 from __future__ import annotations
 
+import os
+import stat
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -17,19 +19,131 @@ from typing import Any
 import msgspec
 
 from harness.core.errors import HarnessError
-from harness.core.text import escape_invalid_xml, single_line
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal, reader
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import Collected, Device, Event, Finish, RunStarted, Waiver
 from harness.journal.ledger import Ledger
 from harness.journal.reader import Damaged, Unknown
 
+#: Levels of subfolders that are searched for run directories: from a checkout, ``matrix-results/NIGHT/RUN/PART`` of
+#: `ci/slurm/nightly.sbatch`.
+LEVELS = 4
 #: Characters of the end of a stack that are kept. The innermost frame is at the end.
 MOST_OF_STACK = 20_000
 #: Different unknown kinds of lines that are counted.
 _MOST_KINDS = 20
 #: The facts that determine the speed of a device: clocks in MHz, power limit in watts.
 _SPEED = ("graphics_clock", "memory_clock", "power_limit")
+
+
+class NoRunError(HarnessError):
+    """A given path is neither a run directory nor a folder of run directories."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """Runs without duplicates: directories in the order of their paths, since a matrix must not depend on the order of
+    arguments, then archives. `notes`: sentences about what was left out.
+    """
+
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find_runs(given: Sequence[Path]) -> FoundRuns:
+    """Return the run directories among `given`, and those in folders up to `LEVELS` levels below.
+
+    Symbolic links below the given folders are not followed: they may lead anywhere. Raise NoRunError.
+    """
+    runs: dict[str, Path] = {}
+    links: list[str] = []
+    twice = 0
+    for folder in given:
+        below = [folder] if _has_journal(folder) else list(_below(folder, LEVELS, links))
+        if not below:
+            raise NoRunError(_reason(folder))
+        for path in below:
+            real = os.path.realpath(path)
+            twice += real in runs
+            runs.setdefault(real, path)
+    return FoundRuns(tuple(path for _, path in sorted(runs.items())), tuple(_notes(links, twice)))
+
+
+def _has_journal(folder: Path) -> bool:
+    return os.path.lexists(folder / journal.FILE_NAME)
+
+
+def _reason(folder: Path) -> str:
+    if not folder.exists():
+        return f"there is no folder {str(folder)!r}: give run directories, or folders of run directories"
+    if not folder.is_dir():
+        return f"{str(folder)!r} is not a folder: give run directories, or folders of run directories"
+    where = f"in it, or in folders up to {LEVELS} levels below"
+    return f"there is no run in {str(folder)!r}: expected {journal.FILE_NAME} {where}; give another folder"
+
+
+def _below(folder: Path, levels: int, links: list[str]) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except (NotADirectoryError, FileNotFoundError):
+        return
+    except OSError as error:
+        raise NoRunError(f"cannot list the folder {str(folder)!r}: {error.strerror}; make it readable") from None
+    for entry in listed:
+        path = folder / entry.name
+        if entry.is_symlink():
+            links.append(entry.name)
+        elif entry.is_dir():
+            if _has_journal(path):
+                yield path
+            elif levels > 1:
+                yield from _below(path, levels - 1, links)
+
+
+def _notes(links: Sequence[str], twice: int) -> Iterable[str]:
+    if links:
+        names = list_first([escape_invalid_xml(name) for name in sorted(links)])
+        yield f"{format_count(len(links), 'symbolic link was', 'symbolic links were')} not followed: {names}"
+    if twice:
+        yield f"run directories that were given twice and count once: {twice}"
+
+
+def is_plain(path: Path) -> bool:
+    """Return whether the path is a regular file and not a symbolic link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def find_runs_and_archives(given: Sequence[Path]) -> FoundRuns:
+    """Return the runs. A regular file is an evidence archive. Raise NoRunError for a folder without a run.
+
+    The sessions of the nodes of a cluster run are left out, since each has only a part of the results, and the run has
+    all.
+    """
+    archives = [path for path in given if path.is_file()]
+    folders = [path for path in given if path not in archives]
+    listing = find_runs(folders)
+    whole = {path: _cluster_run(path) for path in listing.paths}
+    runs = [path for path, run in whole.items() if run is None]
+    notes = list(listing.notes)
+    for run in dict.fromkeys(filter(None, whole.values())):
+        sessions = format_count(sum(cluster == run for cluster in whole.values()), "session")
+        notes.append(f"left out {sessions} of nodes of {str(run)!r}, which has their results")
+    if not runs and not archives and notes:
+        raise NoRunError(f"{notes[-1]}: give that folder")
+    return FoundRuns((*runs, *dict.fromkeys(archives)), tuple(notes))
+
+
+def _cluster_run(path: Path) -> Path | None:
+    """Return the cluster run to which a node's session belongs. The session is in ``nodes/NODE/N`` of that run."""
+    parents = path.resolve().parents
+    if len(parents) > 2 and parents[1].name == "nodes" and (parents[2] / journal.FILE_NAME).exists():
+        return parents[2]
+    return None
 
 
 class NoRunDirectoryError(HarnessError):
@@ -200,36 +314,22 @@ def environment_facts(recorded: Mapping[str, Any]) -> dict[str, str]:
 
     Device facts are kind, number, clocks, power limit and ECC, but not their identities.
     """
-    facts: dict[str, str] = {}
-    for name in ("driver", "cuda_driver", "isolation", "under"):
-        _put(facts, name, recorded.get(name))
-    for name, version in mapping(recorded.get("versions")).items():
-        _put(facts, str(name), version)
-    system = mapping(recorded.get("os"))
-    _put(facts, "os", system.get("name"))
-    _put(facts, "kernel", system.get("kernel"))
-    _put(facts, "commit", mapping(recorded.get("git")).get("commit"))
+    system, git = mapping(recorded.get("os")), mapping(recorded.get("git"))
+    facts = {name: recorded.get(name) for name in ("driver", "cuda_driver", "isolation", "under")}
+    facts |= mapping(recorded.get("versions"))
+    facts |= {"os": system.get("name"), "kernel": system.get("kernel"), "commit": git.get("commit")}
     rows = environment.devices_of(recorded)
     if rows:
         names = [str(row.get("name")) for row in rows]
-        facts["devices"] = escape_invalid_xml(
-            ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-        )
-        for name in (*_SPEED, "ecc"):
-            if any(row.get(name) is not None for row in rows):
-                facts[name.replace("_", " ")] = escape_invalid_xml(
-                    ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
-                )
-    for name, value in mapping(recorded.get("environment")).items():
-        _put(facts, f"${name}", value)
-    return facts
+        facts["devices"] = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    for name in (*_SPEED, "ecc"):
+        if any(row.get(name) is not None for row in rows):
+            facts[name.replace("_", " ")] = ", ".join(dict.fromkeys(str(row.get(name)) for row in rows))
+    facts |= {f"${name}": value for name, value in mapping(recorded.get("environment")).items()}
+    known = {str(name): str(value) for name, value in facts.items() if value is not None}
+    return {escape_invalid_xml(name): escape_invalid_xml(value) for name, value in known.items()}
 
 
 def mapping(value: object) -> Mapping[Any, Any]:
     """Return a JSON object; an empty one in place of another value."""
     return value if isinstance(value, dict) else {}
-
-
-def _put(facts: dict[str, str], name: str, value: object) -> None:
-    if value is not None:
-        facts[escape_invalid_xml(name)] = escape_invalid_xml(str(value))

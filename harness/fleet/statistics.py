@@ -33,26 +33,20 @@ def poisson_tail(seen: int, expected: float) -> float:
         return 1.0
     if expected <= 0:
         return 0.0
-    # The terms decrease on either side of the expectation. The shorter tail is summed from its largest term outwards.
+    # The shorter tail is summed. Its terms decrease.
     if seen <= expected:
-        term = math.exp(_log_poisson(seen - 1, expected))
-        below, k = term, seen - 1
-        while k > 0 and term > below * 1e-15:
-            term *= k / expected
-            below += term
-            k -= 1
-        return max(0.0, 1 - below)
-    term = math.exp(_log_poisson(seen, expected))
-    total, k = term, seen
+        return max(0.0, 1 - math.fsum(_poisson(k, expected) for k in range(seen)))
+    total, term, k = 0.0, _poisson(seen, expected), seen
     while term > total * 1e-15:
+        total += term
         k += 1
         term *= expected / k
-        total += term
     return min(1.0, total)
 
 
-def _log_poisson(k: int, expected: float) -> float:
-    return k * math.log(expected) - expected - math.lgamma(k + 1)
+def _poisson(k: int, expected: float) -> float:
+    """Return the probability of `k` events."""
+    return math.exp(k * math.log(expected) - expected - math.lgamma(k + 1))
 
 
 def holm(chances: Sequence[float]) -> list[float]:

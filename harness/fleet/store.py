@@ -7,34 +7,55 @@ run's id, so that another write of a run replaces its file. But thousands of sma
 Readers therefore keep a copy of all runs in one DuckDB file in the user's cache, and bring it up to date. A copy never
 changes: a reader that finds new files changes a private copy of the copy, and renames that. Two readers who do so at
 the same time both have a whole copy, and the later one stays. What remains: both do the work.
+
+The tables, and how rows enter and leave them, are in the folder `sql`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import json
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.core.atomic import create_exclusively
 from harness.core.cache import cache_root
+from harness.core.errors import HarnessError
+from harness.core.outcome import Outcome
 from harness.core.text import format_count
-from harness.fleet import schema, tables
 from harness.fleet.record import HistoryRecord
-from harness.fleet.tables import CLOSED, HistoryError, duckdb, missing_text, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+#: The version of the tables: incremented with every change of them.
+SCHEMA = 1
+VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
+#: The kinds of rows of a run.
+KINDS = ("run", "verdict", "trouble", "device", "health", "finding")
+#: The tables with rows of runs.
+_OF_RUNS = ("verdict", "trouble", "run_device", "health_event", "run_finding", "run")
+#: Removes names that no row uses, after runs were removed.
+_FORGET = """
+    DELETE FROM case_name WHERE "case" NOT IN (SELECT "case" FROM verdict);
+    DELETE FROM device_name WHERE device NOT IN (SELECT device FROM run_device);
+    DELETE FROM failure_group WHERE grp NOT IN (SELECT grp FROM trouble);
+    DELETE FROM reason WHERE reason NOT IN (SELECT reason FROM verdict WHERE reason IS NOT NULL);
+"""
+#: The settings of a database that is only read: a user's SQL can reach no file, no network and no setting.
+CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
 SUFFIX = ".parquet"
 #: The most files that are entered in one transaction, to limit the memory.
 BATCH = 100
@@ -46,6 +67,10 @@ LEFT = 86_400.0
 FORMER = ".old"
 #: Time of the last change in nanoseconds, and size.
 _Stat = tuple[int, int]
+
+
+class HistoryError(HarnessError):
+    """A history cannot be opened, read or written."""
 
 
 class Added(StrEnum):
@@ -77,8 +102,8 @@ class Store:
                     return Added.SAME
                 if record.rows["run"][0]["shard"] and self._is_part(database, record.run_id):
                     return Added.PART
-                tables.stage(database, record)
-                with tables.errors(target, writing=True):
+                stage(database, record)
+                with errors(target, "write"):
                     write_staged(database, target)
             except OSError as error:
                 raise HistoryError(
@@ -119,10 +144,12 @@ class Store:
             log(f"{len(runs)} runs of {str(self.path)!r} become a folder, which takes about {len(runs) // 15} s")
         try:
             folder.mkdir()
-            with tables.errors(self.path, writing=True), contextlib.closing(duckdb().connect()) as database:
+            with errors(self.path, "write"), contextlib.closing(duckdb().connect()) as database:
                 database.execute(f"ATTACH {quoted(self.path)} AS old (READ_ONLY)")
                 for run, run_id in runs:
-                    tables.stage_run(database, run)
+                    database.execute(sql("stages"))
+                    for statement in named_sql("export").values():
+                        database.execute(statement, {"run": run})
                     write_staged(database, folder / run_file_name(run_id))
             self.path.rename(former)
             folder.rename(self.path)
@@ -149,18 +176,16 @@ class Store:
         there = self._there()
         copy = self.copy
         database = (None if copy is None else _current(copy, there)) or self._renewed(copy, there)
-        with tables.errors(self.path, writing=False), contextlib.closing(database):
+        with errors(self.path, "read"), contextlib.closing(database):
             yield database
 
     @contextlib.contextmanager
     def _file(self) -> Generator[DuckDBPyConnection]:
         """Yield the database of an earlier release."""
-        try:
+        with errors(self.path, "open"):
             database = duckdb().connect(str(self.path), read_only=True, config=CLOSED)
-        except duckdb().Error as error:
-            raise HistoryError(tables.open_text(self.path, str(error))) from None
-        with tables.errors(self.path, writing=False), contextlib.closing(database):
-            tables.check_schema(database, self.path)
+        with errors(self.path, "read"), contextlib.closing(database):
+            check_schema(database, self.path)
             yield database
 
     @property
@@ -174,7 +199,7 @@ class Store:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             if os.access(folder, os.W_OK):
-                return folder / f"{name}-{schema.SCHEMA}.duckdb"
+                return folder / f"{name}-{SCHEMA}.duckdb"
         return None
 
     def files(self) -> list[Path]:
@@ -207,7 +232,7 @@ class Store:
             if (former := _current(copy)) is not None:
                 former.close()
                 shutil.copyfile(copy, temporary)
-            with tables.errors(copy, writing=True):
+            with errors(copy, "write"):
                 with contextlib.closing(duckdb().connect(str(temporary))) as writable:
                     self._fill(writable, there)
                 database: DuckDBPyConnection = duckdb().connect(str(temporary), read_only=True, config=CLOSED)
@@ -222,10 +247,10 @@ class Store:
 
     def _fill(self, database: DuckDBPyConnection, there: Mapping[str, _Stat]) -> None:
         """Make a database have exactly the runs of these files."""
-        tables.prepare(database, self.path)
+        check_schema(database, self.path, create=True)
         database.execute("CREATE TABLE IF NOT EXISTS copied_file (name TEXT, changed BIGINT, size BIGINT, run_id TEXT)")
         if gone := [name for name, stat in _entered_files(database).items() if there.get(name) != stat]:
-            with tables.transaction(database):
+            with transaction(database):
                 _remove(database, gone)
         new = sorted(there.items() - _entered_files(database).items())
         for first in range(0, len(new), BATCH):
@@ -235,20 +260,20 @@ class Store:
         """Enter the runs of these files in one transaction."""
         paths = [self.path / name for name in files]
         heads = {Path(file).name: (run, version) for file, run, version in _heads(database, paths, _HEAD)}
-        tables.refuse_newer(max((int(version) for _, version in heads.values()), default=0), self.path)
+        refuse_newer(max((int(version) for _, version in heads.values()), default=0), self.path)
         if others := files.keys() - heads.keys():
             raise HistoryError(f"{str(self.path / min(others))!r} is no run of a history: move it out of the folder")
         try:
-            tables.stage_files(database, _source(paths))
-            with tables.transaction(database):
+            _stage_files(database, _source(paths))
+            with transaction(database):
                 merged = "SELECT run FROM run WHERE run_id IN (SELECT unnest(parts) FROM stage_run)"
-                tables.remove_runs(database, [run for (run,) in database.execute(merged).fetchall()])
-                tables.ingest(database)
+                remove_runs(database, [run for (run,) in database.execute(merged).fetchall()])
+                database.execute(sql("ingest"))
                 database.executemany(
                     "INSERT INTO copied_file VALUES (?, ?, ?, ?)",
                     [(name, *stat, heads[name][0]) for name, stat in files.items()],
                 )
-            tables.unstage(database)
+            unstage(database)
         except duckdb().Error as problem:
             raise _foreign(paths, problem) from None
 
@@ -283,7 +308,7 @@ def _current(copy: Path, there: Mapping[str, _Stat] | None = None) -> DuckDBPyCo
     with contextlib.suppress(HistoryError, duckdb().Error):
         database: DuckDBPyConnection = duckdb().connect(str(copy), read_only=True, config=CLOSED)
         try:
-            tables.check_schema(database, copy)
+            check_schema(database, copy)
             if there is None or _entered_files(database) == there:
                 return database
         except BaseException:
@@ -306,10 +331,9 @@ def _remove(database: DuckDBPyConnection, files: list[str]) -> None:
     if any(parts for _, parts in rows):
         rows = database.execute("SELECT run, parts FROM run").fetchall()
         database.execute("DELETE FROM copied_file")
-    tables.remove_runs(database, [run for run, _ in rows])
+    remove_runs(database, [run for run, _ in rows])
     database.execute("DELETE FROM copied_file WHERE list_contains(?, name)", [files])
-    for statement in schema.FORGET:
-        database.execute(statement)
+    database.execute(_FORGET)
 
 
 def _remove_unused(copy: Path) -> None:
@@ -324,7 +348,7 @@ def _remove_unused(copy: Path) -> None:
 def write_staged(database: DuckDBPyConnection, target: Path) -> None:
     """Write the staged run under another name, and rename the file."""
     parts = " UNION ALL BY NAME ".join(
-        f"SELECT '{name}' AS part, {schema.SCHEMA} AS schema, * FROM stage_{name}" for name in schema.STAGES
+        f"SELECT '{kind}' AS part, {SCHEMA} AS schema, * FROM stage_{kind}" for kind in KINDS
     )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -341,3 +365,151 @@ def run_file_name(run_id: str) -> str:
     """Return the name of the file of a run: readable, and different for different ids."""
     digest = hashlib.sha256(run_id.encode("utf-8", "backslashreplace")).hexdigest()[:10]
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', run_id)[:60]}-{digest}{SUFFIX}"
+
+
+# ---- the tables ----
+
+
+@functools.cache
+def sql(name: str) -> str:
+    """Return the statements in a file of the folder `sql`."""
+    return resources.files("harness.fleet").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+@functools.cache
+def named_sql(name: str) -> Mapping[str, str]:
+    """Return the statements in a file of the folder `sql` by name. Each follows a line ``-- name: NAME``."""
+    parts = re.split(r"^-- name: (\w+)\n", sql(name), flags=re.MULTILINE)
+    return {part: text.strip().removesuffix(";") for part, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def stage(database: DuckDBPyConnection, record: HistoryRecord) -> None:
+    """Make the staging tables of a run."""
+    database.execute(sql("stages"))
+    for kind in KINDS:
+        rows = [{"run_id": record.run_id, "place": place, **row} for place, row in enumerate(record.rows[kind])]
+        insert = f"INSERT INTO stage_{kind} BY NAME SELECT unnest(from_json($rows, $types), max_depth := 2)"
+        database.execute(insert, {"rows": json.dumps(rows), "types": json.dumps([columns_of(database, kind)])})
+
+
+def _stage_files(database: DuckDBPyConnection, source: str) -> None:
+    """Make the staging tables of the runs in Parquet files. `source`: the SQL for their rows."""
+    database.execute(sql("stages"))
+    for kind in KINDS:
+        columns = ", ".join(f'"{column}"' for column in columns_of(database, kind))
+        insert = f"INSERT INTO stage_{kind} BY NAME SELECT {columns} FROM {source} WHERE part = '{kind}'"
+        database.execute(insert)
+
+
+def columns_of(database: DuckDBPyConnection, kind: str) -> dict[str, str]:
+    """Return the columns of a staging table with their types."""
+    query = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ?"
+    return dict(database.execute(query, [f"stage_{kind}"]).fetchall())
+
+
+def unstage(database: DuckDBPyConnection) -> None:
+    """Remove the staging tables."""
+    for name in (*(f"stage_{kind}" for kind in KINDS), "fresh"):
+        database.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+def remove_runs(database: DuckDBPyConnection, runs: Sequence[int]) -> None:
+    """Remove all rows of these runs. The caller has begun the transaction."""
+    if runs:
+        for table in _OF_RUNS:
+            database.execute(f"DELETE FROM {table} WHERE list_contains(?, run)", [list(runs)])
+
+
+def schema_of(database: DuckDBPyConnection, path: Path) -> int:
+    """Return the version of the schema; 0 for an empty database.
+
+    Raise HistoryError if the database is not a history.
+    """
+    with contextlib.suppress(duckdb().Error):
+        rows = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'what')").fetchall())
+        if len(rows) == 2 and rows["schema"].isdecimal():  # the common case; the list of tables takes longer
+            return int(rows["schema"])
+    if not database.execute("SELECT 1 FROM duckdb_tables() WHERE NOT temporary LIMIT 1").fetchall():
+        return 0
+    raise HistoryError(f"{str(path)!r} is a DuckDB file of something else: expected a history; give another --db")
+
+
+def check_schema(database: DuckDBPyConnection, path: Path, *, create: bool = False) -> None:
+    """Raise HistoryError unless the database has the current schema. `create`: make an empty database a history."""
+    version = schema_of(database, path)
+    refuse_newer(version, path)
+    if not version and not create:
+        raise HistoryError(f"{str(path)!r} is an empty database: harness history add makes it a history")
+    if not version:
+        with transaction(database):
+            database.execute(sql("tables"))
+            database.execute("INSERT INTO meta VALUES ('schema', ?)", [str(SCHEMA)])
+            outcomes = [(number, str(each), each.is_red, each.ran) for number, each in enumerate(Outcome)]
+            database.executemany("INSERT INTO outcome_name VALUES (?, ?, ?, ?)", outcomes)
+
+
+def refuse_newer(version: int, path: Path) -> None:
+    """Raise HistoryError for a schema above the current one."""
+    if version > SCHEMA:
+        raise HistoryError(
+            f"{str(path)!r} has schema {version}, and this harness reads schemas up to {SCHEMA}: "
+            "use the harness that wrote it, or a newer one"
+        )
+
+
+@contextlib.contextmanager
+def transaction(database: DuckDBPyConnection) -> Iterator[None]:
+    """Commit everything that the block does, or nothing."""
+    database.execute("BEGIN")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(duckdb().Error):
+            database.execute("ROLLBACK")
+        raise
+
+
+# ---- DuckDB ----
+
+
+def duckdb() -> Any:
+    """Return the module `duckdb`. Raise HistoryError if it is not installed."""
+    try:
+        import duckdb as module
+    except ImportError:
+        raise HistoryError(
+            "a history needs the package duckdb: pip install 'gpu-conformance-harness[history]'"
+        ) from None
+    return module
+
+
+def missing_text(path: Path) -> str:
+    """Return the sentence about a history that does not exist."""
+    return f"there is no history at {str(path)!r}: make one with harness history add DIR --db {path}"
+
+
+@contextlib.contextmanager
+def errors(path: Path, doing: Literal["open", "read", "write"]) -> Iterator[None]:
+    """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be used."""
+    try:
+        yield
+    except duckdb().Error as error:
+        text = str(error)
+        first = text.splitlines()[0] if text else ""
+        said = f"cannot {doing} the history {str(path)!r}: {first}"
+        if doing == "write":
+            said += "; free space, or give another --db"
+        elif doing == "open" and ("not a valid DuckDB" in text or "magic" in text.lower()):
+            said = f"{str(path)!r} is no history: expected a folder with a Parquet file per run; give another --db"
+        elif doing == "open" and ("newer" in text or "version number" in text):
+            said = f"{str(path)!r} was written by a newer DuckDB: install that release ({first})"
+        if "corrupt" in first.lower():
+            advice = "restore it from a backup, or add its runs to a new one"
+            said = f"the history {str(path)!r} is damaged: {first}; {advice}"
+        raise HistoryError(said) from None
+
+
+def quoted(path: Path) -> str:
+    """Return the path as a string literal of SQL."""
+    return "'" + str(path).replace("'", "''") + "'"

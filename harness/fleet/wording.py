@@ -7,32 +7,14 @@ from itertools import pairwise
 from typing import Protocol
 
 from harness.core.text import format_count
-from harness.fleet.classing import (
-    CONDITIONS,
-    TIMES,
-    Cause,
-    CauseClass,
-    Classing,
-    Factor,
-    Sure,
-    Tally,
-)
+from harness.fleet.classing import CONDITIONS, TIMES, Cause, CauseClass, Classing, Factor, Sure, Tally
 
 #: The classes in the order of reports.
-TITLES = {
-    CauseClass.EVERYWHERE: "everywhere",
-    CauseClass.ONE_TORCH: "one torch",
-    CauseClass.ONE_DRIVER: "one driver",
+TITLES = {kind: kind.value.replace("_", " ") for kind in CauseClass} | {
     CauseClass.ONE_DEVICE: "one kind of device",
-    CauseClass.ONE_HOST: "one host",
     CauseClass.ONE_UUID: "one device",
-    CauseClass.ONE_OPTION: "one option",
-    CauseClass.ONE_COMMIT: "one commit",
-    CauseClass.ONE_SETTING: "one setting",
     CauseClass.SINCE: "since a run",
     CauseClass.UNTIL: "until a run",
-    CauseClass.MIXED: "mixed",
-    CauseClass.FLAKE: "flake",
 }
 #: The text for a class without causes.
 _HEADINGS = {
@@ -40,17 +22,10 @@ _HEADINGS = {
     CauseClass.FLAKE: "now and then",
     CauseClass.MIXED: "on some machines",
 }
-_NOUNS = {
+_NOUNS = {factor: factor.value for factor in Factor} | {
     Factor.UUID: "device",
-    Factor.HOST: "host",
     Factor.DEVICE: "kind of device",
-    Factor.DRIVER: "driver",
-    Factor.TORCH: "torch",
-    Factor.OPTION: "option",
-    Factor.COMMIT: "commit",
     Factor.SETTING: "environment",
-    Factor.SINCE: "since",
-    Factor.UNTIL: "until",
 }
 
 
@@ -97,7 +72,8 @@ def classing_text(classing: Classing) -> str:
         return f"Red in all runs with {explanation_text(causes, together=False)}, and in none of the others."
     condition = explanation_text(causes)
     condition = condition if causes[0].factor in TIMES or condition.startswith("without ") else f"with {condition}"
-    how = f"Red in {_all(inside.all)} {condition}" if classing.always else _sometimes(inside, condition)
+    sometimes = f"{_bad(inside)} of {format_count(inside.all, 'run')} {condition}"
+    how = f"Red in {_all(inside.all)} {condition}" if classing.always else sometimes
     rest = f", and in none of the {format_count(others, 'other run')}" if others > 1 else ", and not in the other run"
     return f"{how}{rest}."
 
@@ -110,10 +86,6 @@ def _bad(tally: Tally) -> str:
     parts = [f"red in {tally.red}"] if tally.red else []
     parts += [f"flaky in {tally.flaky}"] if tally.flaky else []
     return " and ".join(parts).capitalize()
-
-
-def _sometimes(inside: Tally, condition: str) -> str:
-    return f"{_bad(inside)} of {format_count(inside.all, 'run')} {condition}"
 
 
 def apart_text(also: Sequence[Sequence[NamedCause]], *, maybe_flake: bool) -> str:
@@ -130,10 +102,7 @@ def advice_text(classing: Classing) -> str:
     if classing.maybe_flake:
         where = f" on {cause_text(causes[0])}" if causes else ""
         return f"Run it again{where}: it was bad only once."
-    singles = [
-        *(causes if len(causes) == 1 else ()),
-        *(explanation[0] for explanation in also if len(explanation) == 1),
-    ]
+    singles = [explanation[0] for explanation in (causes, *also) if len(explanation) == 1]
     changed = [single for single in singles if single.factor in CONDITIONS]
     if changed and (len(singles) > 1 or sure is not Sure.STRONG):
         return f"Run it again now, {_otherwise(changed[0])}: this shows whether it is the cause."

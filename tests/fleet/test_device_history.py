@@ -46,7 +46,7 @@ def runs(folder: Path) -> list[Path]:
 def test_what_runs_say_of_a_device(tmp_path: Path) -> None:
     found = device_history(read_run(path) for path in runs(tmp_path))
     assert [record.device for record in found.devices] == ["GPU-0", "GPU-1", "cpu on h"]
-    assert found.devices[0].as_json() == {
+    assert found.as_json()["devices"][0] == {
         "device": "GPU-0",
         "hosts": ["h", "h0"],
         "runs": 2,

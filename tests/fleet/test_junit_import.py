@@ -12,8 +12,7 @@ import pytest
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.fleet import junit_import
-from harness.fleet.junit_import import Ids, ImportingError, Wanted
-from harness.fleet.junit_reading import JUnitCase, JUnitError
+from harness.fleet.junit_import import Ids, ImportingError, JUnitCase, JUnitError, Wanted
 from harness.journal import journal, reader
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.fleet import junit_reading
-from harness.fleet.junit_reading import (
+from harness.fleet import junit_import as junit_reading
+from harness.fleet.junit_import import (
     MOST_DEPTH,
     MOST_ELEMENTS,
     MOST_NAME,

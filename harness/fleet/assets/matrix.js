@@ -7,16 +7,16 @@
 
   // ---- cells: each kind once ----
   const LETTER = { waived: "w", gated: "g", skipped: "s", deselected: "–", other_shard: "–", not_collected: "–", lost: "?", not_run: "?" };
-  const cells = data.cells.map(([outcomes, hole]) => {
+  const cells = data.cells.map(({ outcomes, hole }) => {
     let bad = 0, flaky = 0, ran = 0;
-    for (const [outcome, times] of outcomes) {
+    for (const [outcome, times] of Object.entries(outcomes)) {
       if (none.has(outcome)) continue;
       ran += times;
       if (red.has(outcome)) bad += times;
       else if (outcome === data.flaky) flaky += times;
     }
-    const said = outcomes.map(([outcome, times]) => `${data.outcomes[outcome]} ${times}`).join(", ");
-    if (hole >= 0) {
+    const said = Object.entries(outcomes).map(([outcome, times]) => `${outcome} ${times}`).join(", ");
+    if (hole !== null) {
       const [kind, reason] = data.holes[hole];
       const style = LETTER[kind] === "?" ? "c-lost" : LETTER[kind] === "–" ? "c-none" : "c-hole";
       return { tone: kind, style, sign: LETTER[kind], bad, flaky, text: reason ? `${kind.replace("_", " ")}: ${reason}` : kind.replace("_", " ") };
@@ -27,10 +27,8 @@
     return { tone: "good", style: "c-good", sign: "·", bad, flaky, text: said };
   });
   const patterns = data.patterns.map((row) => ({ cells: row, differs: new Set(row.map((cell) => cells[cell].tone)).size > 1 }));
-  const cases = data.cases.map(([file, rest, suite, pattern, failure], index) => {
-    const found = failure < 0 ? null : data.failures[failure];
+  const cases = data.cases.map(([file, rest, suite, pattern, told], index) => {
     const name = data.files[file] + rest;
-    const told = found && { kind: found[0], sure: found[1], group: found[2], text: found[3], also: found[4], next: found[5], messages: found[6], reproduce: found[7] };
     const messages = told ? told.messages.map((each) => each[0]).join("\n") : "";
     return { index, name, file: data.files[file], rest, suite, pattern: patterns[pattern], told, text: `${name}\n${messages}`.toLowerCase() };
   });

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
-from harness.fleet import comparison_text
-from harness.fleet.comparison import CaseRecord, Comparison, Fact, RunRecord, compare_runs, is_slower
+from harness.fleet.comparison import (
+    CaseRecord,
+    Comparison,
+    Fact,
+    RunRecord,
+    compare_runs,
+    comparison_json,
+    comparison_markdown,
+    comparison_text,
+    is_slower,
+)
 from harness.journal.events import Finding
 from harness.journal.finding_kinds import is_same_finding, without_numbers
 
@@ -198,23 +207,23 @@ def test_a_run_that_is_red_for_no_case_and_no_finding_is_reported(old: RunRecord
     found = compare_runs([old], new)
     assert bool(found.unexplained) is said
     assert found.is_worse(strict=False) is (said or bool(found.regressions or found.new_findings or new.fail_on_flaky))
-    assert ("REGRESSION the new run ended with exit status" in comparison_text.comparison_text(found)) is said
+    assert ("REGRESSION the new run ended with exit status" in comparison_text(found)) is said
 
 
 def test_findings_are_written_in_every_form() -> None:
     many = tuple(f"suites/a/test_a.py::b{number}" for number in range(292))
     leak = finding("batch_leak", "leaks <b>", many, "pytest x")
     found = compare_runs([red("old", SESSION, status=0)], red("new", leak))
-    lines = comparison_text.comparison_text(found).splitlines()
+    lines = comparison_text(found).splitlines()
     what = "leaks <b> [292 cases: suites/a/test_a.py::b0, suites/a/test_a.py::b1, suites/a/test_a.py::b2, …]"
     assert lines[1:3] == [f"NEW FINDING batch_leak: {what} - not in the baseline", "    pytest x"]
     assert lines[3] == "FINDING GONE session: process 17 ended at 0x7f00 - not in the new run"
     assert "1 new findings, 1 findings gone; 1 case as before" in lines[-1]
-    written = comparison_text.comparison_markdown(found)
+    written = comparison_markdown(found)
     assert written.startswith("## 0 regressions, 1 new finding\n")
     assert "### New findings (1)" in written
     assert "<b>" not in written.replace(r"\<b\>", "")
-    assert json.loads(comparison_text.comparison_json(found))["new_findings"][0]["cases"] == list(many)
+    assert json.loads(comparison_json(found))["new_findings"][0]["cases"] == list(many)
 
 
 def test_figures_of_both_runs_are_listed_and_make_nothing_worse() -> None:
@@ -227,9 +236,9 @@ def test_figures_of_both_runs_are_listed_and_make_nothing_worse() -> None:
         ("d2d", "3 TB/s", "1500 GB/s", "0.50 times")
     ]
     assert not found.is_worse(strict=True)
-    assert f"FIGURE d2d: 3 TB/s -> 1500 GB/s (0.50 times) - {A}" in comparison_text.comparison_text(found)
-    assert r"| d2d | 3 TB/s | 1500 GB/s | 0\.50 times |" in comparison_text.comparison_markdown(found)
-    assert json.loads(comparison_text.comparison_json(found))["figures"][0]["name"] == "d2d"
+    assert f"FIGURE d2d: 3 TB/s -> 1500 GB/s (0.50 times) - {A}" in comparison_text(found)
+    assert r"| d2d | 3 TB/s | 1500 GB/s | 0\.50 times |" in comparison_markdown(found)
+    assert json.loads(comparison_json(found))["figures"][0]["name"] == "d2d"
 
 
 OUTCOMES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(list(Outcome)), max_size=6)
@@ -257,7 +266,7 @@ def hostile() -> Comparison:
 
 
 def test_the_text_has_the_most_urgent_first() -> None:
-    lines = comparison_text.comparison_text(hostile()).splitlines()
+    lines = comparison_text(hostile()).splitlines()
     assert lines[0] == "new compared with old|dir"
     assert lines[1] == "NOTE new: it | ended"
     assert lines[2] == "driver: <b> -> 2"
@@ -267,7 +276,7 @@ def test_the_text_has_the_most_urgent_first() -> None:
 
 
 def test_markdown_has_nothing_that_a_text_of_a_run_could_format() -> None:
-    written = comparison_text.comparison_markdown(hostile())
+    written = comparison_markdown(hostile())
     rows = [line for line in written.splitlines() if line.startswith("| suites")]
     assert rows == [
         r"| suites/a/test\_a\.py::t\[\<script\>\|\`x\` \\x1b\[31m\*b\*\] | was passed, now failed: a \| b \<img\> |"
@@ -278,14 +287,14 @@ def test_markdown_has_nothing_that_a_text_of_a_run_could_format() -> None:
 def test_markdown_of_many_cases_is_cut() -> None:
     old = RunRecord("old", {f"c{n}": CaseRecord(P) for n in range(250)})
     new = RunRecord("new", {f"c{n}": CaseRecord(F) for n in range(250)})
-    written = comparison_text.comparison_markdown(compare_runs([old], new))
+    written = comparison_markdown(compare_runs([old], new))
     assert written.count("| c") == 101  # with the heading
     assert "… and 150 more cases" in written
     assert "### Regressions (250)" in written
 
 
 def test_json_has_all_lists() -> None:
-    found = json.loads(comparison_text.comparison_json(hostile()))
+    found = json.loads(comparison_json(hostile()))
     assert found["schema"] == 1
     assert found["regressions"] == [
         {

@@ -51,7 +51,7 @@ STEADY = [
 def test_a_flaky_case_has_two_short_spells_or_the_verdict(tmp_path: Path) -> None:
     cases = {f"suites/a/test_a.py::{line}": line for line in (*FLAKY, *STEADY)}
     with nights.history(tmp_path, lanes(tmp_path, n1=cases)).reading() as database:
-        found = Answers(database).flaky_cases()
+        found = Answers(database).flaky_cases
     assert {case.partition("::")[2] for case, *_ in found} == {*FLAKY}
     counts = {case.partition("::")[2]: (bad, ran, devices) for case, bad, ran, devices in found}
     assert counts["..x-......x."] == (2, 11, 1)
@@ -64,7 +64,7 @@ def test_a_spell_on_each_of_two_machines_is_one_spell_each(tmp_path: Path) -> No
         tmp_path, n1={CASES[0]: "..x.....", CASES[1]: "..x..x.."}, n2={CASES[0]: ".....x..", CASES[1]: "........"}
     )
     with nights.history(tmp_path, made).reading() as database:
-        assert Answers(database).flaky_cases() == [(CASES[1], 2, 16, 1)]
+        assert Answers(database).flaky_cases == [(CASES[1], 2, 16, 1)]
 
 
 def test_cases_that_no_run_of_a_week_ran(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_cases_that_no_run_of_a_week_ran(tmp_path: Path) -> None:
     with nights.history(tmp_path, made).reading() as database:
         answers = Answers(database)
         reason = "memory: wanted >=40GiB, found 24.0GiB"
-        assert answers.not_run() == [(CASES[0], date(2025, 10, 10), reason)]
-        assert answers.never_run() == [(reason, 1)]
+        assert answers.not_run == [(CASES[0], date(2025, 10, 10), reason)]
+        assert answers.never_run == [(reason, 1)]
 
 
 def test_a_lost_case_counts_for_the_onset_of_its_group(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_a_case_whose_duration_rises_is_slower(tmp_path: Path, number: int, list
                 line["duration"] = 1.0 + place
         (path / FILE_NAME).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     with nights.history(tmp_path, made).reading() as database:
-        found = Answers(database).slow_cases()
+        found = Answers(database).slow_cases
     assert [(slow.case, slow.lane) for slow in found] == [(case, "n1 · H100") for case in listed]

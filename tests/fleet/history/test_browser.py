@@ -14,8 +14,8 @@ pytest.importorskip("duckdb")
 
 from playwright.sync_api import Browser, Dialog, Locator, Page, Route, expect
 
-from harness.fleet import site
 from harness.fleet.answers import Answers
+from harness.fleet.pages import export_site
 from tests.fleet.history import nights
 from tests.reporting.page import browser as browsers
 
@@ -32,7 +32,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = nights.hostile(folder)
     (runs[1] / "report.html").write_text("<!doctype html><title>the run's own page</title>")
     with nights.history(folder, runs).reading() as database:
-        site.export_site(Answers(database), folder / "site")
+        export_site(Answers(database), folder / "site")
     return folder
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from harness.fleet.changes import Onset, Suspect, changed, deciding_commands, onset, suspects, version_key
+from harness.fleet.timeline import Onset, Suspect, changed, deciding_commands, onset, suspects, version_key
 
 
 def runs(**columns: str) -> dict[int, dict[str, Any]]:
@@ -35,12 +36,10 @@ def test_the_begin_of_the_last_spell(letters: str, expected: tuple[int | None, i
 
 
 def test_what_changed_is_named_once() -> None:
-    before = {
-        "driver": "570",
-        "torch": "2",
-        "identity": {"torch": "2", "--seed": "1", "--profile": "a", "--grace": "1"},
-    }
-    after = {"driver": "580", "torch": "2", "identity": {"torch": "2", "--seed": "2", "--profile": "b", "--grace": "2"}}
+    first = json.dumps({"torch": "2", "--seed": "1", "--profile": "a", "--grace": "1"})
+    second = json.dumps({"torch": "2", "--seed": "2", "--profile": "b", "--grace": "2"})
+    before = {"driver": "570", "torch": "2", "identity": first}
+    after = {"driver": "580", "torch": "2", "identity": second}
     assert [each.name for each in changed(before, after)] == ["driver", "--profile"]
 
 

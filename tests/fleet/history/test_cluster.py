@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from harness.fleet import folders, record
-from harness.fleet.folders import NoRunError
+from harness.fleet import record
+from harness.fleet import run as folders
+from harness.fleet.run import NoRunError
 from harness.fleet.store import Store
 from tests.tools.cluster.project import Project
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.fleet.fingerprint import Fingerprint, fingerprint, innermost_frame, normalised
+from harness.fleet.record import Fingerprint, fingerprint, innermost_frame, normalised
 
 
 @pytest.mark.parametrize(

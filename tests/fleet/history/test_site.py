@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from harness.fleet import site
 from harness.fleet.answers import Answers
-from harness.fleet.store import Store
-from harness.fleet.tables import HistoryError
+from harness.fleet.pages import export_site
+from harness.fleet.store import HistoryError, Store
 from tests.fleet.history import nights
 from tests.reporting.page.reading import Read
 
@@ -26,7 +25,7 @@ def addresses(read: Read) -> Iterator[str]:
 
 def export(store: Store, out: Path) -> dict[str, str]:
     with store.reading() as database:
-        site.export_site(Answers(database), out)
+        export_site(Answers(database), out)
     return {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.html")}
 
 

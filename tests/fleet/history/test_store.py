@@ -21,9 +21,9 @@ pytest.importorskip("duckdb")
 import duckdb
 
 from harness.core.outcome import EXIT_USAGE, Outcome
-from harness.fleet import record, schema, tables
-from harness.fleet.store import Added, Store, run_file_name
-from harness.fleet.tables import HistoryError
+from harness.fleet import record
+from harness.fleet import store as stores
+from harness.fleet.store import SCHEMA, VIEWS, Added, HistoryError, Store, run_file_name
 from tests.fleet.history import nights
 from tests.fleet.matrix.runs import CASES, Machine, lines, write
 from tests.reporting import build
@@ -37,12 +37,12 @@ def store(tmp_path: Path) -> Store:
 def former(path: Path, runs: Sequence[Path]) -> Store:
     """Write the DuckDB file of an earlier release, with these runs."""
     with duckdb.connect(str(path)) as database:
-        tables.prepare(database, path)
+        stores.check_schema(database, path, create=True)
         for run in runs:
-            tables.stage(database, record.read_history_record(run))
-            with tables.transaction(database):
-                tables.ingest(database)
-            tables.unstage(database)
+            stores.stage(database, record.read_history_record(run))
+            with stores.transaction(database):
+                database.execute(stores.sql("ingest"))
+            stores.unstage(database)
     return Store(path)
 
 
@@ -225,7 +225,7 @@ def newer(path: Path) -> None:
     [
         (junk, "is no history: expected a folder with a Parquet file per run; give another --db"),
         (foreign, "is a DuckDB file of something else: expected a history"),
-        (newer, f"has schema 99, and this harness reads schemas up to {schema.SCHEMA}: use the harness that wrote it"),
+        (newer, f"has schema 99, and this harness reads schemas up to {SCHEMA}: use the harness that wrote it"),
     ],
 )
 def test_a_file_that_is_no_history_is_refused(make: Callable[[Path], None], text: str, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_folder_with_another_parquet_file_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_a_newer_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "h")
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "SCHEMA", 99)
+        patch.setattr(stores, "SCHEMA", 99)
         store.add(record.read_history_record(nights.night(tmp_path, 0)))
     with pytest.raises(HistoryError, match="has schema 99"):
         rows(store, "FROM runs")
@@ -318,7 +318,7 @@ def test_names_of_files_are_safe_and_different() -> None:
 
 def everything(store: Store) -> list[list[tuple[Any, ...]]]:
     """Return the rows of all views, without the numbers of runs."""
-    return [rows(store, f"SELECT COLUMNS(lambda c: c <> 'run') FROM {view} ORDER BY ALL") for view in schema.VIEWS]
+    return [rows(store, f"SELECT COLUMNS(lambda c: c <> 'run') FROM {view} ORDER BY ALL") for view in VIEWS]
 
 
 def with_all_kinds_of_rows(folder: Path) -> list[Path]:

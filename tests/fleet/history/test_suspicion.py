@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from harness.core.outcome import Outcome
-from harness.fleet.suspicion import DeviceSuspicion, judged, suspicions
+from harness.fleet.answers import Answers, DeviceSuspicion, judged
 from tests.fleet.history import nights
 from tests.fleet.matrix.runs import Machine
 
@@ -33,7 +33,7 @@ def fleet(
             outcomes = dict.fromkeys(CASES, Outcome.PASSED) | bad
             runs.append(nights.night(folder, night, outcomes, Machine(f"n{host}", driver=driver(night, host))))
     with nights.history(folder, runs).reading() as database:
-        found = suspicions(database)
+        found = Answers(database).suspicions
     return {each.host: each for each in found}
 
 

@@ -15,14 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.fleet import folders
 from harness.fleet import matrix_model as model
-from harness.fleet import matrix_text as text
+from harness.fleet import matrix_page as text
+from harness.fleet import run as folders
 from harness.fleet.classing import CauseClass, Sure
 from harness.fleet.column import Column, read_summaries, read_summary
-from harness.fleet.folders import NoRunError
 from harness.fleet.matrix import Fleet, NothingReadError, exit_status
 from harness.fleet.matrix_model import HoleKind, Matrix
+from harness.fleet.run import NoRunError
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from tests.fleet.matrix import runs
@@ -35,7 +35,7 @@ ONE, TWO, THREE = CASES
 def matrix(*given_: Path) -> Matrix:
     found = folders.find_runs(given_)
     fleet = Fleet(found.notes)
-    for each in read_summaries(found.runs, processes=1):
+    for each in read_summaries(found.paths, processes=1):
         fleet.add(each)
     return fleet.matrix()
 
@@ -119,7 +119,7 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
     found = read_summary(runs.write(tmp_path / "r", written))
     assert isinstance(found, Column)
     ledger = build.ledger(*written)
-    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
+    said = {case: result.outcome for case, result in found.results.items()}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
     assert set(said.values()) > {Outcome.FLAKY, Outcome.LOST, Outcome.WAIVED, Outcome.NOT_RUN, Outcome.TIMEOUT}
 
@@ -164,7 +164,7 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
     with tempfile.TemporaryDirectory() as folder:
         found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
     assert isinstance(found, Column)
-    said = {case: found.results[number].outcome for case, number in zip(found.ids, found.result_numbers, strict=True)}
+    said = {case: result.outcome for case, result in found.results.items()}
     ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
 
@@ -335,7 +335,7 @@ def test_run_directories_are_found_up_to_four_levels_below(tmp_path: Path) -> No
         runs.run(tmp_path / "all" / where, Machine())
     runs.run(tmp_path / "all" / "a" / "inside_a_run", Machine())
     found = folders.find_runs([tmp_path / "all", tmp_path / "all" / "a"])
-    assert [str(path.relative_to(tmp_path / "all")) for path in found.runs] == ["a", "b/one", "b/two"]
+    assert [str(path.relative_to(tmp_path / "all")) for path in found.paths] == ["a", "b/one", "b/two"]
     assert found.notes == ("run directories that were given twice and count once: 1",)
 
 
@@ -345,7 +345,7 @@ def test_what_the_slurm_night_leaves_is_found(tmp_path: Path, given_: str) -> No
     for where in ("h200-580-torch2.13-py3.12-nightly/whole", "cpu-torch2.13-py3.12-nightly/1of2"):
         runs.run(night / where, Machine())
     found = folders.find_runs([tmp_path / given_])
-    assert [path.name for path in found.runs] == ["1of2", "whole"]
+    assert [path.name for path in found.paths] == ["1of2", "whole"]
 
 
 def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
@@ -577,7 +577,7 @@ def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) ->
 
 def test_several_processes_read_the_same(tmp_path: Path) -> None:
     runs.fleet(tmp_path, 5, n2=ONE)
-    paths = folders.find_runs([tmp_path]).runs
+    paths = folders.find_runs([tmp_path]).paths
     assert list(read_summaries(paths, processes=2)) == list(read_summaries(paths, processes=1))
 
 
@@ -593,7 +593,7 @@ def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
         "import sys, resource; from pathlib import Path; from harness.fleet.column import read_summary\n"
         "have = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (have + 60_000_000, have + 60_000_000))\n"
-        "print(len(read_summary(Path(sys.argv[1])).ids))"
+        "print(len(read_summary(Path(sys.argv[1])).results))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
-from harness.fleet import folders
 from harness.fleet import matrix_page as page
+from harness.fleet import run as folders
 from harness.fleet.column import read_summaries
 from harness.fleet.matrix import Fleet
 from harness.reporting.page import inert, shell
@@ -28,7 +28,7 @@ ONE, TWO, THREE = CASES
 def render(*given_: Path) -> str:
     found = folders.find_runs(given_)
     fleet = Fleet(found.notes)
-    for each in read_summaries(found.runs, processes=1):
+    for each in read_summaries(found.paths, processes=1):
         fleet.add(each)
     return page.render_matrix(fleet.matrix()).decode("utf-8")
 

@@ -17,11 +17,9 @@ from typer.testing import CliRunner, Result
 
 from harness.cli.main import app
 from harness.core.outcome import EXIT_OK, EXIT_USAGE
-from harness.fleet import plan_file as planfile
+from harness.fleet import plan as plans
 from harness.fleet import plan_formats as formats
-from harness.fleet import plan_jobs as jobs
-from harness.fleet.plan_file import PYTHON, TORCH, Exclude, Machine, Product, Slurm
-from harness.fleet.plan_jobs import PlanError, PlanJob
+from harness.fleet.plan import PYTHON, TORCH, Exclude, Machine, PlanError, PlanJob, Product, Slurm
 from harness.fleet.plan_words import PlanFormat, System, When
 from harness.gating.configfile import ConfigError
 
@@ -45,7 +43,7 @@ ONE = '  - {when: nightly, machines: [gpu, cpu], torch: ["2.12", "2.13"], profil
 def read(tmp_path: Path, text: str) -> list[PlanJob]:
     file = tmp_path / "matrix.yaml"
     file.write_text(text)
-    return jobs.all_jobs(planfile.load_plan(file, CONFIGS, ROOT))
+    return plans.all_jobs(plans.load_plan(file, CONFIGS, ROOT))
 
 
 def names(found: list[PlanJob]) -> list[str]:
@@ -173,7 +171,7 @@ def test_a_driver_in_a_hardware_file_with_an_error_is_said_with_that_file(tmp_pa
     file = tmp_path / "matrix.yaml"
     file.write_text(HEAD.replace("h200\n", "mine\n") + ONE)
     with pytest.raises(ConfigError, match=r"mine.yaml:1: the key 'device' is missing"):
-        planfile.load_plan(file, tmp_path, tmp_path)
+        plans.load_plan(file, tmp_path, tmp_path)
 
 
 def test_github_reads_one_line_of_json(tmp_path: Path) -> None:
@@ -250,19 +248,19 @@ def test_a_plan_without_a_job_for_a_system_is_an_error(tmp_path: Path) -> None:
 
 def test_jobs_are_chosen_by_time_and_machine(tmp_path: Path) -> None:
     found = read(tmp_path, HEAD + ONE)
-    assert names(jobs.select(found, [When.NIGHTLY], ["cpu"])) == names(found)[4:]
+    assert names(plans.select(found, [When.NIGHTLY], ["cpu"])) == names(found)[4:]
     with pytest.raises(PlanError, match="no job is weekly on cpu: there are jobs for nightly; choose with --when"):
-        jobs.select(found, [When.WEEKLY], ["cpu"])
+        plans.select(found, [When.WEEKLY], ["cpu"])
     with pytest.raises(PlanError, match=r"no job is on machine 'cup'; did you mean 'cpu'\?"):
-        jobs.select(found, [When.NIGHTLY], ["cup"])
+        plans.select(found, [When.NIGHTLY], ["cup"])
 
 
 @pytest.mark.usefixtures("at_root")
 def test_the_shipped_plan_has_every_declared_hardware_and_each_time() -> None:
-    plan = planfile.load_plan(CONFIGS / "matrix.yaml", CONFIGS, ROOT)
+    plan = plans.load_plan(CONFIGS / "matrix.yaml", CONFIGS, ROOT)
     declared = {path.stem for path in (CONFIGS / "hardware").iterdir()}
     assert {machine.hardware for machine in plan.file.value.machines.values()} == declared
-    found = jobs.all_jobs(plan)
+    found = plans.all_jobs(plan)
     assert {job.when for job in found} == set(When)
     assert {job.machine for job in found} == set(plan.file.value.machines)
     for when in When:
@@ -294,8 +292,8 @@ def test_the_table_is_for_people() -> None:
 
 @pytest.mark.usefixtures("at_root")
 def test_the_table_has_a_line_for_each_run_and_the_number_of_its_parts() -> None:
-    plan = planfile.load_plan(CONFIGS / "matrix.yaml", CONFIGS, ROOT)
-    every = jobs.select(jobs.all_jobs(plan), [When.WEEKLY], [])
+    plan = plans.load_plan(CONFIGS / "matrix.yaml", CONFIGS, ROOT)
+    every = plans.select(plans.all_jobs(plan), [When.WEEKLY], [])
     *lines, total = command("plan", "--when", "weekly").stdout.splitlines()
     runs = dict.fromkeys(job.run for job in every)
     assert [line.split()[0] for line in lines[1:]] == [*runs]
@@ -336,8 +334,8 @@ def test_a_plan_that_cannot_be_used_ends_with_exit_status_4(tmp_path: Path) -> N
 
 
 def test_the_shipped_schema_is_that_of_the_models_and_takes_the_shipped_plan() -> None:
-    text = planfile.SCHEMA_FILE.read_text(encoding="utf-8")
-    assert text == planfile.plan_schema_text(), "run python -m harness.fleet.plan_file"
+    text = plans.SCHEMA_FILE.read_text(encoding="utf-8")
+    assert text == plans.plan_schema_text(), "run python -m harness.fleet.plan"
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load((CONFIGS / "matrix.yaml").read_text()), schema)

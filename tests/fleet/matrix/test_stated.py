@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.fleet.column import RunLevel, read_levels
+from harness.fleet.column import read_levels
+from harness.fleet.matrix_model import StatedLevel
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
 from harness.journal.ledger import Ledger
@@ -90,5 +91,5 @@ def test_hostile_names_of_levels_are_inert(tmp_path: Path) -> None:
     kept["statement"]["levels"][0]["level"] = "<script>alert(1)</script>\u202e"
     (path / conformance.FILE_NAME).write_text(json.dumps(kept))
     levels, _ = read_levels(path, "run-of-n1")
-    assert isinstance(levels[0], RunLevel)
+    assert isinstance(levels[0], StatedLevel)
     assert "<script>alert(1)" not in render(tmp_path).partition('id="data"')[0]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from harness.fleet.notify_rules import Rules, load_rules, missing_variables
+from harness.fleet.notify import Rules, load_rules, missing_variables
 from harness.gating.configfile import ConfigError
 
 RULES = """\
 channels:
   team: {kind: slack, url_env: SLACK_URL}
-  post:
-    {kind: email, sender: gpu@example.org, to: [ops@example.org],
-     smtp: "mail.example.org:587", user_env: MAIL_USER, password_env: MAIL_PASSWORD}
-  issues: {kind: github, repository: example/gpu}
+  post: {kind: program, run: [apprise, "--title={title}"], env: [APPRISE_URLS, APPRISE_KEY]}
+  issues: {kind: program, run: [gh, issue, create], markdown: true}
   out: {kind: stdout}
 owners:
   - {cases: "suites/graphs/*", owner: graphs team}
@@ -78,21 +77,27 @@ def test_a_silence_covers_a_group_of_which_it_covers_all(
         (
             "to: [team, out]",
             "to: [taem]",
-            r"notify\.yaml:12: routes\[0\]\.to\[0\]: there is no channel 'taem'; did you",
+            r"notify\.yaml:10: routes\[0\]\.to\[0\]: there is no channel 'taem'; did you",
         ),
-        ("{kind: stdout}", "{kind: pager}", r"notify\.yaml:7: channels\.out.*'pager'"),
+        ("{kind: stdout}", "{kind: pager}", r"notify\.yaml:5: channels\.out.*'pager'"),
         ("url_env: SLACK_URL", 'url_env: "https://hooks.example.org/x"', "give the name of an environment variable"),
         ("group: abc, ", "", r"silences\[0\]: a silence needs cases or group"),
-        ("until: 2031-01-31", "until: soon", r"notify\.yaml:15: silences\[0\]\.until"),
-        ("repository: example/gpu", "repository: gpu", r"channels\.issues.*repository"),
-        (", password_env: MAIL_PASSWORD", "", "user_env and password_env must be given together"),
-        ('smtp: "mail.example.org:587", ', "", "user_env and password_env need smtp"),
+        ("until: 2031-01-31", "until: soon", r"notify\.yaml:13: silences\[0\]\.until"),
+        ("run: [gh, issue, create]", "run: []", r"channels\.issues.*run"),
+        ("{kind: program, run: [gh", "{kind: github, run: [gh", r"notify\.yaml:4: channels\.issues.*'program'"),
+        ("APPRISE_URLS", "mailto://secret", "give the name of an environment variable"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in RULES
     with pytest.raises(ConfigError, match=said):
         rules(tmp_path, RULES.replace(old, new))
+
+
+def test_the_documented_example_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
+    example = page.partition("    # notify.yaml\n")[2].partition("\n\n")[0]
+    assert {*rules(tmp_path, textwrap.dedent(example)).channels} == {"team", "ops", "issues"}
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -103,5 +108,5 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_variables_that_are_not_set_are_known(tmp_path: Path) -> None:
     channels = rules(tmp_path).channels
     assert missing_variables(channels["team"], {"SLACK_URL": ""}) == ("SLACK_URL",)
-    assert missing_variables(channels["post"], {"MAIL_USER": "a"}) == ("MAIL_PASSWORD",)
+    assert missing_variables(channels["post"], {"APPRISE_URLS": "a"}) == ("APPRISE_KEY",)
     assert missing_variables(channels["issues"], {}) == ()

@@ -13,9 +13,11 @@ pytest.importorskip("duckdb")
 
 from harness.core.outcome import Outcome
 from harness.fleet.answers import Answers
-from harness.fleet.bulletin import (
+from harness.fleet.notify import (
     Bulletin,
     Past,
+    Rules,
+    Silence,
     Why,
     bulletin,
     by_channel,
@@ -23,7 +25,6 @@ from harness.fleet.bulletin import (
     why_reported,
     without_route,
 )
-from harness.fleet.notify_rules import Rules, Silence
 from tests.fleet.history import nights
 from tests.fleet.matrix.runs import CASES
 

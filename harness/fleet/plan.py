@@ -1,20 +1,23 @@
-"""Read ``configs/matrix.yaml``: the machines, and the runs on them.
+"""The plan ``configs/matrix.yaml``: the machines, the runs on them, and the jobs that follow, as plain values.
 
-``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.fleet.plan_file`` to
-regenerate the schema.
+``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.fleet.plan`` to regenerate
+the schema.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from harness.backends.table import BACKENDS
+from harness.core.errors import HarnessError
 from harness.core.models import DocumentedModel
 from harness.fleet.plan_words import When
 from harness.gating import configfile, requirements
@@ -33,6 +36,10 @@ _MOST_SHARDS = 256
 _MOST_MINUTES = 7 * 24 * 60
 
 T = TypeVar("T")
+
+
+class PlanError(HarnessError):
+    """A plan has no selected job, or a system cannot run it."""
 
 
 def _torch(text: str) -> str:
@@ -160,9 +167,17 @@ def load_plan(path: Path, configs: Path, base: Path) -> LoadedPlan:
             problems += str(error).splitlines()
             continue
         problems += [loaded.problem(text, *where, key) for key, text in _of_machine(machine, hardware[name])]
-    profiles = _Profiles(configs, base)
-    for index, product in enumerate(loaded.value.jobs):
-        for place, text in _of_product(product, hardware, loaded.value.machines, profiles):
+
+    @functools.cache
+    def profile_of(name: str) -> Profile | ConfigError:
+        try:
+            return load_profile(name, configs, base).value
+        except ConfigError as error:
+            return error
+
+    for index, entry in enumerate(loaded.value.jobs):
+        profiles = {name: profile_of(name) for name in entry.profiles}
+        for place, text in _of_product(entry, hardware, loaded.value.machines, profiles):
             problems.append(loaded.problem(text, "jobs", index, *place))
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
@@ -189,48 +204,29 @@ def _places(machine: Machine) -> dict[str, tuple[str, ...]]:
     places = {
         "github": machine.github,
         "gitlab": machine.gitlab,
-        "slurm": None
-        if slurm is None
-        else tuple(text for text in (slurm.partition, slurm.gres, slurm.constraint) if text is not None),
+        "slurm": None if slurm is None else tuple(filter(None, (slurm.partition, slurm.gres, slurm.constraint))),
     }
     return {key: texts for key, texts in places.items() if texts is not None}
 
 
-class _Profiles:
-    """The profiles of a configuration, each read once."""
-
-    def __init__(self, configs: Path, base: Path) -> None:
-        self._configs, self._base = configs, base
-        self._read: dict[str, Profile | ConfigError] = {}
-
-    def read(self, name: str) -> Profile | ConfigError:
-        if name not in self._read:
-            try:
-                self._read[name] = load_profile(name, self._configs, self._base).value
-            except ConfigError as error:
-                self._read[name] = error
-        return self._read[name]
-
-
 def _of_product(
-    product: Product, hardware: Mapping[str, Hardware], machines: Mapping[str, Machine], profiles: _Profiles
+    entry: Product,
+    hardware: Mapping[str, Hardware],
+    machines: Mapping[str, Machine],
+    profiles: Mapping[str, Profile | ConfigError],
 ) -> Iterator[tuple[Where, str]]:
-    for place, name in enumerate(product.machines):
+    """Yield the problems of an entry of `jobs`, each with its place."""
+    for place, name in enumerate(entry.machines):
         if name not in machines:
-            yield (
-                ("machines", place),
-                f"there is no machine {name!r} in 'machines'; {name_advice(name, list(machines))}",
-            )
-    for place, profile_name in enumerate(product.profiles):
-        profile = profiles.read(profile_name)
+            advice = name_advice(name, list(machines))
+            yield ("machines", place), f"there is no machine {name!r} in 'machines'; {advice}"
+    for place, (name, profile) in enumerate(profiles.items()):
         if isinstance(profile, ConfigError):
             yield ("profiles", place), str(profile)
             continue
-        for machine in product.machines:
-            if machine in hardware:
-                misfit = _misfit(profile, hardware[machine], machines[machine].hardware)
-                if misfit:
-                    yield ("profiles", place), f"profile {profile_name!r} cannot run on machine {machine!r}: {misfit}"
+        for machine in entry.machines:
+            if machine in hardware and (misfit := _misfit(profile, hardware[machine], machines[machine].hardware)):
+                yield ("profiles", place), f"profile {name!r} cannot run on machine {machine!r}: {misfit}"
 
 
 def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
@@ -245,6 +241,132 @@ def _misfit(profile: Profile, hardware: Hardware, name: str) -> str:
         if not implication([condition], promised).can_hold:
             return f"the profile requires {condition}, which hardware {name!r} never meets"
     return ""
+
+
+# ---- jobs ----
+
+
+@dataclass(frozen=True, slots=True)
+class PlanJob:
+    """One run of pytest on one machine."""
+
+    run: str
+    """The run that it is, or is a part of. Unique in a plan, except for the parts of one run."""
+    when: When
+    machine: str
+    hardware: str
+    device: str
+    driver: str
+    """Empty if it is not checked."""
+    torch: str
+    build: str
+    """Empty for the package index's own build."""
+    python: str
+    profile: str
+    shard: str
+    """``1/2``, or empty for the whole run."""
+    minutes: int
+    github: tuple[str, ...] | None
+    """Labels of runners; None if GitHub does not reach the machine. The other systems likewise."""
+    gitlab: tuple[str, ...] | None
+    slurm: Slurm | None
+
+    @property
+    def part(self) -> str:
+        """The folder name below the folder of the run: ``1of2``, or ``whole``."""
+        return self.shard.replace("/", "of") or "whole"
+
+    @property
+    def name(self) -> str:
+        """The name, unique in a plan."""
+        return f"{self.run}-{self.part}" if self.shard else self.run
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What the job runs, by name, for the systems that start it."""
+        names = ("run", "hardware", "device", "driver", "torch", "build", "python", "profile", "shard")
+        return {name: getattr(self, name) for name in names}
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that ``ci/matrix.sh job`` reads from the environment."""
+        names = {"python": "PYTHON_VERSION"}
+        return {f"MATRIX_{names.get(name, name.upper())}": value for name, value in self.values.items()}
+
+
+def all_jobs(plan: LoadedPlan) -> list[PlanJob]:
+    """Return every job of the plan, in the order of the file.
+
+    Raise ConfigError if two jobs are equal, or if an exclude matches no job.
+    """
+    file = plan.file
+    problems: list[str] = []
+    jobs: list[PlanJob] = []
+    runs: dict[str, int] = {}
+    for index, entry in enumerate(file.value.jobs):
+        where = ("jobs", index)
+        idle = set(range(len(entry.exclude)))
+        for job in _product(plan, entry):
+            excluded = [place for place, exclude in enumerate(entry.exclude) if _applies(exclude, job)]
+            idle.difference_update(excluded)
+            if excluded:
+                continue
+            first = runs.setdefault(job.run, index)
+            if first != index:
+                problems.append(file.problem(f"job {job.run!r} is also in jobs[{first}]: keep one", *where))
+                continue
+            shards = [f"{number}/{entry.shards}" for number in range(1, entry.shards + 1)]
+            jobs += [replace(job, shard=shard) for shard in shards] if entry.shards > 1 else [job]
+        problems += [file.problem("no job fits: remove it", *where, "exclude", place) for place in sorted(idle)]
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return jobs
+
+
+def select(jobs: Collection[PlanJob], whens: Collection[When], machines: Collection[str]) -> list[PlanJob]:
+    """Return the jobs at these times, on these machines if any are named. Raise PlanError if there are none."""
+    names = list(dict.fromkeys(job.machine for job in jobs))
+    for name in machines:
+        if name not in names:
+            raise PlanError(f"no job is on machine {name!r}; {name_advice(name, names)}")
+    chosen = [job for job in jobs if job.when in whens and (not machines or job.machine in machines)]
+    if not chosen:
+        on = f" on {', '.join(machines)}" if machines else ""
+        times = ", ".join(dict.fromkeys(job.when for job in jobs if not machines or job.machine in machines))
+        raise PlanError(f"no job is {' or '.join(whens)}{on}: there are jobs for {times}; choose with --when")
+    return chosen
+
+
+def _product(plan: LoadedPlan, entry: Product) -> Iterator[PlanJob]:
+    for name in entry.machines:
+        machine = plan.file.value.machines[name]
+        axes = (machine.drivers or ("",), entry.torch, entry.python, entry.profiles)
+        for driver, torch, python, profile in product(*axes):
+            reached = Machine.model_validate_json(machine.model_dump_json().replace(DRIVER, driver))
+            yield PlanJob(
+                run="-".join(filter(None, (name, driver, f"torch{torch}", f"py{python}", profile))),
+                when=entry.when,
+                machine=name,
+                hardware=machine.hardware,
+                device=plan.device(name),
+                driver=driver,
+                torch=torch,
+                build=machine.build or "",
+                python=python,
+                profile=profile,
+                shard="",
+                minutes=entry.minutes,
+                github=reached.github,
+                gitlab=reached.gitlab,
+                slurm=reached.slurm,
+            )
+
+
+def _applies(exclude: Exclude, job: PlanJob) -> bool:
+    wanted = exclude.model_dump(exclude_none=True)
+    return all(getattr(job, key) == value for key, value in wanted.items())
+
+
+# ---- the schema ----
 
 
 def plan_schema_text() -> str:
