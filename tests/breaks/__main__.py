@@ -300,6 +300,28 @@ def _survivors(results: Sequence[MutantResult], recorded: Recording, reason: Cal
 
 
 @app.command()
+def seen(
+    results: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders of results of 'run', to add first.")
+    ] = None,
+) -> None:
+    """Show by suite how many test functions a break turned red, and name those that were never red.
+
+    With folders of results, write the table first.
+    """
+    from harness.catalog.catalog import collect_catalog
+    from harness.core.atomic import write_atomically
+    from tests.breaks import seen as table
+
+    functions = {table.function_of(entry.id) for entry in collect_catalog(["suites"])}
+    known = table.read_seen(table.FILE)
+    if results:
+        known = table.merged(known, (pair for each in results for pair in table.noticed(each)), functions)
+        write_atomically(table.FILE, table.seen_text(known).encode("ascii"))
+    print(table.seen_page(known, functions), end="")
+
+
+@app.command()
 def names(
     recordings: Annotated[
         list[Path] | None,
