@@ -385,3 +385,33 @@ def _stream_of_a_checkpoint() -> object:
         total = torch.utils.checkpoint.checkpoint(doubled, x, use_reentrant=False).sum()
     total.backward()
     return seen
+
+
+@_on_cuda(
+    "A wait for an event asks again and again whether it is done.",
+    "suites/streams/test_cuda_events.py",
+    shows=lambda: _asked(),
+)
+def cuda_events_are_polled() -> None:
+    import torch
+
+    def polled(_: Any) -> Any:
+        def wait(self: Any) -> None:
+            while not self.query():
+                pass
+
+        return wait
+
+    replace(torch.cuda.Event, "synchronize", polled)
+
+
+def _asked() -> object:
+    import time
+
+    torch = torch_with_cuda()
+    event = torch.cuda.Event(blocking=True)
+    torch.cuda._sleep(500_000_000)
+    event.record()
+    began = time.thread_time()
+    event.synchronize()
+    return time.thread_time() - began > 0.05
