@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from harness.core.atomic import write_atomically
-from harness.core.caseid import digest_of_ids
+from harness.core.caseid import Shard, digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.core.secrets import mask_command
-from harness.core.shard import Shard
 from harness.core.text import format_count, list_first
 from harness.journal import environment, finding_kinds, identity, journal, reader
 from harness.journal.events import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.backends.table import labels
-from harness.core.shard import shard_index
+from harness.core.caseid import shard_index
 from harness.journal import environment
 from harness.journal.events import MergedShard, RunStarted
 from harness.journal.verdicts import Verdict

@@ -36,8 +36,8 @@ from typing import Protocol
 
 from harness.checks.process import describe_stuck
 from harness.core import clock, temp_folder
+from harness.core.disposable import LADDER
 from harness.core.errors import convert_to_write_error
-from harness.core.kill_ladder import LADDER
 from harness.protocol.endings import ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.caseid import Shard
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.journal import journal, merge, reader
 from harness.journal.ledger import Ledger
 from harness.scheduling.resume import resumption_of

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.caseid import digest_of_ids
+from harness.core.caseid import Shard, digest_of_ids
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.journal import merge
 from harness.journal.events import End, Finish, MergedShard, RunStarted, Waiver
 from harness.journal.ledger import Ledger

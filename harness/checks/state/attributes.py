@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import _compat
 from harness.checks.state.section import FlatSection, SectionValues, StateChange, StateRow, Unreadable
-from harness.core import attributes
+from harness.core import linux
 from harness.core.text import signal_name
 
 #: Fields of proc_pid_status(5) that fork(2) passes on, with their names in reports. A kernel may lack some.
@@ -54,7 +54,7 @@ class KernelStatus(FlatSection):
 
     def read(self) -> SectionValues:
         try:
-            status = attributes.process_status()
+            status = linux.process_status()
         except OSError as error:  # a case has changed to another root folder
             self._text, self._last = b"", {_STATUS: Unreadable(str(error))}
             return self._last
@@ -127,23 +127,23 @@ def _expected(handler: object) -> str:
 
 def attribute_settings() -> Sequence[StateRow]:
     """Return the attributes that this kernel and this C library have calls for."""
-    death, orphans = attributes.set_parent_death_signal, attributes.set_adopts_orphans
+    death, orphans = linux.set_parent_death_signal, linux.set_adopts_orphans
     rows = [
-        StateRow("the signal at its parent's death", attributes.parent_death_signal, death),
-        StateRow("whether it adopts orphans", attributes.adopts_orphans, orphans),
-        StateRow("whether it can dump core", attributes.is_dumpable, attributes.set_dumpable),
-        StateRow("the time stamp counter", attributes.timestamp_counter, attributes.set_timestamp_counter),
-        StateRow("the timer slack in ns", attributes.timer_slack, attributes.set_timer_slack),
-        StateRow("the securebits", attributes.securebits),
-        StateRow("when memory errors kill it", attributes.memory_error_policy),
-        StateRow("the execution domain", attributes.personality),
+        StateRow("the signal at its parent's death", linux.parent_death_signal, death),
+        StateRow("whether it adopts orphans", linux.adopts_orphans, orphans),
+        StateRow("whether it can dump core", linux.is_dumpable, linux.set_dumpable),
+        StateRow("the time stamp counter", linux.timestamp_counter, linux.set_timestamp_counter),
+        StateRow("the timer slack in ns", linux.timer_slack, linux.set_timer_slack),
+        StateRow("the securebits", linux.securebits),
+        StateRow("when memory errors kill it", linux.memory_error_policy),
+        StateRow("the execution domain", linux.personality),
         StateRow(
             "the floating-point exceptions that trap",
-            attributes.floating_point_traps,
-            attributes.set_floating_point_traps,
+            linux.floating_point_traps,
+            linux.set_floating_point_traps,
         ),
-        StateRow("the adjustment of its OOM score", attributes.oom_score_adjustment),
-        StateRow("the number of timers of C code", attributes.posix_timers, ignore=_are_fewer),
+        StateRow("the adjustment of its OOM score", linux.oom_score_adjustment),
+        StateRow("the number of timers of C code", linux.posix_timers, ignore=_are_fewer),
     ]
     return [row for row in rows if _works(row.read)]
 
