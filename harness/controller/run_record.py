@@ -23,9 +23,8 @@ from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.journal import environment, reader
 from harness.journal.events import Collected, End, Event, Finding, RunStarted, SessionProperty, Stopped
-from harness.journal.journal import Journal, JournalError, JournalWriteError
+from harness.journal.journal import Journal, JournalError, JournalWriteError, decode_line
 from harness.journal.ledger import Ledger
-from harness.journal.lines import decode_line
 from harness.journal.reader import JournalContents
 from harness.reporting import formats, junit
 from harness.reporting.page import report as page

@@ -38,7 +38,7 @@ from harness.journal.events import (
     ImportedFile,
     RunStarted,
 )
-from harness.journal.lines import encode_line
+from harness.journal.journal import encode_line
 
 _IN_MEMORY = 8 << 20
 _MOST_LABEL = 200

@@ -28,8 +28,7 @@ from harness.fleet.column import MOST_CASES, CaseResult, Column, UnreadableRun
 from harness.fleet.conditions import differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
-from harness.journal.finding_kinds import without_numbers
-from harness.journal.identity import SUITE_FILES
+from harness.journal.identity import SUITE_FILES, without_numbers
 
 #: Maximum number of different messages of a case, and of missing requirements of gated cases.
 MOST_MESSAGES = 3

@@ -27,8 +27,7 @@ from harness.journal.events import (
     Stopped,
     Waiver,
 )
-from harness.journal.journal import JournalError
-from harness.journal.lines import LineError, decode_line, text_of
+from harness.journal.journal import JournalError, LineError, decode_line, text_of
 
 _BLOCK = 1 << 20
 #: Maximum length of a line, in bytes, for `stream_journal`. The ids of 500,000 cases fit.

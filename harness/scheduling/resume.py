@@ -42,7 +42,7 @@ def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumpt
     if run.imported is not None:
         raise ResumeError(f"its cases were run {run.imported.text}: only a run of the harness can be resumed")
     needed = finals_needed(run)
-    verdicts = Ledger.from_events(contents.events).verdicts
+    verdicts = Ledger.from_lines(contents.events).verdicts
     finished = {verdict.case: _finished(verdict) for verdict in verdicts if is_finished(verdict, needed)}
     last: dict[str, int] = {}
     for event in contents.events:

@@ -12,7 +12,7 @@ from harness.core.outcome import Outcome
 from harness.fleet import comparison_text
 from harness.fleet.comparison import CaseRecord, Comparison, Fact, RunRecord, compare_runs, is_slower
 from harness.journal.events import Finding
-from harness.journal.finding_kinds import is_same_finding, without_numbers
+from harness.journal.identity import is_same_finding, without_numbers
 
 A = "suites/a/test_a.py::a"
 P, F, G, S, K, N, L = (

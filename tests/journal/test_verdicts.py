@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.core.outcome import AttemptResult, Outcome, deciding_attempt, final_verdict
-from harness.journal.decision import decide_outcome
 from harness.journal.events import Finish
+from harness.journal.verdicts import decide_outcome
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -14,7 +14,6 @@ from harness.journal.events import Finish
 def test_one_final_attempt_without_a_ruling_is_the_verdict(outcome: Outcome, started: int) -> None:
     finish = Finish(t=1.0, case="a", attempt=1, seed=1, outcome=outcome, final=True, duration=0.1)
     attempts = [AttemptResult(outcome, True, None)]
-    decision = decide_outcome([finish], started)
-    assert decision.outcome is final_verdict(attempts, started) is outcome
-    assert (decision.decided, decision.ruled) == (finish, None)
+    assert final_verdict(attempts, started) is outcome
+    assert decide_outcome([finish], started) == (outcome, finish, None)
     assert deciding_attempt(attempts, outcome, ruled=False) == 0
