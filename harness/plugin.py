@@ -231,7 +231,7 @@ def pytest_make_collect_report(
     report = yield
     if report.passed and CaseScope.of(collector.config).any:
         from harness.collection.ignored_marks import find_mark_errors
-        from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
+        from harness.collection.stand_ins import DescribedItem  # the zygote has checked the real items
 
         errors = find_mark_errors(
             node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)

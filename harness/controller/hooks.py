@@ -16,7 +16,8 @@ import pytest
 
 from harness import _compat, marks
 from harness.backends.table import labels
-from harness.collection import collection_errors, kept_results, real_items
+from harness.collection import foreign_plugins
+from harness.collection.cases import collection_error, internal_error
 from harness.configuration import command_line, other_plugins
 from harness.configuration.context import RunContext
 from harness.controller.plan import Plan
@@ -140,14 +141,14 @@ class ControllerHooks:
     def pytest_report_header(self) -> list[str]:
         lines = header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
-        reasons = reasons or real_items.plugins_that_need_items(self._config.pluginmanager, self._config.rootpath)
+        reasons = reasons or foreign_plugins.plugins_that_need_items(self._config.pluginmanager, self._config.rootpath)
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
         if others := command_line.format_foreign_flags(self._run.context.taken):
             lines.append(f"harness: {others}")
         if others := marks.format_marks_of_project(marks.marks_of_project(self._config)):
             lines.append(f"harness: {others}")
         lines += self._kept_results()
-        return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]
+        return [*lines, *([f"harness: {foreign_plugins.collects_itself_text(reasons)}"] if reasons else [])]
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Also name the conftests of folders."""
@@ -157,10 +158,10 @@ class ControllerHooks:
         """Return a line that names plugins and conftests that may keep results of tests in executors, each once."""
         if self._run.context.isolation == "none":
             return []
-        names = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
+        names = foreign_plugins.may_keep_results(self._config.pluginmanager, self._config.rootpath)
         new = [name for name in names if name not in self._named]
         self._named += new
-        return [f"harness: {kept_results.kept_results_text(new)}"] if new else []
+        return [f"harness: {foreign_plugins.kept_results_text(new)}"] if new else []
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def pytest_hold_signals(self) -> Generator[None]:
@@ -197,11 +198,11 @@ class ControllerHooks:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record what could not be collected. xdist gives each failure of its workers once, and no other report."""
         if report.failed:
-            self._run.record.note_problem("collection_error", collection_errors.collection_error(report))
+            self._run.record.note_problem("collection_error", collection_error(report))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        self._run.record.note_problem("session", collection_errors.internal_error(str(excrepr)))
+        self._run.record.note_problem("session", internal_error(str(excrepr)))
 
     def _has_failed(self) -> bool:
         failed = self._session is not None and self._session.testsfailed

@@ -8,8 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from harness.collection.cases import select_cases
-from harness.collection.narrowing import NarrowCollection
+from harness.collection.cases import NarrowCollection, select_cases
 from harness.configuration import other_plugins
 from harness.controller import plan
 from harness.core.garbage import no_automatic_collection

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.collection import collection_errors, kept_results
-from harness.collection.cases import CASE_ID, is_case, select_cases
-from harness.collection.narrowing import NarrowCollection
+from harness.collection import foreign_plugins
+from harness.collection.cases import CASE_ID, NarrowCollection, is_case, select_cases, skip_reason
 from harness.core.clock import now
 from harness.core.outcome import EXIT_NOTHING_RAN, Outcome
 from harness.protocol import worker_messages
@@ -35,7 +34,7 @@ def register_worker_hooks(config: pytest.Config, worker: Worker, controller: Con
 
         manager.register(CompactReportsPlugin(config), "harness-compact-reports")
     if worker.isolated and worker.context.start != "cold":
-        from harness.collection.hooks import DescribedCollection
+        from harness.collection.stand_ins import DescribedCollection
 
         manager.register(DescribedCollection(config, worker), "harness-described")
     if not worker.isolated:
@@ -101,13 +100,13 @@ class WorkerHooks:
         manager, root = session.config.pluginmanager, session.config.rootpath
         if self._worker.isolated:
             take_over_allure(manager)
-        begun = kept_results.may_keep_results(manager, root)
+        begun = foreign_plugins.may_keep_results(manager, root)
         try:
             result = yield
-            names = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
+            names = [name for name in foreign_plugins.may_keep_results(manager, root) if name not in begun]
             if names and self._worker.isolated and hasattr(session.config, "workerinput"):
                 # The controller loads no conftest of a folder.
-                self._worker.print_once(kept_results.kept_results_text(names))
+                self._worker.print_once(foreign_plugins.kept_results_text(names))
             return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):
@@ -129,7 +128,7 @@ class WorkerHooks:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self._skipped[f"{report.nodeid}::"] = collection_errors.skip_reason(report)
+            self._skipped[f"{report.nodeid}::"] = skip_reason(report)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ from harness import _compat
 from harness.checks.dump_later import DUMP_LATER
 from harness.checks.live_fixtures import FixtureWatch
 from harness.checks.state.guard import StateGuard
-from harness.collection.narrowing import NarrowCollection
+from harness.collection.cases import NarrowCollection
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration import values
 from harness.configuration.rootdir import RootError, RootFolder

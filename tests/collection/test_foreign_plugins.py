@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.collection import real_items
+from harness.collection import foreign_plugins
 
 
 def _module(name: str, file: str | None, *hooks: str) -> types.ModuleType:
@@ -50,14 +50,14 @@ def test_reasons(plugin: object, reasons: list[str]) -> None:
     for own in list(manager.get_plugins()):
         manager.unregister(own)
     manager.register(plugin)
-    assert real_items.plugins_that_need_items(manager, Path("/x")) == reasons
+    assert foreign_plugins.plugins_that_need_items(manager, Path("/x")) == reasons
 
 
 def test_every_hook_exists() -> None:
     manager = pytest.PytestPluginManager()
-    assert all(hasattr(manager.hook, hook) for hook in real_items.ITEM_HOOKS)
+    assert all(hasattr(manager.hook, hook) for hook in foreign_plugins.ITEM_HOOKS)
 
 
 def test_the_sentence_names_all_reasons() -> None:
-    text = real_items.collects_itself_text(["isolation is none", "conftest.py implements pytest_itemcollected"])
+    text = foreign_plugins.collects_itself_text(["isolation is none", "conftest.py implements pytest_itemcollected"])
     assert text.startswith("each pytest process imports and collects the tests itself, since isolation is none; conf")
