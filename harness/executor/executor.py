@@ -40,9 +40,13 @@ from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import format_count
 from harness.devices import health, known_answers
-from harness.executor import failure, seeding
-from harness.executor.guarded_channel import GuardedChannel
-from harness.executor.peak_memory import MOST_SNAPSHOTS, PeakMemory, write_allocator_snapshot
+from harness.executor.around_case import MOST_SNAPSHOTS, PeakMemory, seed_everything, write_allocator_snapshot
+from harness.executor.channel import (
+    GuardedChannel,
+    describe_exception,
+    is_raised_by_other_plugin,
+    report_error_and_exit,
+)
 from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
 from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
@@ -123,7 +127,7 @@ class Executor:
         except MemoryError:
             _exit(EXIT_NO_MEMORY)
         except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
-            failure.report_error_and_exit(error, self._channel.unguarded())
+            report_error_and_exit(error, self._channel.unguarded())
 
     def _handle(self, message: Message) -> None:
         if message["op"] == "run":
@@ -286,7 +290,7 @@ class Executor:
         item.config.stash[CURRENT] = Current(
             self._backend.kind, message["seed"], settings, limit, monotonic() + limit, self._problems
         )
-        seeding.seed_everything(message["seed"], self._backend)
+        seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
         had = len(item.user_properties)
         try:
@@ -296,9 +300,9 @@ class Executor:
         except MemoryError:
             raise
         except BaseException as error:
-            if not failure.is_raised_by_other_plugin(error):
+            if not is_raised_by_other_plugin(error):
                 raise
-            return CaseEnd(hook_error=failure.describe_exception(error))
+            return CaseEnd(hook_error=describe_exception(error))
         finally:
             item.config.stash.get(XML_ATTRIBUTES, {}).clear()
             del item.user_properties[had:]  # they are in the reports; if kept, they would look like a leak of the case

@@ -12,8 +12,8 @@ import pytest
 
 from harness.checks.live_fixtures import FixtureWatch
 from harness.checks.state.guard import StateGuard
+from harness.executor.around_case import PhaseClock
 from harness.executor.before_fork import PidVariable
-from harness.executor.phase_clock import PhaseClock
 from harness.fixtures import SUITE_PROPERTIES
 from harness.marks import marks_of_project
 from harness.protocol.endings import SESSION_ENDS, SessionNews

@@ -15,9 +15,7 @@ from harness.core import clock
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome, Ruling
 from harness.devices.visibility import masks_for
-from harness.executor import seeding
-from harness.executor.phase_clock import PhaseClock
-from harness.executor.trace_log import TraceLogMuted
+from harness.executor.around_case import PhaseClock, TraceLogMuted, seed_everything
 from harness.fixtures import CURRENT, SUITE_PROPERTIES, Current
 from harness.journal.events import SessionProperty
 from harness.protocol import reports
@@ -164,7 +162,7 @@ class InlineHooks:
             backend.import_torch()
         item.config.stash[CURRENT] = Current(backend.kind, case.seed, worker.bindings.settings)
         os.environ.update({name: value for name, value in worker.bindings.types.items() if value is not None})
-        seeding.seed_everything(case.seed, backend)
+        seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager
         if not plugins.has_plugin(_PHASE_CLOCK):
             plugins.register(PhaseClock(), _PHASE_CLOCK)

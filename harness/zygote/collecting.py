@@ -26,9 +26,8 @@ from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
 from harness.core.garbage import no_automatic_collection
 from harness.executor import before_fork
-from harness.executor import trace_log as tracelog
+from harness.executor.around_case import PhaseClock, TraceLogMuted
 from harness.executor.before_fork import EXIT_HANDLERS
-from harness.executor.phase_clock import PhaseClock
 from harness.executor.session import CollectedSession, ReportRelay
 from harness.protocol.wire import escape_surrogates
 from harness.zygote.spec import ZygoteSpec
@@ -84,7 +83,7 @@ class CollectorPlugin:
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(self._clock)
         config.pluginmanager.register(self._watch)
-        config.pluginmanager.register(tracelog.TraceLogMuted())
+        config.pluginmanager.register(TraceLogMuted())
         config.pluginmanager.register(NarrowCollection(self._spec.reach))
         if self._around is not None:
             config.pluginmanager.register(self._around)

@@ -21,7 +21,7 @@ from harness import _compat
 from harness.backends.backend import Backend
 from harness.core.caseid import case_seed
 from harness.core.plain_values import safe_repr, safe_str
-from harness.executor import become, seeding
+from harness.executor import around_case, become
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, CaseSettings, Current
 from harness.protocol import reports
@@ -166,7 +166,7 @@ def _case(collected: CollectedSession, backend: Backend, item: pytest.Item, foll
     collected.guard.capture()
     seed = case_seed(1, item.nodeid)
     item.config.stash[CURRENT] = Current(backend.kind, seed, CaseSettings(), 0.0, None, None)
-    seeding.seed_everything(seed, backend)
+    around_case.seed_everything(seed, backend)
     try:
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         if following is None:

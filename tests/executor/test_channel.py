@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from harness.executor import failure
+from harness.executor import channel
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 
 OURS = ["harness.executor.executor", "pluggy._hooks", "pluggy._callers"]
@@ -19,7 +19,7 @@ OURS = ["harness.executor.executor", "pluggy._hooks", "pluggy._callers"]
     ("modules", "others"),
     [
         (["harness.executor.executor"], False),
-        (["harness.executor.executor", "harness.executor.seeding", "torch.random"], False),
+        (["harness.executor.executor", "harness.executor.around_case", "torch.random"], False),
         ([*OURS, "_pytest.runner", "pluggy._callers", "harness.executor.session", "harness.executor.executor"], False),
         ([*OURS, "harness.executor.session", "harness.protocol.reports", "json.encoder"], False),
         # A hook of another plugin that the harness has called, or that has called the harness.
@@ -34,7 +34,7 @@ OURS = ["harness.executor.executor", "pluggy._hooks", "pluggy._callers"]
     ],
 )
 def test_the_hook_that_was_called_last_is_to_blame(modules: list[str], others: bool) -> None:
-    assert failure.is_other_plugin_traceback(modules) is others
+    assert channel.is_other_plugin_traceback(modules) is others
 
 
 class UnprintableError(Exception):
@@ -53,16 +53,16 @@ class UnprintableError(Exception):
     ],
 )
 def test_an_exception_in_one_line(error: BaseException, line: str) -> None:
-    assert failure.describe_exception(error).error == line
+    assert channel.describe_exception(error).error == line
 
 
 def test_an_exception_that_cannot_be_printed_is_reported_all_the_same() -> None:
-    reported = failure.describe_exception(UnprintableError())
+    reported = channel.describe_exception(UnprintableError())
     assert "UnprintableError: <exception str() failed>" in reported.error
 
 
 def test_a_long_traceback_is_cut() -> None:
-    assert len(failure.describe_exception(ValueError("x" * (1 << 20))).traceback) < 64 << 10
+    assert len(channel.describe_exception(ValueError("x" * (1 << 20))).traceback) < 64 << 10
 
 
 _ENDS = """
