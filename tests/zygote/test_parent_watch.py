@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import linux
-from harness.zygote.loop import EventLoop
-from harness.zygote.parent_watch import PAUSE, ParentWatch
+from harness.zygote.processes import PAUSE, EventLoop, ParentWatch
 
 _WAITS = [sys.executable, "-c", "input()"]
 
