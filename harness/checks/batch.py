@@ -1,7 +1,7 @@
 """The growth of a process over all its cases, if no single case grew enough to be suspected. Pure.
 
 First, a sum over the whole life of the process raises a suspicion. Then cases run in rounds in fresh processes. Growth
-is a leak only if it continues from round to round: see `harness.checks.slope`.
+is a leak only if it continues from round to round: see `harness.checks.trend`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import accumulate
 from harness.checks import growth, trend
 from harness.checks.growth import GrowthLimit, Leak
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import inflect_noun, meter_of, noun_of
-from harness.checks.slope import sustained_slope
+from harness.checks.meters import inflect_noun, meter_of, noun_of
+from harness.checks.trend import sustained_slope
 
 #: For each counted round, for each of its cases, the growth by meter.
 CountedRounds = Sequence[Sequence[Mapping[str, int]]]

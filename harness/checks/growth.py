@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
-from harness.checks.meters.table import METERS, Unit, format_quantity, inflect_noun, meter_of, noun_of
+from harness.checks.meters import METERS, Unit, format_quantity, inflect_noun, meter_of, noun_of
 from harness.core.errors import HarnessError
 
 #: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,

@@ -24,14 +24,11 @@ import pytest
 
 from harness import _compat
 from harness.backends.backend import Backend
-from harness.checks import poison
-from harness.checks.children import ChildWatch
 from harness.checks.growth import may_still_leak
-from harness.checks.inspector import LeakCheck, StateInspector
+from harness.checks.inspector import ChildWatch, LeakCheck, StateInspector, sticky_error
 from harness.checks.live_fixtures import split_by_use
-from harness.checks.meters.table import MeterReader, meter_growths
-from harness.checks.origins import GrowthOrigins, record_allocation_history
-from harness.checks.rounds import GrowthRounds
+from harness.checks.meters import MeterReader, meter_growths
+from harness.checks.origins import GrowthOrigins, GrowthRounds, record_allocation_history
 from harness.checks.state.essentials import essential_settings
 from harness.checks.state.section import SettingsSection
 from harness.core import linux
@@ -242,7 +239,7 @@ class Executor:
 
     def _check_process(self, item: pytest.Item, request: Message, end: CaseEnd) -> None:
         """Check the process after a case, and add the results to its end."""
-        end.poison = poison.sticky_error() or ""
+        end.poison = sticky_error() or ""
         self._watchdog.stop()
         end.problems += self._problems
         leftovers, of_fixtures = self._children.check()

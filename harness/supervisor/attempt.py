@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.backends.table import is_hardware
-from harness.checks.meters.table import meter_of
+from harness.checks.meters import meter_of
 from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.protocol import phase_page, reports

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from harness.checks.meters.process import INDUCTOR_FOLDER
+from harness.checks.process_meters import INDUCTOR_FOLDER
 
 #: The folder of compiler caches, in the run directory; and that of precompiled headers, in the run's temporary folder.
 FOLDER = "compiler-caches"

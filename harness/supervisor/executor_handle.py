@@ -34,7 +34,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from harness.checks.process import describe_stuck
+from harness.checks.process import StarvationWatch, describe_stuck
 from harness.core import clock, temp_folder
 from harness.core.disposable import LADDER
 from harness.core.errors import convert_to_write_error
@@ -45,7 +45,6 @@ from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import compiler_caches
 from harness.supervisor.binding import Binding
-from harness.supervisor.starvation import StarvationWatch
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
 #: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.

@@ -38,7 +38,7 @@ class Evidence:
     - `exit_status`: as ``os.waitstatus_to_exitcode`` returns it (negative for a signal), None while the process lives.
     - `leaving`: the executor had been asked to exit.
     - `late`: the supervisor's deadline passed.
-    - `starved`: text that the case had no processor for much of the time, see `harness.supervisor.starvation`.
+    - `starved`: text that the case had no processor for much of the time, see `harness.checks.process`.
     - `harness_error`: an exception of the harness's own code in the executor.
     - `stopped`: why the run was stopped; the supervisor then stopped waiting.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from harness.checks import growth, shm_turn
 from harness.checks.growth import Leak
-from harness.checks.meters.table import format_growths, meter_of
+from harness.checks.meters import format_growths, meter_of
 from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds
-from harness.checks.meters.table import format_growths
+from harness.checks.meters import format_growths
 from harness.core.clock import monotonic
 from harness.core.text import format_count, format_exit_code
 from harness.protocol.wire import Message

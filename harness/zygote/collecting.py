@@ -15,8 +15,8 @@ from typing import NoReturn
 import pytest
 
 from harness import _compat
-from harness.checks.dump_later import DUMP_LATER
 from harness.checks.live_fixtures import FixtureWatch
+from harness.checks.state.essentials import DUMP_LATER
 from harness.checks.state.guard import StateGuard
 from harness.collection.cases import NarrowCollection
 from harness.collection.recorder import CollectionRecorder

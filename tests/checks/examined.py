@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from harness.checks import growth, origins
-from harness.checks.meters.table import MeterReader, meter_growths, suspicious_growths
+from harness.checks.meters import MeterReader, meter_growths, suspicious_growths
 from harness.checks.shm_turn import shared_memory_turn
 
 _ROOT = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ from harness.checks.batch import (
 )
 from harness.checks.growth import Leak
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import METERS
+from harness.checks.meters import METERS
 
 KIB, MIB = 1 << 10, 1 << 20
 ALL = frozenset(meter.name for meter in METERS)

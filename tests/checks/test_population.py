@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters.table import MeterReader
+from harness.checks.meters import MeterReader
 from tests.checks.examined import examine
 from tests.preloaded import run_script
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.acceptance
 _HEAD = """
 import gc, json, sys, weakref
 import torch
-from harness.checks.meters.table import MeterReader, meter_growths
+from harness.checks.meters import MeterReader, meter_growths
 
 gc.collect()
 gc.freeze()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.acceptance
 
 _PROGRAM = """
 import importlib, json, sys, tempfile
-from harness.checks.rounds import GrowthRounds
+from harness.checks.origins import GrowthRounds
 from harness.checks.keeping import Keeps
 
 tempfile.tempdir = sys.argv[1]

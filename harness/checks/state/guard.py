@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.checks.live_fixtures import FixtureProblem, LiveFixture
-from harness.checks.state.attributes import KernelStatus, attribute_settings
 from harness.checks.state.config import TorchConfigModules
 from harness.checks.state.devices import accelerator_settings, cuda_settings
 from harness.checks.state.interpreter import (
@@ -27,7 +26,7 @@ from harness.checks.state.interpreter import (
     decimal_settings,
     process_settings,
 )
-from harness.checks.state.kernel import kernel_settings
+from harness.checks.state.kernel import KernelStatus, attribute_settings, kernel_settings
 from harness.checks.state.names import ModulesSection, NamespacesSection
 from harness.checks.state.section import (
     FixtureChanges,

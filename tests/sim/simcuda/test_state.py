@@ -136,7 +136,7 @@ def test_a_block_that_is_left_is_reported_with_its_stack() -> None:
 _STREAMS = """
 import json
 import torch
-from harness.checks.meters.table import MeterReader
+from harness.checks.meters import MeterReader
 
 meters = MeterReader("full")
 before = meters.read().values

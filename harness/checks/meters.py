@@ -23,9 +23,8 @@ from typing import Literal
 from harness.backends.accelerator import DeviceCounters
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.checks.meters import process as meters_process
-from harness.checks.meters import torch_memory as meters_torch
-from harness.checks.meters.arenas import PinnedArenas
+from harness.checks import process_meters, torch_memory
+from harness.checks.process_meters import PinnedArenas
 
 #: `fast`: after every case. `full`: on suspicion, or if the user requests it.
 Tier = Literal["fast", "full"]
@@ -369,15 +368,15 @@ class MeterReader:
         """
         self.unreadable: dict[str, str] = {}
         self._tier = tier
-        self._files = meters_process.FileMeters(temp or Path(tempfile.gettempdir()), shm)
+        self._files = process_meters.FileMeters(temp or Path(tempfile.gettempdir()), shm)
         counters = {backend.kind: backend.counters() for backend in BACKENDS.values()}
         self._counters = {kind: reader for kind, reader in counters.items() if reader is not None}
         self._last: MeterReading | None = None
-        self._frozen = meters_torch.TorchObjectCounts()
+        self._frozen = torch_memory.TorchObjectCounts()
         self._freeze_above = self.FREEZE_ABOVE if freeze else sys.maxsize
         self._frozen_since = 0
         self._examine_after = self.EXAMINE_ALL_AFTER
-        self._arenas = PinnedArenas(meters_process.address_space) if without_arenas else None
+        self._arenas = PinnedArenas(process_meters.address_space) if without_arenas else None
 
     def read(self) -> MeterReading:
         """Take a reading. Collect garbage if that may explain growth; in the full tier always."""
@@ -418,7 +417,7 @@ class MeterReader:
     def _take(self) -> MeterReading:
         values = {
             "uncollectable": len(gc.garbage),
-            **meters_process.read_process_meters(self.unreadable),
+            **process_meters.read_process_meters(self.unreadable),
             **self._files.read(),
         }
         if self._tier == "full":
@@ -435,7 +434,7 @@ class MeterReader:
                 read_device_meters(BACKENDS[kind], counters, torch, objects, values, self.unreadable, full=full)
         return MeterReading(values)
 
-    def _count_objects(self) -> meters_torch.TorchObjectCounts:
+    def _count_objects(self) -> torch_memory.TorchObjectCounts:
         torch = sys.modules.get("torch")
         if torch is None:
             return self._frozen
@@ -445,7 +444,7 @@ class MeterReader:
             del objects
             collect_garbage()
             objects = gc.get_objects()
-        counts = meters_torch.count_torch_objects(objects, torch) + self._frozen
+        counts = torch_memory.count_torch_objects(objects, torch) + self._frozen
         if many:
             # Frozen objects stay in the counts, even after they have been freed. This does not hide growth.
             del objects
@@ -481,7 +480,7 @@ def read_device_meters(
     backend: Backend,
     counters: DeviceCounters,
     torch: ModuleType,
-    objects: meters_torch.TorchObjectCounts,
+    objects: torch_memory.TorchObjectCounts,
     values: MutableMapping[str, int],
     unreadable: MutableMapping[str, str],
     *,

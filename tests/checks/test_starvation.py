@@ -10,11 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.supervisor.starvation import (
-    StarvationWatch,
-    describe_starvation,
-    read_waits,
-)
+from harness.checks.process import StarvationWatch, describe_starvation, read_waits
 
 
 @pytest.mark.parametrize(
