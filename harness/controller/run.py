@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness.backends.table import labels
-from harness.controller import plan, preparation, rules, run_context, stop_signals
+from harness.controller import plan, preparation, rules, stop_signals
 from harness.controller.plan import Machine
 from harness.controller.run_record import RunRecord
 from harness.controller.stop_signals import StopSignals
@@ -34,7 +34,6 @@ from harness.journal.events import (
 )
 from harness.progress.progress import Progress, Snapshot
 from harness.scheduling import stop_request
-from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
 from harness.scheduling.leases import LeaseBook
 from harness.scheduling.remote_queue import RemoteQueue
@@ -43,6 +42,7 @@ from harness.scheduling.resume import (
     InterruptedRun,
     RunLock,
 )
+from harness.scheduling.workers import CaseFacts
 from harness.sim.native.provider import ProvidedDevice
 from harness.supervisor import compiler_caches
 from harness.zygote.client import ZygoteError, ZygoteProcess
@@ -101,10 +101,10 @@ class Run:
             races = preparation.checks_races(config, self.plan.settings, self.devices, isolation)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = identity.run_identity(inventory, rules.files_identity(config, self.plan))
-            folder = run_context.claim_run_folder(self.plan, self.interrupted, config.invocation_params.dir)
+            folder = preparation.claim_run_folder(self.plan, self.interrupted, config.invocation_params.dir)
             self._lock = folder.lock
             self.notes += folder.notes
-            self.context = run_context.make_context(
+            self.context = preparation.make_context(
                 config,
                 self.plan,
                 folder,
@@ -113,7 +113,7 @@ class Run:
                 isolation=isolation,
                 software=software,
                 races=races,
-                seed=run_context.seed_of(self.plan, self.interrupted, self.identity[identity.SUITE_FILES]),
+                seed=preparation.seed_of(self.plan, self.interrupted, self.identity[identity.SUITE_FILES]),
                 earlier=self.earlier_run,
                 interrupted=self.interrupted,
                 node="" if queue is None else queue.node,

@@ -1,6 +1,6 @@
 """A rank as a fresh interpreter: ``python -m harness.ranks.cold ORDER``.
 
-This is for a process that must not be forked, because it uses a device. `harness.ranks.crew` writes the order.
+This is for a process that must not be forked, because it uses a device. `harness.ranks.ranks` writes the order.
 """
 
 from __future__ import annotations

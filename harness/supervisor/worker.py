@@ -25,13 +25,12 @@ from harness.devices.device import CPU, Inventory
 from harness.gating.policy import Policy
 from harness.journal.events import Collected, Wait
 from harness.journal.journal import Journal
-from harness.scheduling import case_facts, device_leases, stop_request
-from harness.scheduling.case_facts import CaseFacts
+from harness.scheduling import device_leases, stop_request
 from harness.scheduling.device_leases import BoardError, DeviceLeases
 from harness.scheduling.order import Selection, read_ids
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.stop_request import StopListener, StoppedError
-from harness.scheduling.workers import HandedOutList
+from harness.scheduling.workers import CaseFacts, HandedOutList
 from harness.supervisor import examination, pytest_reports
 from harness.supervisor.ahead import RunOrder
 from harness.supervisor.binding import Bindings
@@ -231,7 +230,7 @@ class Worker:
     def note_facts(self, items: Sequence[pytest.Item]) -> None:
         """Tell the controller of an xdist run the facts about single cases that it needs."""
         folder = Path(self.context.temp_dir)
-        if not self._is_xdist or case_facts.are_written(folder):
+        if not self._is_xdist or CaseFacts.are_written(folder):
             return
         limits = {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
         # Devices that are not hardware are not leased: each process has its own.
