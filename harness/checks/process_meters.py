@@ -81,7 +81,7 @@ _DESCRIPTORS_BY_SIZE = os.path.isdir(_DESCRIPTORS) and (
 _STATM = "/proc/self/statm"
 #: The start of the names of folders in which pytest keeps `tmp_path` for the user.
 _PYTEST_FOLDER = "pytest-of-"
-#: The start of the name of inductor's default folder. The harness creates a link of that name (`compiler_caches`).
+#: The start of the name of inductor's default folder. The harness creates a link of that name.
 INDUCTOR_FOLDER = "torchinductor_"
 #: The start of the names of the folders in shared memory that joblib creates, one per parallel call. joblib removes
 #: them at the end of the process. Files in them count.
@@ -194,8 +194,8 @@ class FileMeters:
     if it is new, belongs to this user, and is open or mapped in this process or a descendant. A file does not count if
     only other processes have it open, or if another living process created it, according to its name (torch's names
     contain the pid). A file that no process has open, and whose name has no pid, counts too: if another process created
-    it, the only cost is repetitions of one case (`harness.checks.shm_turn`). A file that the driver makes for a process
-    does not count: it stays if the process is killed.
+    it, the only cost is repetitions of one case (`shared_memory_turn` in `harness.supervisor.leak_confirmation`). A
+    file that the driver makes for a process does not count: it stays if the process is killed.
     """
 
     def __init__(self, temp: Path, shm: Path) -> None:

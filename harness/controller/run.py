@@ -44,7 +44,7 @@ from harness.scheduling.resume import (
 )
 from harness.scheduling.workers import CaseFacts
 from harness.sim.native.provider import ProvidedDevice
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec
 
@@ -173,7 +173,7 @@ class Run:
         """Start the zygote, unless the cases run in this process. Raises WriteError, ZygoteError."""
         context = self.context
         if self.interrupted is not None:
-            shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
+            shutil.rmtree(self.run_dir / executor_files.COMPILER_CACHES, ignore_errors=True)
         if context.isolation != "none":
             spec = ZygoteSpec.of(context, skip_early_exit_handlers=not self.inventory.gpus)
             folder, home = Path(context.invocation_dir), Path(context.temp_dir) / "zygote"
@@ -296,7 +296,7 @@ class Run:
             self.zygote = None
         if self.queue is not None:
             self.queue.close()
-        shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
+        shutil.rmtree(self.run_dir / executor_files.COMPILER_CACHES, ignore_errors=True)
         temp_folder.remove_temp_folder(Path(self.context.temp_dir))
         for lock in (self._lock, self.interrupted):
             if lock is not None:

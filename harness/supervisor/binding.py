@@ -16,7 +16,7 @@ from harness.fixtures import CaseSettings
 from harness.gating import types
 from harness.gating.policy import Policy
 from harness.sim.native import faults
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.zygote.spec import executor_environment
 
 _XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
@@ -76,7 +76,7 @@ class Bindings:
         visible |= context.variables | backend.stated
         if backend.injectable:
             visible[backend.faults_variable] = faults.join_injections(context.inject) or None
-        visible |= compiler_caches.variables(Path(context.run_dir), os.environ)
+        visible |= executor_files.cache_variables(Path(context.run_dir), os.environ)
         return Binding(
             devices=tuple(device.uuid for device in devices),
             kind=devices[0].kind,

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from filelock import Timeout
 
+from harness.core import clock
+from harness.core.disposable import DisposableRun
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
+from harness.devices import health
 from harness.devices.device import Device
 from harness.devices.health import DeviceHealth
+from harness.protocol.exit_status import WATCHDOG_SIGNAL
 from harness.scheduling.leases import ALONE
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import examination
-from harness.supervisor.attempt import Attempt
+from harness.supervisor.attempt import GRACE, Attempt, leave
 from harness.supervisor.binding import Bindings
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
@@ -190,6 +194,36 @@ class DeviceMonitor:
 
     def _examine_once(self, device: Device) -> tuple[ExecutorHandle, DeviceHealth]:
         handle = self._slot.spawn(self._bindings.bind([device]))
-        health = examination.examine(handle, seed=self._seed, limit=self._limit)
+        health = examine_device(handle, seed=self._seed, limit=self._limit)
         self._slot.dispose(handle, "examination", hold=True)
         return handle, health
+
+
+#: The most seconds for an examination.
+EXAMINATION_LIMIT = 60.0
+_ERRORS_KEPT = 1 << 13
+
+
+def examine_device(handle: ExecutorHandle, *, seed: int, limit: float) -> DeviceHealth:
+    """Have a fresh executor examine its one device, then end the executor. Raises ZygoteError."""
+    began = clock.monotonic()
+    handle.send({"op": "examine", "seed": seed, "limit": limit})
+    deadline = began + limit + GRACE
+    answers: list[bytes] = []
+    in_time = True
+    while True:
+        message = handle.receive(deadline)
+        if not isinstance(message, dict):
+            in_time = message is not NoMessage.DEADLINE
+            break
+        answers.append(json.dumps(message).encode())
+        if "healthy" in message:
+            in_time = leave(handle, limit, light=False)
+            break
+    if handle.exit_status is None:
+        handle.kill()
+    in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
+    errors = handle.outputs.err
+    stderr = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
+    seconds = clock.monotonic() - began
+    return health.judge_examination(DisposableRun(handle.exit_status, in_time, seconds, b"\n".join(answers), stderr))

@@ -43,7 +43,7 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.supervisor.binding import Binding
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
 
@@ -212,7 +212,7 @@ class ExecutorHandle:
         with convert_to_write_error(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
             self.basetemp.parent.mkdir(mode=0o700, exist_ok=True)
-        compiler_caches.share_default(temp)
+        executor_files.share_default_cache(temp)
         channel = self._spawn(ahead=ahead)
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)

@@ -14,7 +14,7 @@ from harness.journal.events import Executor
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim, Lease
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor import compiler_caches, kept_files
+from harness.supervisor import executor_files
 from harness.supervisor.binding import Binding
 from harness.supervisor.collection_check import CollectionCheck
 from harness.supervisor.device_pool import DevicePool
@@ -38,7 +38,7 @@ class ExecutorNaming:
     @property
     def kept(self) -> Path:
         """The folder of the files that are kept."""
-        return self.run_dir / kept_files.FOLDER
+        return self.run_dir / executor_files.KEPT
 
 
 class Zygotes(Protocol):
@@ -69,7 +69,7 @@ class ExecutorSlot:
         self._pool = pool
         self._journal = journal
         self._check = check
-        self._keep_budget = kept_files.MOST_OF_WORKER
+        self._keep_budget = executor_files.MOST_OF_WORKER
         self.stop = stop
         self._leases = leases
         self._lease = Lease(())
@@ -229,7 +229,7 @@ class ExecutorSlot:
         self._put_away(handle)
         self.current = None
         if handle.exit_status != 0:
-            compiler_caches.release_locks(self._naming.run_dir)
+            executor_files.release_cache_locks(self._naming.run_dir)
         self._pool.await_release(handle.binding.devices, handle.name, handle.cases[-1:])
         if not hold:
             self._leases.give_back()
@@ -237,10 +237,10 @@ class ExecutorSlot:
             self.drop_zygote()
         handle.gather_temp()
         if keep_files:
-            compiler_caches.unshare_default(handle.temp)
-            most = min(kept_files.MOST_OF_EXECUTOR, self._keep_budget)
+            executor_files.unshare_default_cache(handle.temp)
+            most = min(executor_files.MOST_OF_EXECUTOR, self._keep_budget)
             with convert_to_write_error(f"into {str(self._naming.kept)!r}"):
-                self._keep_budget -= kept_files.keep(handle.temp, handle.kept, most)
+                self._keep_budget -= executor_files.keep_files(handle.temp, handle.kept, most)
         temp_folder.remove_temp_folder(handle.temp)
 
     def release(self) -> None:
@@ -270,7 +270,7 @@ class ExecutorSlot:
             self._record_state(self.current, "ended", reason="the zygote was lost")
             self._put_away(self.current)
             self.current = None
-            compiler_caches.release_locks(self._naming.run_dir)
+            executor_files.release_cache_locks(self._naming.run_dir)
         self._put_spare_away()
         self._leases.give_back()
         if self._link is not None:

@@ -13,7 +13,7 @@ from harness.protocol import reports
 from harness.protocol.compact_reports import REPORT_BUNDLER
 from harness.protocol.reports import RecordedWarning
 from harness.scheduling.resumption import Finished
-from harness.supervisor import compiler_caches, kept_files
+from harness.supervisor import executor_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case, tracebacks
 from harness.supervisor.case_history import CaseHistory, message
@@ -85,9 +85,9 @@ def where_files_are(attempt: Attempt) -> list[str]:
         return []
     folders = (attempt.temp, basetemp_of(attempt.temp))
     made = attempt.kept.is_dir() or any(
-        kept_files.has_any(folder, compiler_caches.is_shared_default) for folder in folders
+        executor_files.has_files_to_keep(folder, executor_files.is_shared_default_cache) for folder in folders
     )
-    return [kept_files.note(attempt.kept)] if made else []
+    return [executor_files.kept_files_note(attempt.kept)] if made else []
 
 
 def _three_phases(

@@ -18,7 +18,6 @@ from harness.core.text import format_count, format_exit_code
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.ahead import Upcoming
 from harness.supervisor.attempt import Attempt, leave
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, needs_own_process, takes_short_exit
@@ -28,11 +27,10 @@ from harness.supervisor.case_preparation import CasePreparation
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.exit_bisect import suspects_of_exit
 from harness.supervisor.lane import Lane
-from harness.supervisor.leak_confirmation import LeakConfirmation
+from harness.supervisor.leak_confirmation import LeakConfirmation, SearchTime
 from harness.supervisor.leak_search import Accusation, LeakSearch, RanCase
-from harness.supervisor.lookahead import Lookahead, following_id
+from harness.supervisor.lookahead import Lookahead, Upcoming, following_id
 from harness.supervisor.pytest_session import PytestSession
-from harness.supervisor.search_time import SearchTime
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 

@@ -31,8 +31,7 @@ from harness.scheduling.order import Selection, read_ids
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.scheduling.workers import CaseFacts, HandedOutList
-from harness.supervisor import examination, pytest_reports
-from harness.supervisor.ahead import RunOrder
+from harness.supervisor import device_monitor, pytest_reports
 from harness.supervisor.binding import Bindings
 from harness.supervisor.case_lines import CaseLines
 from harness.supervisor.case_preparation import CasePreparation, slots_per_device
@@ -42,6 +41,7 @@ from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
 from harness.supervisor.lane import Lane
+from harness.supervisor.lookahead import RunOrder
 from harness.supervisor.pytest_session import Controller, PytestSession
 from harness.supervisor.supervisor import Supervisor
 from harness.supervisor.worker_journal import WorkerJournal
@@ -142,7 +142,7 @@ class Worker:
             self.bindings,
             journal,
             seed=context.seed,
-            limit=examination.LIMIT * context.timeout_multiplier,
+            limit=device_monitor.EXAMINATION_LIMIT * context.timeout_multiplier,
         )
         lines = CaseLines(context, self.name, verify=self.policy.verify)
         session = PytestSession(self._controller, lines, journal)

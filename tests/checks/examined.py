@@ -20,7 +20,7 @@ import pytest
 
 from harness.checks import growth, origins
 from harness.checks.meters import MeterReader, meter_growths, suspicious_growths
-from harness.checks.shm_turn import shared_memory_turn
+from harness.supervisor.leak_confirmation import shared_memory_turn
 
 _ROOT = Path(__file__).parents[2]
 

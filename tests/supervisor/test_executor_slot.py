@@ -17,7 +17,7 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.supervisor.executor_handle import Outputs
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
@@ -47,7 +47,7 @@ class Bench:
             stop=self.stop,
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
         )
-        monkeypatch.setattr(compiler_caches, "release_locks", self._count_unclean)
+        monkeypatch.setattr(executor_files, "release_locks", self._count_unclean)
 
     def lines(self, *fields: str) -> list[tuple[Any, ...]]:
         return [tuple(line.get(field) for field in fields) for line in self.reported]

@@ -10,14 +10,13 @@ import pytest
 
 from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS
 from harness.checks.growth import Leak
-from harness.checks.shm_turn import SHARED_MEMORY_METERS
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, alone, find_culprits
-from harness.supervisor.leak_trials import LeakTrials, describe, details
-from harness.supervisor.search_time import SearchTime
+from harness.supervisor.leak_confirmation import SHARED_MEMORY_METERS, SearchTime
+from harness.supervisor.leak_search import LeakTrials, describe, details
 from harness.zygote.client import ZygoteError
 from tests.supervisor.fakes import Clock, FakeJournal
 

@@ -25,7 +25,7 @@ from harness.executor import around_case, become
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, CaseSettings, Current
 from harness.protocol import reports
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from tests.breaks.breaks import Break, is_mistake
 from tests.breaks.engine import Observed, Red
 from tests.breaks.mutants.applying import UnfitError
@@ -124,7 +124,7 @@ def _run(
 
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
-    compiler_caches.share_default(Path(folder))
+    executor_files.share_default_cache(Path(folder))
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)

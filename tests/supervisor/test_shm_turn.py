@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks.shm_turn import shared_memory_turn
+from harness.supervisor.leak_confirmation import shared_memory_turn
 
 _ROOT = Path(__file__).parents[2]
 _HOLD = """
 import sys
 from pathlib import Path
-from harness.checks.shm_turn import shared_memory_turn
+from harness.supervisor.leak_confirmation import shared_memory_turn
 with shared_memory_turn(["shm_bytes"], over=lambda: False, folder=Path(sys.argv[1])):
     print("has it", flush=True)
     sys.stdin.read()
