@@ -20,10 +20,9 @@ from harness.protocol.exit_status import WATCHDOG_SIGNAL
 from harness.scheduling.leases import ALONE
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, leave
-from harness.supervisor.binding import Bindings
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
+from harness.supervisor.executor_handle import Bindings, ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError

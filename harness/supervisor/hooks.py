@@ -19,7 +19,7 @@ from harness.protocol import worker_messages
 from harness.protocol.reports import outcome_of_case
 from harness.scheduling.order import Reach
 from harness.scheduling.resumption import ResumeError
-from harness.supervisor.pytest_session import Controller
+from harness.supervisor.case_reports import Controller
 from harness.supervisor.worker import Worker
 
 

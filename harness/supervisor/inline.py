@@ -21,7 +21,7 @@ from harness.journal.events import SessionProperty
 from harness.protocol import reports
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
-from harness.supervisor import recorded_properties
+from harness.supervisor import case_reports
 from harness.supervisor.case import Case, first_line, tracebacks
 from harness.supervisor.judgement import Evidence, judge, phase_of
 from harness.supervisor.worker import Worker
@@ -204,7 +204,7 @@ class InlineCase:
                 phases={report.when: report.duration for report in self._reports},
                 message=judgement.message or first_line(self._reports),
                 detail=tracebacks(self._reports),
-                properties=recorded_properties.texts(self._reports),
+                properties=case_reports.property_texts(self._reports),
                 reproduce=self._worker.context.reproduce(case.id, case.item.path, {}) if red else None,
             )
         )

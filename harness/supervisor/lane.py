@@ -7,18 +7,16 @@ from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
-from harness.supervisor.binding import Bindings
+from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave, run_attempt
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, needs_own_process
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import CaseLines
+from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.executor_handle import Bindings, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.pytest_session import PytestSession
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
@@ -151,3 +149,30 @@ class Lane:
         self._session.apply(handle.end.session)
         if handle.end.error:
             self._journal.add_finding("teardown", handle.end.error, handle.cases)
+
+
+def suspects_of_exit(lane: Lane, cases: Sequence[Case], limit: float) -> list[Case]:
+    """Bisect these cases, whose common process ended badly. Return the single cases that remain.
+
+    Whether one of them causes this alone is not known yet. `limit`: the most seconds for the end of a process. The lane
+    has no executor. Raises NoDeviceError, StoppedError.
+    """
+    if len(cases) == 1:
+        return [*cases]
+    middle = len(cases) // 2
+    halves = (cases[:middle], cases[middle:])
+    return [case for half in halves if _ends_badly(lane, half, limit) for case in suspects_of_exit(lane, half, limit)]
+
+
+def _ends_badly(lane: Lane, cases: Sequence[Case], limit: float) -> bool:
+    """Run these cases in one process again. Return whether that process ended badly."""
+    handle = lane.spawn(cases[0])
+    for case, following in zip(cases, [*cases[1:], None], strict=True):
+        after = None if following is None else following.id
+        attempt = run_attempt(handle, CaseRequest(case.item, case.id, case.seed, case.limit, after), 0)
+        if not attempt.usable:
+            break
+    good = handle.exit_status is None and leave(handle, limit, light=False)
+    bad = (not good or handle.exit_status != 0) and handle.harness_error is None
+    lane.slot.dispose(handle, "rehearsal")
+    return bad

@@ -21,14 +21,13 @@ from harness.journal.events import Batch
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_bisect as leaks
-from harness.supervisor import leak_confirmation
 from harness.supervisor.attempt import GRACE, Attempt
 from harness.supervisor.case import Case
-from harness.supervisor.case_lines import CaseLines
+from harness.supervisor.case_reports import CaseLines
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, Open, SpentError
-from harness.supervisor.leak_confirmation import MORE, SearchTime, leak_lines
+from harness.supervisor.leak_confirmation import MORE, SHARED_MEMORY_METERS, SearchTime, leak_lines, shared_memory_turn
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
@@ -324,7 +323,7 @@ class LeakSearch:
         result = SearchResult()
         suspected = suspicion.suspected
         activity = f"searching for leaks, because {suspicion.text}"
-        turn = leak_confirmation.shared_memory_turn(
+        turn = shared_memory_turn(
             suspected, over=lambda: self._lane.slot.stop.receive() is not None or self._time.left <= 0
         )
         with self._time.spending(), self._journal.doing(activity), turn:
@@ -336,9 +335,7 @@ class LeakSearch:
                 activity=activity,
                 # Without a turn, a leak of another process would count. A single file is suspected after its case
                 # anyway.
-                without=()
-                if leak_confirmation.SHARED_MEMORY_METERS & suspected.keys()
-                else leak_confirmation.SHARED_MEMORY_METERS,
+                without=() if SHARED_MEMORY_METERS & suspected.keys() else SHARED_MEMORY_METERS,
             )
             accusations: Iterator[Accusation] = iter(())
             try:

@@ -39,8 +39,8 @@ from harness.supervisor.attempt import Attempt, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
 from harness.supervisor.case import Case, may_follow
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import CaseLines
 from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.case_reports import CaseLines
 from harness.supervisor.lane import Lane
 from harness.supervisor.worker_journal import WorkerJournal
 

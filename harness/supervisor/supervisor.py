@@ -22,15 +22,13 @@ from harness.supervisor.attempt import Attempt, leave
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, needs_own_process, takes_short_exit
 from harness.supervisor.case_history import CaseHistory, attempt_result, message
-from harness.supervisor.case_lines import CaseLines
 from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.executor_handle import ExecutorHandle
-from harness.supervisor.exit_bisect import suspects_of_exit
-from harness.supervisor.lane import Lane
+from harness.supervisor.lane import Lane, suspects_of_exit
 from harness.supervisor.leak_confirmation import LeakConfirmation, SearchTime
 from harness.supervisor.leak_search import Accusation, LeakSearch, RanCase
 from harness.supervisor.lookahead import Lookahead, Upcoming, following_id
-from harness.supervisor.pytest_session import PytestSession
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 

@@ -31,21 +31,18 @@ from harness.scheduling.order import Selection, read_ids
 from harness.scheduling.resumption import ResumeError, Resumption, note_change
 from harness.scheduling.stop_request import StopListener, StoppedError
 from harness.scheduling.workers import CaseFacts, HandedOutList
-from harness.supervisor import device_monitor, pytest_reports
-from harness.supervisor.binding import Bindings
-from harness.supervisor.case_lines import CaseLines
+from harness.supervisor import case_reports, device_monitor
 from harness.supervisor.case_preparation import CasePreparation, slots_per_device
-from harness.supervisor.collection_check import CollectionCheck
+from harness.supervisor.case_reports import CaseLines, Controller, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.executor_handle import Bindings
+from harness.supervisor.executor_slot import CollectionCheck, ExecutorNaming, ExecutorSlot, ZygoteLinks
 from harness.supervisor.lane import Lane
 from harness.supervisor.lookahead import RunOrder
-from harness.supervisor.pytest_session import Controller, PytestSession
 from harness.supervisor.supervisor import Supervisor
 from harness.supervisor.worker_journal import WorkerJournal
-from harness.supervisor.zygote_links import ZygoteLinks
 from harness.zygote.client import ZygoteError
 
 #: An attempt may take this many case time limits: it may be repeated, and a suspected leak runs seven times, twice.
@@ -274,7 +271,7 @@ class Worker:
                     if self._may_be_waited_for():
                         self._supervisor.finish()
                 else:
-                    pytest_reports.log(item, pytest_reports.replayed_reports(item, finished))
+                    case_reports.log_reports(item, case_reports.replayed_reports(item, finished))
                     if nextitem is None:
                         self._supervisor.finish()
                         self._supervisor.search_leaks()

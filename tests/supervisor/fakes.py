@@ -24,10 +24,9 @@ from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
 from harness.supervisor.attempt import Attempt, CaseRequest
-from harness.supervisor.binding import Binding
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import ExecutorHandle, Outputs
+from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
 from harness.supervisor.judgement import Evidence, Judgement
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError

@@ -20,9 +20,9 @@ from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
-from harness.supervisor.binding import Binding, Bindings
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
+from harness.supervisor.executor_handle import Binding, Bindings
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteClient

@@ -17,16 +17,15 @@ from harness.gating.policy import Policy
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor.binding import Binding, Bindings
 from harness.supervisor.case import Case
 from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import CaseLines
 from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.diagnostics import Diagnostics
+from harness.supervisor.executor_handle import Binding, Bindings
 from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
 from harness.supervisor.lane import Lane
-from harness.supervisor.pytest_session import PytestSession
 from harness.supervisor.supervisor import Supervisor
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeItem, FakeJournal, FakeZygote, FakeZygotes, case, cpu_pool
 
