@@ -26,9 +26,8 @@ from harness.protocol.endings import SessionNews
 from harness.protocol.reports import RecordedWarning
 from harness.scheduling.resumption import Finished
 from harness.supervisor import executor_files
-from harness.supervisor.attempt import Attempt
+from harness.supervisor.attempt import Attempt, CaseHistory, message
 from harness.supervisor.case import Case, ruling_field, tracebacks
-from harness.supervisor.case_history import CaseHistory, message
 from harness.supervisor.executor_handle import ExecutorHandle, basetemp_of, variables_of_devices
 from harness.supervisor.worker_journal import WorkerJournal
 
@@ -352,10 +351,9 @@ class CaseLines:
 
     def finish(self, history: CaseHistory, attempt: Attempt, *, final: bool) -> Finish:
         """Return the `finish` line of an attempt that is in the history."""
-        moment = {} if attempt.ended is None else {"t": attempt.ended}
         return history.case.finish(
             attempt.outcome,
-            **moment,
+            t=attempt.ended,
             attempt=attempt.number,
             alone=attempt.alone,
             worker=self._worker,
@@ -391,16 +389,8 @@ class CaseLines:
         self, history: CaseHistory, handle: ExecutorHandle, reason: str, outcome: Outcome, *, final: bool
     ) -> Finish:
         """Return the end of an attempt whose executor was ended before it reported a result."""
-        return history.case.finish(
-            outcome,
-            attempt=history.next_number,
-            alone=len(handle.cases) == 1,
-            worker=self._worker,
-            executor=handle.name,
-            devices=handle.binding.devices,
-            final=final,
-            message=reason,
-        )
+        start = self.start(history, handle, alone=len(handle.cases) == 1)
+        return start.ended(outcome, reason, t=clock.now(), final=final)
 
     def reproduce(self, history: CaseHistory) -> str:
         """Return the shell command that reproduces the outcome of a case."""

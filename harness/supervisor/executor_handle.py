@@ -32,7 +32,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 from harness.backends.backend import DeviceKind
 from harness.backends.table import device_variables
@@ -523,19 +522,10 @@ ECHO_INTERVAL = 0.1
 _MOST = 1 << 20
 
 
-class GrowingFile(Protocol):
-    """A file to which an executor appends."""
-
-    descriptor: int
-
-    def size(self) -> int:
-        """Bytes written so far."""
-
-
 class OutputEcho:
     """Copies the output files of an executor to standard output and standard error of this process."""
 
-    def __init__(self, files: Sequence[GrowingFile], targets: Sequence[int]) -> None:
+    def __init__(self, files: Sequence[OutputFile], targets: Sequence[int]) -> None:
         """`targets`: the descriptors to copy to, in the order of the files."""
         self._pairs = [*zip(files, targets, strict=True)]
         self._positions = [0 for _ in files]

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Generator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from harness.collection import description
 from harness.collection.description import CollectionDescription, DescriptionError, collection_difference
@@ -203,48 +202,30 @@ def _unfinished(why: str, file: Path, log: Path) -> DescriptionError:
     return DescriptionError(text + ending)
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorNaming:
-    """Names and folders of the executors of one worker."""
-
-    worker: str
-    #: The folder of their temporary files.
-    temp: Path
-    #: The run directory, in which files are kept.
-    run_dir: Path
-    #: The number of the worker's last executor before the run was resumed.
-    last: int = 0
-
-    @property
-    def kept(self) -> Path:
-        """The folder of the files that are kept."""
-        return self.run_dir / executor_files.KEPT
-
-
-class Zygotes(Protocol):
-    """Where a slot gets its zygote."""
-
-    def connect(self) -> ZygoteClient:
-        """Find or start a zygote. Raises ZygoteError, StoppedError."""
-        ...
-
-
 class ExecutorSlot:
     """Spawns executors and disposes of them."""
 
     def __init__(
         self,
-        naming: ExecutorNaming,
-        zygotes: Zygotes,
+        zygotes: ZygoteLinks,
         pool: DevicePool,
         journal: WorkerJournal,
         *,
+        temp: Path,
+        run_dir: Path,
         stop: StopListener,
         leases: DeviceLeases,
         check: CollectionCheck | None = None,
+        last: int = 0,
     ) -> None:
-        """`leases`: the leases of the devices of an executor. `check`: compares what cold executors collect."""
-        self._naming = naming
+        """`temp`: the folder of the executors' temporary files. `run_dir`: where files are kept.
+
+        `leases`: the leases of the devices of an executor. `check`: compares what cold executors collect. `last`: the
+        number of the worker's last executor before the run was resumed.
+        """
+        self._temp = temp
+        self._run_dir = run_dir
+        self._kept = run_dir / executor_files.KEPT
         self._zygotes = zygotes
         self._pool = pool
         self._journal = journal
@@ -256,7 +237,7 @@ class ExecutorSlot:
         #: The output files that no executor uses.
         self._outputs: list[Outputs] = []
         self._link: ZygoteClient | None = None
-        self._count = naming.last
+        self._count = last
         self._reported_failures: set[str] = set()
         self.current: ExecutorHandle | None = None
         self._spare: ExecutorHandle | None = None
@@ -344,12 +325,12 @@ class ExecutorSlot:
     def _start(self, link: ZygoteClient, binding: Binding, *, ahead: bool = False) -> ExecutorHandle:
         """Start an executor. Raises ZygoteError, StoppedError, WriteError."""
         self._count += 1
-        name, naming = f"{self._naming.worker}-e{self._count}", self._naming
+        name = f"{self._journal.worker}-e{self._count}"
         outputs = self._outputs.pop() if self._outputs else Outputs()
         try:
             # Only a cold executor takes long, since it imports and collects; a fork takes milliseconds.
             with self._journal.doing(f"starting executor {name} cold") if link.cold else contextlib.nullcontext():
-                return ExecutorHandle(name, link, outputs, binding, naming.temp / name, naming.kept / name, ahead=ahead)
+                return ExecutorHandle(name, link, outputs, binding, self._temp / name, self._kept / name, ahead=ahead)
         except BaseException:
             self._outputs.append(outputs)
             raise
@@ -409,7 +390,7 @@ class ExecutorSlot:
         self._put_away(handle)
         self.current = None
         if handle.exit_status != 0:
-            executor_files.release_cache_locks(self._naming.run_dir)
+            executor_files.release_cache_locks(self._run_dir)
         self._pool.await_release(handle.binding.devices, handle.name, handle.cases[-1:])
         if not hold:
             self._leases.give_back()
@@ -419,7 +400,7 @@ class ExecutorSlot:
         if keep_files:
             executor_files.unshare_default_cache(handle.temp)
             most = min(executor_files.MOST_OF_EXECUTOR, self._keep_budget)
-            with convert_to_write_error(f"into {str(self._naming.kept)!r}"):
+            with convert_to_write_error(f"into {str(self._kept)!r}"):
                 self._keep_budget -= executor_files.keep_files(handle.temp, handle.kept, most)
         temp_folder.remove_temp_folder(handle.temp)
 
@@ -450,7 +431,7 @@ class ExecutorSlot:
             self._record_state(self.current, "ended", reason="the zygote was lost")
             self._put_away(self.current)
             self.current = None
-            executor_files.release_cache_locks(self._naming.run_dir)
+            executor_files.release_cache_locks(self._run_dir)
         self._put_spare_away()
         self._leases.give_back()
         if self._link is not None:
@@ -492,7 +473,7 @@ class ExecutorSlot:
                 t=clock.now(),
                 executor=handle.name,
                 state=state,
-                worker=self._naming.worker,
+                worker=self._journal.worker,
                 pid=handle.pid,
                 devices=handle.binding.devices,
                 startup=startup,

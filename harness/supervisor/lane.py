@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave, run_attempt
-from harness.supervisor.burst import Begun
+from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest, leave
+from harness.supervisor.burst import Begun, Burst, run_attempt
 from harness.supervisor.case import Case, needs_own_process
-from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
@@ -92,30 +91,29 @@ class Lane:
 
         `following`, `leave`, `light`: see `CaseRequest`. With `ahead`, the executor of the next case starts meanwhile.
         """
-        case, number = history.case, history.next_number
         self._journal.record(self._lines.start(history, handle, alone=not handle.cases))
-        request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, self._levels)
-        running = RunningAttempt(handle, request, number)
+        request = CaseRequest(history.case, following, leave, light, self._levels)
+        begun = Begun(history, Burst(handle, [request], [history.next_number]), 0, None)
         if ahead:
             self.slot.prepare(handle.binding)
-        attempt = self.end_of(history, running)
+        attempt = self.end_of(begun)
         if not attempt.evidence.is_plain_pass or attempt.suspicions:
             self.slot.drop_spare()  # it was alive during this attempt, which may have harmed it
         return attempt
 
-    def end_of(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:
+    def end_of(self, begun: Begun) -> Attempt:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
-        handle, attempt = running.handle, running.result()
+        case, handle, attempt = begun.history.case, begun.handle, begun.result()
         if attempt.outcome.is_red:
             self._red.add(handle.name)
-            attempt = self._diagnostics.add(history.case, handle, attempt)
+            attempt = self._diagnostics.add(case, handle, attempt)
         if attempt.evidence.end.fixtures:
             self._journal.add_finding("teardown", "; ".join(attempt.evidence.end.fixtures), handle.cases)
         if attempt.evidence.zygote_lost:
             self.slot.drop_zygote()
         elif not attempt.usable:
             self._end_unfit(handle, attempt)
-        attempt = self._monitor.after_attempt(history.case, handle, attempt)
+        attempt = self._monitor.after_attempt(case, handle, attempt)
         self.slot.release()
         return attempt
 
@@ -169,7 +167,7 @@ def _ends_badly(lane: Lane, cases: Sequence[Case], limit: float) -> bool:
     handle = lane.spawn(cases[0])
     for case, following in zip(cases, [*cases[1:], None], strict=True):
         after = None if following is None else following.id
-        attempt = run_attempt(handle, CaseRequest(case.item, case.id, case.seed, case.limit, after), 0)
+        attempt = run_attempt(handle, CaseRequest(case, after), 0)
         if not attempt.usable:
             break
     good = handle.exit_status is None and leave(handle, limit, light=False)

@@ -23,7 +23,6 @@ from harness.core.clock import monotonic
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.journal.events import Confirmation
-from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
 from harness.supervisor.case import Case
@@ -148,18 +147,15 @@ class RepeatResult:
     failure: str = ""
 
 
-def repeat(
-    handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = (), *, most: float = math.inf
-) -> RepeatResult:
+def repeat(handle: ExecutorHandle, case: Case, history: Sequence[str] = (), *, most: float = math.inf) -> RepeatResult:
     """Have a fresh executor run the case `TIMES` times, or until a leak is ruled out.
 
     `history`: the meters whose growth is traced to its origin. `most`: the seconds for all repetitions. Raises
     ZygoteError.
     """
-    limit = min(request.limit * TIMES, most)
-    message: Message = {"op": "repeat", "case": request.case, "next": None, "seed": request.seed}
-    counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP_REPETITIONS, "history": list(history)}
-    handle.send({**message, **counts})
+    limit = min(case.limit * TIMES, most)
+    counts = {"times": TIMES, "warmup": growth.WARMUP_REPETITIONS, "history": list(history)}
+    handle.send({"op": "repeat", **CaseRequest(case).fields, **counts})
     answer = handle.receive(clock.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
         return RepeatResult(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
@@ -236,12 +232,11 @@ class LeakConfirmation:
 
     def _repeat(self, case: Case, traced: Sequence[str] = (), *, within: bool) -> RepeatResult:
         """Repeat the case in a fresh executor. `within`: the time for searches."""
-        request = CaseRequest(case.item, case.id, case.seed, case.limit)
         if within and self._time.left <= 0:
             return RepeatResult(failure=self._time.used_up())
         try:
             handle = self._lane.spawn(case)
-            repeated = repeat(handle, request, traced, most=self._time.left if within else math.inf)
+            repeated = repeat(handle, case, traced, most=self._time.left if within else math.inf)
         except StoppedError as error:
             return RepeatResult(failure=str(error))
         except ZygoteError as error:

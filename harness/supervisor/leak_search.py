@@ -21,7 +21,7 @@ from harness.journal.events import Batch
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_bisect as leaks
-from harness.supervisor.attempt import GRACE, Attempt
+from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.case_reports import CaseLines
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
@@ -161,10 +161,7 @@ class LeakTrials:
     ) -> Message | NoMessage:
         """Run one round of the cases. Raises ZygoteError."""
         following = [*(case.id for case in members[1:]), None]
-        entries = [
-            {"case": case.id, "seed": case.seed, "limit": case.limit, "next": after}
-            for case, after in zip(members, following, strict=True)
-        ]
+        entries = [CaseRequest(case, after).fields for case, after in zip(members, following, strict=True)]
         counts = {
             "counts": number >= WARMUP_ROUNDS,
             "last": number == WARMUP_ROUNDS + COUNTED_ROUNDS - 1,

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pytest
 
@@ -35,10 +34,9 @@ from harness.collection.cases import is_case
 from harness.core.outcome import Outcome
 from harness.journal.events import Start
 from harness.scheduling.workers import HandedOutList
-from harness.supervisor.attempt import Attempt, CaseRequest
+from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
 from harness.supervisor.case import Case, may_follow
-from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.case_preparation import CasePreparation
 from harness.supervisor.case_reports import CaseLines
 from harness.supervisor.lane import Lane
@@ -54,12 +52,6 @@ class Ahead:
 
     item: pytest.Item
     nextitem: pytest.Item | None
-
-
-class Upcoming(Protocol):
-    """Returns up to `count` cases that pytest will ask for next, without the first `behind`."""
-
-    def __call__(self, behind: int, count: int) -> Sequence[Ahead]: ...
 
 
 class RunOrder:
@@ -152,8 +144,8 @@ class Lookahead:
         self._lines = lines
         self._journal = journal
         self._enabled = enabled
-        #: Returns the cases that pytest will ask for after the current one; None if that is not known.
-        self.upcoming: Upcoming | None = None
+        #: Has the cases that pytest will ask for after the current one; None if they are not known.
+        self.order: RunOrder | None = None
         #: The cases of the executor's requests, in order. The `start` line of the first one is written.
         self._begun: deque[Begun] = deque()
         #: The number of cases in the next such request: fewer if the last request was not completed.
@@ -202,10 +194,10 @@ class Lookahead:
 
     def next_cases(self, history: CaseHistory, attempt: Attempt) -> Next:
         """Return the cases that may begin before the last attempt is reported."""
-        handle, upcoming = self._lane.slot.current, self.upcoming
+        handle, order = self._lane.slot.current, self.order
         if not self._enabled or (self._begun and not self._begun[-1].burst.over):
             return ()  # the executor is busy with a request
-        if upcoming is None or handle is None or handle.name != attempt.executor or not attempt.usable:
+        if order is None or handle is None or handle.name != attempt.executor or not attempt.usable:
             return ()
         if history.outcome.is_red:
             return ()
@@ -217,7 +209,7 @@ class Lookahead:
             before = self._begun[-1].history.case
         if self._lane.pool.monitored or self._lane.slot.wanted or self._lane.missing(1) != "":
             return ()
-        return self._following(before, upcoming(len(self._begun), self._many))
+        return self._following(before, order.ahead(len(self._begun), self._many))
 
     def _following(self, before: Case, upcoming: Sequence[Ahead]) -> Next:
         """Return the longest sequence of these cases that one request may have."""
@@ -251,7 +243,7 @@ class Lookahead:
         for history, ahead in cases:
             case = history.case
             following = following_id(case, ahead.nextitem, self._preparation)
-            requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
+            requests.append(CaseRequest(case, following))
         burst = Burst(self._lane.slot.current, requests, [history.next_number for history, _ in cases])
         self._begun += [Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
 

@@ -18,17 +18,16 @@ from harness.core.text import format_count, format_exit_code
 from harness.gating import policy as rules
 from harness.gating.policy import Policy
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.attempt import Attempt, leave
+from harness.supervisor.attempt import Attempt, CaseHistory, attempt_result, leave, message
 from harness.supervisor.burst import Begun
 from harness.supervisor.case import Case, needs_own_process, takes_short_exit
-from harness.supervisor.case_history import CaseHistory, attempt_result, message
 from harness.supervisor.case_preparation import CasePreparation
 from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.executor_handle import ExecutorHandle
 from harness.supervisor.lane import Lane, suspects_of_exit
 from harness.supervisor.leak_confirmation import LeakConfirmation, SearchTime
 from harness.supervisor.leak_search import Accusation, LeakSearch, RanCase
-from harness.supervisor.lookahead import Lookahead, Upcoming, following_id
+from harness.supervisor.lookahead import Lookahead, RunOrder, following_id
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
@@ -64,17 +63,17 @@ class Supervisor:
         self._confirmation = LeakConfirmation(lane, journal, search_time)
         self._leak_search = LeakSearch(lane, lines, journal, search_time)
 
-    def run(self, item: pytest.Item, nextitem: pytest.Item | None, upcoming: Upcoming | None = None) -> None:
+    def run(self, item: pytest.Item, nextitem: pytest.Item | None, order: RunOrder | None = None) -> None:
         """Take one case to its verdict and report it. Raises ZygoteError if no zygote is available.
 
-        With `upcoming`, the next cases may begin while this one is reported. Call `run` for them next. After a request
+        With `order`, the next cases may begin while this one is reported. Call `run` for them next. After a request
         to stop, a case is `not_run` if it has not begun or does not finish within the grace period.
         """
         self._session.begin_case(item)
         begun = self._lookahead.take(item)
         # If pytest's next item differs from the announced one, the wrong fixtures are still set up.
         as_announced = begun is None or begun.nextitem is nextitem
-        self._lookahead.upcoming = upcoming if as_announced else None
+        self._lookahead.order = order if as_announced else None
         # Check this before the decisions about a case, because they depend on its device.
         missing = "" if begun is not None else self._obstacle(1)
         case = self._preparation.prepare(item)
@@ -267,7 +266,7 @@ class Supervisor:
         if begun is not None:
             begun.result()
             self._lookahead.note_end(begun)
-            return self._sure(history, self._lane.end_of(history, begun))
+            return self._sure(history, self._lane.end_of(begun))
         alone = self._each_fresh or needs_own_process(case)
         handle = self._slot.current
         if handle is not None and (alone or not self._slot.serves(self._lane.pool.claim(case))):

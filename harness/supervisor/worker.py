@@ -38,7 +38,7 @@ from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_handle import Bindings
-from harness.supervisor.executor_slot import CollectionCheck, ExecutorNaming, ExecutorSlot, ZygoteLinks
+from harness.supervisor.executor_slot import CollectionCheck, ExecutorSlot, ZygoteLinks
 from harness.supervisor.lane import Lane
 from harness.supervisor.lookahead import RunOrder
 from harness.supervisor.supervisor import Supervisor
@@ -124,14 +124,16 @@ class Worker:
         context, journal, pool = self.context, self.journal, self.pool
         self._stop = stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, self.name)
         self._zygotes = ZygoteLinks(context, journal, stop, skip_early_exit_handlers=not pool.device.backend.hardware)
-        naming = ExecutorNaming(
-            self.name,
+        slot = ExecutorSlot(
+            self._zygotes,
+            pool,
+            journal,
             temp=Path(context.temp_dir),
             run_dir=Path(context.run_dir),
+            stop=stop,
+            leases=self._device_leases(),
+            check=self._check,
             last=self._resumption.executors.get(self.name, 0),
-        )
-        slot = ExecutorSlot(
-            naming, self._zygotes, pool, journal, stop=stop, leases=self._device_leases(), check=self._check
         )
         monitor = DeviceMonitor(
             pool,
@@ -267,7 +269,7 @@ class Worker:
         try:
             with self.journal.noting_failures():
                 if finished is None:
-                    self._supervisor.run(item, nextitem, self._order.ahead)
+                    self._supervisor.run(item, nextitem, self._order)
                     if self._may_be_waited_for():
                         self._supervisor.finish()
                 else:

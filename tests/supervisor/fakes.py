@@ -27,6 +27,7 @@ from harness.supervisor.attempt import Attempt, CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.supervisor.executor_slot import ZygoteLinks
 from harness.supervisor.judgement import Evidence, Judgement
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
@@ -81,7 +82,7 @@ class FakeJournal(WorkerJournal):
         ]
 
 
-class FakeZygotes:
+class FakeZygotes(ZygoteLinks):
     """Replaces a worker's connections to zygotes."""
 
     def __init__(self, connect: Callable[[], ZygoteClient]) -> None:
@@ -116,6 +117,7 @@ def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
         evidence=Evidence(),
         judgement=Judgement(outcome, text),
         duration=0.5,
+        ended=1.5,
         stdout="",
         stderr="",
         temp=Path(),
@@ -131,7 +133,7 @@ def case(name: str = "a::b", *, limit: float = 60.0, devices: int = 1) -> Case:
 
 
 def request(*, limit: float = 60.0, leave: bool = False) -> CaseRequest:
-    return CaseRequest(cast(pytest.Item, FakeItem()), "a::b", 7, limit, leave=leave)
+    return CaseRequest(case(limit=limit), leave=leave)
 
 
 class FakeExecutor:

@@ -23,7 +23,7 @@ from harness.scheduling.stop_request import StopListener, StoppedError, StopRequ
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, Bindings
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteClient
 from tests.supervisor.fakes import FakeExecutor, FakeJournal, FakeZygote, FakeZygotes, attempt, case
@@ -89,10 +89,11 @@ class Bench:
         self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
         self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
-            ExecutorNaming(worker, folder / worker, folder / worker),
             FakeZygotes(self._connect),
             self.pool,
             self.journal,
+            temp=folder / worker,
+            run_dir=folder / worker,
             stop=self.stop,
             leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
         )

@@ -39,7 +39,7 @@ class World:
         self.core_pattern.write_text("|/bin/apport %p")
         monkeypatch.setenv("PATH", f"{self.programs}:{os.environ['PATH']}")
         monkeypatch.setattr(kernel_log.gpu_log_lines_since, "__defaults__", (self.kmsg,))
-        monkeypatch.setattr(diagnostics, "PATTERN", self.core_pattern)
+        monkeypatch.setattr(diagnostics, "CORE_PATTERN", self.core_pattern)
         self.stops = folder / "stop"
         self.stop = StopListener(self.stops, "gw0")
 

@@ -17,14 +17,14 @@ from harness.gating.policy import Policy
 from harness.protocol.exit_status import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
+from harness.supervisor.attempt import CaseHistory
 from harness.supervisor.case import Case
-from harness.supervisor.case_history import CaseHistory
 from harness.supervisor.case_preparation import CasePreparation
 from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_handle import Binding, Bindings
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.lane import Lane
 from harness.supervisor.supervisor import Supervisor
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeItem, FakeJournal, FakeZygote, FakeZygotes, case, cpu_pool
@@ -123,9 +123,16 @@ class World:
             ),
         )
         pool, lines = cpu_pool(folder), CaseLines(context, "gw0")
-        naming = ExecutorNaming("gw0", folder / "temp", folder)
         zygotes = FakeZygotes(lambda: self._zygote.client)
-        slot = ExecutorSlot(naming, zygotes, pool, self.journal, stop=self.stop, leases=DeviceLeases(None))
+        slot = ExecutorSlot(
+            zygotes,
+            pool,
+            self.journal,
+            temp=folder / "temp",
+            run_dir=folder,
+            stop=self.stop,
+            leases=DeviceLeases(None),
+        )
         bindings = FakeBindings()
         self.lane = FakeLane(
             slot,

@@ -123,8 +123,8 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     whole, alone, again = bench.handles
     assert [len(each.sent) for each in (whole, alone, again)] == [WARMUP_ROUNDS + COUNTED_ROUNDS] * 3
     assert whole.sent[0]["cases"] == [
-        {"case": f"c{number}", "seed": 7, "limit": LIMIT, "next": f"c{number + 1}" if number < 3 else None}
-        for number in range(4)
+        {"case": f"c{n}", "seed": 7, "limit": LIMIT, "next": f"c{n + 1}" if n < 3 else None, "levels": False}
+        for n in range(4)
     ]
     assert [message["counts"] for message in alone.sent] == [False] * WARMUP_ROUNDS + [True] * COUNTED_ROUNDS
     assert not any(message["history"] for message in alone.sent)
