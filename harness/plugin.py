@@ -144,7 +144,6 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
     from harness.configuration.rootdir import RootFolder
     from harness.controller import machine, stop_signals
     from harness.supervisor import hooks
-    from harness.supervisor.worker import Worker
 
     given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
     context = RunContext.from_json(given[worker_messages.CONTEXT_KEY])
@@ -155,16 +154,11 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
     if config.invocation_params.args == context.root_args and (wrong := context.root.difference(RootFolder.of(config))):
         config.pluginmanager.register(hooks.MisplacedHooks(wrong), "harness-misplaced")
         return
-    controller = hooks.DistantController(config)
-    worker = Worker(
-        context,
-        machine.inventory(context.device),
-        controller,
-        name=given["workerid"],
-        device=given[worker_messages.DEVICE_KEY],
-        workerinput=given,
+    name, device = given["workerid"], given[worker_messages.DEVICE_KEY]
+    devices = machine.inventory(context.device)
+    hooks.start_worker(
+        config, context, devices, hooks.DistantController(config), name=name, device=device, workerinput=given
     )
-    hooks.register_worker_hooks(config, worker, controller)
 
 
 def _configure_controller(config: pytest.Config) -> None:
@@ -173,8 +167,7 @@ def _configure_controller(config: pytest.Config) -> None:
     from harness.controller.run import Run
     from harness.protocol import compact_reports
     from harness.scheduling.remote_queue import RemoteQueue
-    from harness.supervisor import hooks as worker_hooks
-    from harness.supervisor.worker import Worker
+    from harness.supervisor.hooks import start_worker
 
     queue = RemoteQueue.of_this_process()
     run = Run(config, plan.inventory(config), plugin_argument=scope.is_named_by_user(config), queue=queue)
@@ -186,10 +179,8 @@ def _configure_controller(config: pytest.Config) -> None:
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(compact_reports.ExpandReportsPlugin(), "harness-compact-reports")
         return
-    controller = hooks.OwnController(config, run)
-    leased = run.leases.take("main")
-    worker = Worker(run.context, run.inventory, controller, name="main", device=leased, workerinput=None)
-    worker_hooks.register_worker_hooks(config, worker, controller)
+    controller, leased = hooks.OwnController(config, run), run.leases.take("main")
+    start_worker(config, run.context, run.inventory, controller, name="main", device=leased)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -67,9 +67,9 @@ def test_a_long_traceback_is_cut() -> None:
 
 _ENDS = """
 import socket, sys
-from harness.executor import failure
+from harness.executor.channel import report_error_and_exit
 from harness.protocol.wire import Channel
-failure.report_error_and_exit(ValueError("ours"), Channel(socket.socket(fileno=int(sys.argv[1])), "the supervisor"))
+report_error_and_exit(ValueError("ours"), Channel(socket.socket(fileno=int(sys.argv[1])), "the supervisor"))
 """
 
 

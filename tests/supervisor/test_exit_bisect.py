@@ -26,7 +26,9 @@ from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_handle import Binding, Bindings
 from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.lane import Lane
+from harness.supervisor.lookahead import RunOrder
 from harness.supervisor.supervisor import Supervisor
+from harness.supervisor.worker_journal import WorkerJournal
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeItem, FakeJournal, FakeZygote, FakeZygotes, case, cpu_pool
 
 NAMES = [f"c{number}" for number in range(8)]
@@ -92,6 +94,17 @@ class FakeLane(Lane):
         return self.lost or super().missing(count)
 
 
+class FakeSupervisor(Supervisor):
+    """A supervisor of these parts."""
+
+    def __init__(
+        self, context: RunContext, lane: Lane, session: PytestSession, lines: CaseLines, journal: WorkerJournal
+    ) -> None:
+        self.context, self.policy, self.journal, self.preparation = context, Policy(), journal, FakePreparation()
+        self._order = RunOrder()
+        self._use(lane, session, lines)
+
+
 class World:
     """A supervisor whose executors end badly after all cases of `breaks` have run in them.
 
@@ -145,13 +158,13 @@ class World:
             self.journal,
             levels=False,
         )
-        self.supervisor = Supervisor(context, Policy(), FakePreparation(), self.lane, self.session, lines, self.journal)
+        self.supervisor = FakeSupervisor(context, self.lane, self.session, lines, self.journal)
 
     def run(self, names: Sequence[str]) -> None:
         """Run these cases, one after the other, as pytest does."""
         items = [cast(pytest.Item, NamedItem(name)) for name in names]
         for item, following in zip(items, [*items[1:], None], strict=True):
-            self.supervisor.run(item, following)
+            self.supervisor.run_case(item, following)
 
     @property
     def rehearsed(self) -> list[list[str]]:
@@ -165,7 +178,7 @@ class World:
         return [(line["case"], line["outcome"]) for line in ends]
 
     def close(self) -> None:
-        self.supervisor.close()
+        self.lane.slot.close("the test has ended")
         self.stop.close()
         self._zygote.end()
 
