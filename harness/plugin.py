@@ -19,8 +19,7 @@ from harness.backends import table
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
-from harness.collection.ignored_marks import IgnoredMarksPlugin
-from harness.collection.scope import CaseScope
+from harness.collection.scope import CaseScope, IgnoredMarksPlugin
 from harness.configuration import command_line, options, other_plugins
 from harness.configuration.command_line import CommandLine
 from harness.core.errors import HarnessError
@@ -124,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _runs_nothing(config):
         if CaseScope.of(config).any and config.getoption("collectonly", False):
             from harness.controller import rules
-            from harness.controller.listing import ListingHooks
+            from harness.controller.rules import ListingHooks
 
             rules.write_if_wanted(config)
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
@@ -221,7 +220,7 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and CaseScope.of(collector.config).any:
-        from harness.collection.ignored_marks import find_mark_errors
+        from harness.collection.scope import find_mark_errors
         from harness.collection.stand_ins import DescribedItem  # the zygote has checked the real items
 
         errors = find_mark_errors(

@@ -12,10 +12,9 @@ from typing import Literal
 
 from harness.backends.table import BACKENDS
 from harness.checks import process, process_meters, trend
-from harness.checks.batch import BatchGrowth, KeptMemory
-from harness.checks.batch import suspicious_batch_growth as suspicions_of_batch
+from harness.checks.growth import BatchGrowth, KeptMemory
+from harness.checks.growth import suspicious_batch_growth as suspicions_of_batch
 from harness.checks.keeping import Keeps
-from harness.checks.live_fixtures import FixtureProblem, LiveFixture
 from harness.checks.meters import (
     MeterReader,
     MeterReading,
@@ -25,7 +24,7 @@ from harness.checks.meters import (
     meter_of,
     suspicious_growths,
 )
-from harness.checks.state.guard import StateGuard
+from harness.checks.state.guard import FixtureProblem, LiveFixture, StateGuard
 from harness.core import linux
 from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr

@@ -42,7 +42,7 @@ class BatchRule:
     """How much a meter may grow: over a batch without a suspicion, and in a repetition without being a leak.
 
     Each pair is an amount in bytes or objects, and a further amount per case. `batch`: None if the meter raises no
-    suspicion by itself. `beyond`: a further amount per case beyond `harness.checks.batch.MANY`, for a batch.
+    suspicion by itself. `beyond`: a further amount per case beyond `harness.checks.growth.MANY`, for a batch.
     """
 
     batch: tuple[int, int] | None
@@ -78,7 +78,7 @@ class Meter:
       case may never keep it.
     - `block_bytes`: if the meter counts blocks, the bytes per block: the average in Python's allocator, the minimum in
       torch's. A limit of ``keeps`` in bytes is divided by it.
-    - `batch`: how much a batch and a repetition may grow (`harness.checks.batch`). None: a batch may not grow at all,
+    - `batch`: how much a batch and a repetition may grow (`harness.checks.growth`). None: a batch may not grow at all,
       and a repetition by `confirm`.
     - `trend`: how the meter counts over many repetitions (`harness.checks.trend`). None: not at all.
     """

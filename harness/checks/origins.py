@@ -28,7 +28,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 from harness.backends import cuda
 from harness.checks import process_meters, torch_memory
-from harness.checks.batch import KeptMemory
+from harness.checks.growth import KeptMemory
 from harness.checks.keeping import Keeps
 from harness.checks.meters import MeterReader, MeterReading, format_quantity, meter_growths
 from harness.core.text import format_count, single_line

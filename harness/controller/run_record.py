@@ -28,7 +28,7 @@ from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.reporting import formats, junit
 from harness.reporting.page import report as page
-from harness.scheduling import resumption
+from harness.scheduling import workers
 from harness.scheduling.resume import EarlierRun, InterruptedRun, changed_conditions_message
 
 
@@ -95,7 +95,7 @@ class RunRecord:
         """
         if self._recorded or self._interrupted is None:
             return
-        changed = resumption.noted_change(Path(self._context.temp_dir))
+        changed = workers.noted_change(Path(self._context.temp_dir))
         if changed:
             changes = (f"the list of cases has changed: {changed}",)
             if not self._interrupted.force:

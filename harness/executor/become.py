@@ -23,12 +23,11 @@ from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError
 from harness.devices.device import DeviceError
 from harness.executor import streams
-from harness.executor.before_fork import EXIT_HANDLERS
 from harness.executor.channel import report_error_and_exit
 from harness.executor.executor import Executor
-from harness.executor.session import CollectedSession
+from harness.executor.session import EXIT_HANDLERS, CollectedSession
 from harness.fixtures import CaseSettings
-from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
+from harness.protocol.endings import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.sim.interposer import front

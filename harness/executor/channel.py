@@ -23,8 +23,7 @@ from typing import NoReturn
 from harness.checks.state.essentials import LIMITS, descriptor_identity
 from harness.core.plain_values import safe_repr
 from harness.core.text import single_line, truncate_middle
-from harness.protocol.endings import RemoteFailure, as_message
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_HARNESS_ERROR, EXIT_NO_MEMORY
+from harness.protocol.endings import EXIT_CHANNEL_GONE, EXIT_HARNESS_ERROR, EXIT_NO_MEMORY, RemoteFailure, as_message
 from harness.protocol.wire import Channel, Message, encode_message
 
 #: Characters kept of a traceback.

@@ -26,10 +26,10 @@ from harness import _compat
 from harness.backends.backend import Backend
 from harness.checks.growth import may_still_leak
 from harness.checks.inspector import ChildWatch, LeakCheck, StateInspector, sticky_error
-from harness.checks.live_fixtures import split_by_use
 from harness.checks.meters import MeterReader, meter_growths
 from harness.checks.origins import GrowthOrigins, GrowthRounds, record_allocation_history
 from harness.checks.state.essentials import essential_settings
+from harness.checks.state.guard import split_by_use
 from harness.checks.state.section import SettingsSection
 from harness.core import linux
 from harness.core.clock import monotonic, now
@@ -49,8 +49,7 @@ from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
 from harness.marks import reason_for_races
 from harness.protocol import reports
-from harness.protocol.endings import CaseEnd, ProcessEnd, StateProblem, as_message
-from harness.protocol.exit_status import EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.endings import EXIT_NO_MEMORY, WATCHDOG_SIGNAL, CaseEnd, ProcessEnd, StateProblem, as_message
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.sim.simcuda.work_checks import RaceWatch

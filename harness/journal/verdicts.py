@@ -10,7 +10,7 @@ import msgspec
 from harness.core.caseid import suite_of
 from harness.core.outcome import AttemptResult, Outcome, deciding_attempt, final_verdict
 from harness.journal.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
-from harness.protocol.exit_status import format_executor_exit
+from harness.protocol.endings import format_executor_exit
 
 CaseEvent = Start | Finish | Levels | Reopened
 

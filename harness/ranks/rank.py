@@ -26,7 +26,7 @@ import pytest
 from harness.core import clock, linux
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import truncate_middle
-from harness.protocol.exit_status import WATCHDOG_SIGNAL
+from harness.protocol.endings import WATCHDOG_SIGNAL
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,7 @@ from harness.journal.events import Collected, Executor, Finding, Finish, Reopene
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
-from harness.scheduling.resumption import Finished, ResumeError, Resumption
+from harness.scheduling.workers import Finished, ResumeError, Resumption
 
 #: The outcomes of attempts that give no information about the case.
 _NO_VERDICT = (Outcome.NOT_RUN, Outcome.LOST)

@@ -20,16 +20,16 @@ from harness.core import clock
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal.events import Finish, Levels, SessionProperty, Start
+from harness.journal.journal import WorkerJournal
 from harness.protocol import reports, worker_messages
 from harness.protocol.compact_reports import REPORT_BUNDLER
 from harness.protocol.endings import SessionNews
 from harness.protocol.reports import RecordedWarning
-from harness.scheduling.resumption import Finished
+from harness.scheduling.workers import Finished
 from harness.supervisor import executor_files
 from harness.supervisor.attempt import Attempt, CaseHistory, message
 from harness.supervisor.case import Case, ruling_field, tracebacks
 from harness.supervisor.executor_handle import ExecutorHandle, basetemp_of, variables_of_devices
-from harness.supervisor.worker_journal import WorkerJournal
 
 #: The most properties that are kept of a case, and the most characters of a name and of a value.
 MOST_PROPERTIES = 100

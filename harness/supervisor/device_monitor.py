@@ -16,7 +16,8 @@ from harness.core.outcome import Outcome
 from harness.devices import health
 from harness.devices.device import Device
 from harness.devices.health import DeviceHealth
-from harness.protocol.exit_status import WATCHDOG_SIGNAL
+from harness.journal.journal import WorkerJournal
+from harness.protocol.endings import WATCHDOG_SIGNAL
 from harness.scheduling.leases import ALONE
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, leave
@@ -24,7 +25,6 @@ from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Bindings, ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 #: Seconds of one wait for another worker, between two checks for a request to stop the run.

@@ -21,10 +21,10 @@ from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare_readings, standing_problems
 from harness.devices.visibility import combinable_devices
 from harness.journal.events import Device as DeviceLine
+from harness.journal.journal import WorkerJournal
 from harness.scheduling import leases
 from harness.scheduling.leases import Claim
 from harness.supervisor.case import Case
-from harness.supervisor.worker_journal import WorkerJournal
 
 #: Seconds within which the driver must release the devices of a process that has ended.
 RELEASE_LIMIT = 10.0

@@ -23,11 +23,11 @@ from harness.core.disposable import run_disposable
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.devices import kernel_log
+from harness.journal.journal import WorkerJournal
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle
-from harness.supervisor.worker_journal import WorkerJournal
 
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 CORE_USES_PID = Path("/proc/sys/kernel/core_uses_pid")

@@ -45,8 +45,7 @@ from harness.devices.visibility import masks_for
 from harness.fixtures import CaseSettings
 from harness.gating import types
 from harness.gating.policy import Policy
-from harness.protocol.endings import ProcessEnd, RemoteFailure, parse_ending
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.endings import EXIT_HARNESS_ERROR, ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError

@@ -17,6 +17,7 @@ from harness.core.caseid import digest_of_ids
 from harness.core.errors import WriteError, convert_to_write_error
 from harness.core.text import format_count
 from harness.journal.events import Executor, Wait
+from harness.journal.journal import WorkerJournal
 from harness.protocol.wire import escape_surrogates
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim, Lease
@@ -24,7 +25,6 @@ from harness.scheduling.stop_request import StopListener
 from harness.supervisor import executor_files
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import (
     ANSWER_LIMIT,
     START_LIMIT,

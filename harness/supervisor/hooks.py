@@ -20,7 +20,7 @@ from harness.devices.device import Inventory
 from harness.protocol import worker_messages
 from harness.protocol.reports import outcome_of_case
 from harness.scheduling.order import Reach
-from harness.scheduling.resumption import ResumeError
+from harness.scheduling.workers import ResumeError
 from harness.supervisor.case_reports import Controller
 from harness.supervisor.supervisor import Supervisor
 from harness.supervisor.worker import Worker

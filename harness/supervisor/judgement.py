@@ -10,8 +10,14 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
-from harness.protocol.endings import CaseEnd, RemoteFailure
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.endings import (
+    EXIT_CHANNEL_GONE,
+    EXIT_NO_DEVICE,
+    EXIT_NO_MEMORY,
+    WATCHDOG_SIGNAL,
+    CaseEnd,
+    RemoteFailure,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
+from harness.journal.journal import WorkerJournal
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest, leave
 from harness.supervisor.burst import Begun, Burst, run_attempt
@@ -16,7 +17,6 @@ from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.diagnostics import Diagnostics
 from harness.supervisor.executor_handle import Bindings, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 

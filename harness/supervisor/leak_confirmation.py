@@ -23,12 +23,12 @@ from harness.core.clock import monotonic
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.journal.events import Confirmation
+from harness.journal.journal import WorkerJournal
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 #: The share of a worker's time that its searches may take, and the seconds that they may take in any run.

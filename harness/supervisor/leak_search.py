@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Generator, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from harness.checks import batch
-from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds
+from harness.checks import growth
+from harness.checks.growth import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds
 from harness.checks.meters import format_growths
 from harness.core import clock
 from harness.core.clock import monotonic
@@ -18,6 +18,7 @@ from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, format_exit_code
 from harness.journal.events import Batch
+from harness.journal.journal import WorkerJournal
 from harness.protocol.wire import Message
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor import leak_bisect as leaks
@@ -28,7 +29,6 @@ from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, Open, SpentError
 from harness.supervisor.leak_confirmation import MORE, SHARED_MEMORY_METERS, SearchTime, leak_lines, shared_memory_turn
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 #: The most cases that one line names.
@@ -291,7 +291,7 @@ class LeakSearch:
 
     def suspect(self, handle: ExecutorHandle) -> None:
         """If the executor grew by more than its cases account for, remember that for the search."""
-        if suspected := batch.suspicious_batch_growth(handle.end.grown, len(handle.cases)):
+        if suspected := growth.suspicious_batch_growth(handle.end.grown, len(handle.cases)):
             cases = tuple(dict.fromkeys(handle.cases))
             self._suspicions.append(LeakSuspicion(handle, cases, len(handle.cases), suspected))
 
@@ -355,14 +355,14 @@ class LeakSearch:
         """Run all cases in one process if there is time for that. Otherwise run those that grew most, each alone."""
         cases = [each.case.id for each in ran]
         round_time = sum(each.duration for each in ran)
-        if round_time * (batch.WARMUP_ROUNDS + batch.COUNTED_ROUNDS) < self._time.left:
+        if round_time * (growth.WARMUP_ROUNDS + growth.COUNTED_ROUNDS) < self._time.left:
             return leaks.find_culprits(cases, trials.trial)
         by_case = {case: grown for case, grown in suspicion.handle.end.by_case.items() if case in cases}
 
         def is_explained(tried: Sequence[str]) -> bool:
-            return batch.is_explained(suspicion.suspected, by_case, tried, suspicion.ran)
+            return growth.is_explained(suspicion.suspected, by_case, tried, suspicion.ran)
 
-        return leaks.alone(batch.rank_by_growth(by_case), trials.trial, is_explained)
+        return leaks.alone(growth.rank_by_growth(by_case), trials.trial, is_explained)
 
     def _accusations(
         self, suspicion: LeakSuspicion, found: Sequence[Culprits], ran: Sequence[RanCase], trials: LeakTrials
@@ -376,7 +376,7 @@ class LeakSearch:
             if not culprits.certain:
                 continue
             described, lines = describe(culprits), details(culprits, trials.origins(culprits))
-            times = batch.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
+            times = growth.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
             command = self._lines.reproduce_leak([known[case] for case in culprits.cases], times, suspicion.handle)
             if len(culprits.cases) > 1:
                 self._journal.add_finding("batch_leak", "; ".join([described, *lines]), culprits.cases, command)

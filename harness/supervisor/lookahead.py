@@ -33,14 +33,13 @@ import pytest
 from harness.collection.cases import is_case
 from harness.core.outcome import Outcome
 from harness.journal.events import Start
+from harness.journal.journal import WorkerJournal
 from harness.scheduling.workers import HandedOutList
 from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
-from harness.supervisor.case import Case, may_follow
-from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.case import Case, CasePreparation, may_follow
 from harness.supervisor.case_reports import CaseLines
 from harness.supervisor.lane import Lane
-from harness.supervisor.worker_journal import WorkerJournal
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,13 @@ from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import CPU, Inventory
 from harness.gating.policy import Policy
 from harness.journal.events import Collected
-from harness.journal.journal import Journal
+from harness.journal.journal import Journal, WorkerJournal
 from harness.scheduling.order import Selection, read_ids
-from harness.scheduling.resumption import ResumeError, Resumption, note_change
-from harness.scheduling.workers import CaseFacts
-from harness.supervisor.case_preparation import CasePreparation, slots_per_device
+from harness.scheduling.workers import CaseFacts, ResumeError, Resumption, note_change
+from harness.supervisor.case import CasePreparation, slots_per_device
 from harness.supervisor.case_reports import Controller
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
 from harness.supervisor.executor_handle import Bindings
-from harness.supervisor.worker_journal import WorkerJournal
 
 #: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"

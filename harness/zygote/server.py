@@ -42,8 +42,8 @@ from typing import NoReturn
 
 from harness.core.clock import monotonic
 from harness.executor.become import detach_from_zygote
-from harness.executor.before_fork import EXIT_HANDLERS
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.executor.session import EXIT_HANDLERS
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.zygote.processes import (
     KILL_PATIENCE,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from harness.checks.batch import (
+from harness.checks.growth import (
     COUNTED_ROUNDS,
     BatchGrowth,
     KeptMemory,
+    Leak,
     allowed_in_batch,
     allowed_in_repetition,
     is_explained,
@@ -22,7 +23,6 @@ from harness.checks.batch import (
     runs_to_suspect,
     suspicious_batch_growth,
 )
-from harness.checks.growth import Leak
 from harness.checks.keeping import Keeps
 from harness.checks.meters import METERS
 

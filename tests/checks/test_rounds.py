@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds, leaks_of_case, leaks_together
+from harness.checks.growth import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds, leaks_of_case, leaks_together
 from tests.preloaded import run_script
 
 pytestmark = pytest.mark.acceptance

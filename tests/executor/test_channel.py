@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from harness.executor import channel
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 
 OURS = ["harness.executor.executor", "pluggy._hooks", "pluggy._callers"]
 

@@ -14,7 +14,7 @@ from harness.journal.events import Event, RunStarted
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.scheduling.resume import Needed, finals_needed, in_flight, lost_lines, reopened_lines, resumption_of
-from harness.scheduling.resumption import Finished, ResumeError, Resumption
+from harness.scheduling.workers import Finished, ResumeError, Resumption
 from tests.reporting import build
 
 A, B, C = "suites/a.py::a", "suites/a.py::b", "suites/a.py::c"

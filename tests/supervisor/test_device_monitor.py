@@ -16,7 +16,8 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.journal.journal import WorkerJournal
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
@@ -24,7 +25,6 @@ from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.executor_handle import Binding, Bindings
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteClient
 from tests.supervisor.fakes import FakeExecutor, FakeJournal, FakeZygote, FakeZygotes, attempt, case
 

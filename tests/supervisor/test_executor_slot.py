@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import NoDeviceError
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener

@@ -14,12 +14,12 @@ from harness.configuration.context import RunContext
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.gating.policy import Policy
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.journal.journal import WorkerJournal
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
 from harness.supervisor.attempt import CaseHistory
-from harness.supervisor.case import Case
-from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.case import Case, CasePreparation
 from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.diagnostics import Diagnostics
@@ -28,7 +28,6 @@ from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.lane import Lane
 from harness.supervisor.lookahead import RunOrder
 from harness.supervisor.supervisor import Supervisor
-from harness.supervisor.worker_journal import WorkerJournal
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeItem, FakeJournal, FakeZygote, FakeZygotes, case, cpu_pool
 
 NAMES = [f"c{number}" for number in range(8)]

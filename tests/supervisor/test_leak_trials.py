@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS
-from harness.checks.growth import Leak
+from harness.checks.growth import COUNTED_ROUNDS, WARMUP_ROUNDS, Leak
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage

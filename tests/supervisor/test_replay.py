@@ -8,7 +8,7 @@ import pytest
 
 from harness import plugin
 from harness.core.outcome import Outcome
-from harness.scheduling.resumption import Finished
+from harness.scheduling.workers import Finished
 from harness.supervisor import case_reports
 from tests.supervisor.fakes import FakeItem
 
