@@ -178,7 +178,7 @@ def _configure_controller(config: pytest.Config) -> None:
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(compact_reports.ExpandReportsPlugin(), "harness-compact-reports")
         return
-    controller, leased = hooks.OwnController(config, run), run.leases.take("main")
+    controller, leased = hooks.OwnController(config, run), run.device_of("main")
     start_worker(config, run.context, run.inventory, controller, name="main", device=leased)
 
 

@@ -1,108 +1,27 @@
-"""Decides from repetitions whether a suspicion is a leak. Pure: takes plain numbers, returns plain texts.
+"""Decides whether growth is a leak. Pure: takes plain numbers, returns plain texts.
 
-Growth in every repetition is a leak. Growth in the first ones only is lazy initialisation.
+A suspected case is repeated: growth in every repetition is a leak, growth in the first ones only is lazy
+initialisation. If no single case grew enough to be suspected, a sum over the whole life of the process raises the
+suspicion, and cases run in rounds in fresh processes. Growth is then a leak only if it continues from round to round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import accumulate
 from statistics import median_low
 
-from harness.checks import trend
 from harness.checks.keeping import Keeps
-from harness.checks.meters import METERS, Unit, format_quantity, inflect_noun, meter_of, noun_of
-from harness.checks.trend import sustained_slope
-from harness.core.errors import HarnessError
+from harness.checks.meters import METERS, format_quantity, inflect_noun, meter_of, noun_of
+from harness.checks.trend import MIN_REPETITIONS, WARMUP_REPETITIONS, format_slope, sustained_slope
 
-#: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,
-#: torch.compile compiles again for a second shape, and free lists and dictionaries reach their size.
-WARMUP_REPETITIONS = 3
 #: Repetitions that count. Random growth in half of the runs would have to occur four times in a row.
 COUNTED_REPETITIONS = 4
 #: A meter that sees the same leak less directly may show up to this many bytes more: headers, rounding, records.
 _ROUNDING = 16 << 10
 
 _ORDER = {meter.name: position for position, meter in enumerate(METERS)}
-
-
-#: Returns, for the name of a meter, the growth that it must exceed.
-GrowthLimit = Callable[[str], int]
-
-
-def confirm_limit(name: str) -> int:
-    """Return the growth that one case must exceed in every repetition."""
-    return meter_of(name).confirm
-
-
-class GrowthError(HarnessError):
-    """The repetitions cannot be judged."""
-
-
-class GrowthShape(StrEnum):
-    """The shape of a series of growths. Only `LEAK` changes the verdict of a case."""
-
-    NONE = "none"
-    LAZY = "lazy"
-    UNSTEADY = "unsteady"
-    LEAK = "leak"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthVerdict:
-    """The judgement on one meter, as a text. `amount`: what a leak adds in each counted run; 0 if there is no leak."""
-
-    shape: GrowthShape
-    amount: int
-    text: str
-
-
-def classify_growth(
-    series: Sequence[int],
-    *,
-    warmup: int,
-    threshold: int = 0,
-    unit: Unit = "count",
-    noun: str = "object{s}",
-) -> GrowthVerdict:
-    """Judge the growths of one meter: one number for each repetition, in order.
-
-    The first `warmup` repetitions do not count. Only a number above `threshold` is a growth.
-
-    - Growth in every counted repetition is a leak.
-    - Growth in the first repetitions only is lazy initialisation.
-    - Growth that comes and goes is unsteady: a cache that is filled and emptied, a slow thread, or a rare leak that
-      needs more repetitions to show.
-
-    `noun` is what the text calls the growth. Raise GrowthError when no repetition is left to count.
-    """
-    counted = series[warmup:]
-    if not counted:
-        raise GrowthError(
-            f"{len(series)} repetitions are too few: the first {warmup} do not count, run at least {warmup + 1}"
-        )
-    grew = [growth > threshold for growth in series]
-    times = sum(grew)
-    if all(grew[warmup:]):
-        smallest, middle, largest = min(counted), median_low(counted), max(counted)
-        more = f"{format_quantity(middle, unit)} more {inflect_noun(noun, middle)}"
-        text = f"{more} after each of {len(counted)} repetitions"
-        if smallest != largest:
-            text += f" ({format_quantity(smallest, unit)} to {format_quantity(largest, unit)})"
-        return GrowthVerdict(GrowthShape.LEAK, middle, text)
-    if not times:
-        return GrowthVerdict(GrowthShape.NONE, 0, "no growth")
-    if all(grew[:times]):
-        return GrowthVerdict(
-            GrowthShape.LAZY,
-            0,
-            f"grew by {format_quantity(sum(series[:times]), unit)} in the first {times} repetitions, then stopped",
-        )
-    return GrowthVerdict(
-        GrowthShape.UNSTEADY, 0, f"grew in {times} of {len(series)} repetitions, but not in all that count"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,59 +33,41 @@ class Leak:
     text: str
 
 
-def classify_meters(
-    repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
-) -> dict[str, GrowthVerdict]:
-    """Return the judgement on every meter that changed in a repetition, in the order of the table.
-
-    `repeated`: the result of `growths` for each repetition. Raise GrowthError, as `classify_growth` does.
-    """
-    names = sorted({name for growths in repeated for name in growths}, key=_position)
-    verdicts = {}
-    for name in names:
-        series = [growths.get(name, 0) for growths in repeated]
-        unit, noun = meter_of(name).unit, noun_of(name)
-        verdicts[name] = classify_growth(series, warmup=warmup, threshold=allowed(name), unit=unit, noun=noun)
-    return verdicts
-
-
-def confirmed_leaks(
-    first: Mapping[str, int],
-    repeated: Sequence[Mapping[str, int]],
-    *,
-    warmup: int = WARMUP_REPETITIONS,
-    allowed: GrowthLimit = confirm_limit,
-) -> list[Leak]:
+def confirmed_leaks(first: Mapping[str, int], repeated: Sequence[Mapping[str, int]]) -> list[Leak]:
     """Return the leaks of a case. The one that points most clearly at its cause comes first.
 
     `first`: the growths in the original run, which made the case suspected. `repeated`: all growths of each repetition,
-    in one fresh process. Only the repetitions decide: a meter that grows each time is a leak even if it was not
-    suspected, and a suspected meter that does not grow each time is no leak. A leak that another meter sees more
-    directly is left out. Raise GrowthError.
+    in one fresh process. Only the repetitions that count decide: a meter that grows each time is a leak even if it was
+    not suspected. Growth that comes and goes is none: a cache that is filled and emptied, or a slow thread. A leak that
+    another meter sees more directly is left out.
     """
-    return drop_covered_leaks(
-        Leak(name, growth.amount, f"{growth.text}{_in_original_run(first, name)}")
-        for name, growth in classify_meters(repeated, warmup=warmup, allowed=allowed).items()
-        if growth.shape is GrowthShape.LEAK
-    )
+    counted = repeated[WARMUP_REPETITIONS:]
+    leaks = []
+    for name in {name for growths in counted for name in growths}:
+        series = [growths.get(name, 0) for growths in counted]
+        smallest, middle, largest = min(series), median_low(series), max(series)
+        if smallest <= meter_of(name).confirm:
+            continue
+        unit = meter_of(name).unit
+        text = f"{format_quantity(middle, unit)} more {inflect_noun(noun_of(name), middle)}"
+        text += f" after each of {len(series)} repetitions"
+        if smallest != largest:
+            text += f" ({format_quantity(smallest, unit)} to {format_quantity(largest, unit)})"
+        if name in first:
+            text += f", {format_quantity(first[name], unit)} more after the original run"
+        leaks.append(Leak(name, middle, text))
+    return drop_covered_leaks(leaks)
 
 
-def may_still_leak(
-    repeated: Sequence[Mapping[str, int]], *, warmup: int = WARMUP_REPETITIONS, allowed: GrowthLimit = confirm_limit
-) -> bool:
+def may_still_leak(repeated: Sequence[Mapping[str, int]]) -> bool:
     """Return whether further repetitions could still show a leak: some meter has grown in each counted one so far."""
-    counted = repeated[warmup:]
-    return not counted or any(all(growths.get(name, 0) > allowed(name) for growths in counted) for name in counted[0])
+    return len(repeated) <= WARMUP_REPETITIONS or bool(confirmed_leaks({}, repeated))
 
 
 def drop_covered_leaks(leaks: Iterable[Leak]) -> list[Leak]:
     """Return the leaks in the order of the table, without those that another meter sees more directly."""
     by_meter = {leak.meter: leak for leak in sorted(leaks, key=lambda leak: _position(leak.meter))}
     return [leak for leak in by_meter.values() if not _is_covered(leak, by_meter)]
-
-
-def _in_original_run(first: Mapping[str, int], name: str) -> str:
-    return f", {format_quantity(first[name], meter_of(name).unit)} more after the original run" if name in first else ""
 
 
 def _position(name: str) -> tuple[int, str]:
@@ -186,7 +87,7 @@ CountedRounds = Sequence[Sequence[Mapping[str, int]]]
 
 #: Rounds that do not count, because they make what later rounds reuse, and rounds that do.
 WARMUP_ROUNDS = WARMUP_REPETITIONS
-COUNTED_ROUNDS = trend.MIN_REPETITIONS - WARMUP_REPETITIONS
+COUNTED_ROUNDS = MIN_REPETITIONS - WARMUP_REPETITIONS
 #: After this many counted rounds, a suspicion is given up if the growth is within the allowance so far.
 _LEAST = 3
 
@@ -418,7 +319,7 @@ def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Leak]:
+def _leaks(series: Sequence[Mapping[str, int]], allowed: Callable[[str], int]) -> list[Leak]:
     """Return the leaks: meters whose growth continues over the rounds of `series`."""
     if len(series) < COUNTED_ROUNDS:
         return []
@@ -428,14 +329,14 @@ def _leaks(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> list[Le
         if (slope := sustained_slope(levels, allowed(name))) is None:
             continue
         unit, amount = meter_of(name).unit, max(1, round(slope.estimate))
-        gain = f"{trend.format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
-        low, high = trend.format_slope(slope.low, unit), trend.format_slope(slope.high, unit)
+        gain = f"{format_slope(slope.estimate, unit)} more {inflect_noun(noun_of(name), amount)}"
+        low, high = format_slope(slope.low, unit), format_slope(slope.high, unit)
         between = "" if low == high else f" ({low} to {high})"
         leaks.append(Leak(name, amount, f"{gain} per round over {len(series)} rounds{between}"))
     return drop_covered_leaks(leaks)
 
 
-def _may_leak(series: Sequence[Mapping[str, int]], allowed: GrowthLimit) -> bool:
+def _may_leak(series: Sequence[Mapping[str, int]], allowed: Callable[[str], int]) -> bool:
     if len(series) < _LEAST:
         return True
     return any(amount > allowed(name) * len(series) for name, amount in _sum(series).items())

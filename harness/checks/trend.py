@@ -21,7 +21,6 @@ from enum import StrEnum
 from itertools import combinations
 from statistics import NormalDist, median, median_low
 
-from harness.checks.growth import WARMUP_REPETITIONS
 from harness.checks.meters import METERS, Meter, TrendRule, Unit, format_quantity, inflect_noun
 
 #: The normal quantile of a two-sided interval of 99%.
@@ -84,6 +83,9 @@ def sustained_slope(values: Sequence[float], step: float) -> Slope | None:
     return slope if slope.low > step and rises else None
 
 
+#: Repetitions that do not count. Some things are made in the second or third call: torch.jit profiles its first runs,
+#: torch.compile compiles again for a second shape, and free lists and dictionaries reach their size.
+WARMUP_REPETITIONS = 3
 #: Fewer repetitions in one process prove nothing: the counted ones are compared by thirds, of at least three each.
 MIN_REPETITIONS = WARMUP_REPETITIONS + 9
 
@@ -133,7 +135,7 @@ class Trend:
 def classify_trend(values: Sequence[int], *, step: int = 0, unit: Unit = "count") -> Trend:
     """Judge the values after each repetition, in order, from one process.
 
-    - *grows*: the counted repetitions keep growing by more than `step` (`harness.checks.slope.sustained_slope`).
+    - *grows*: the counted repetitions keep growing by more than `step` (`sustained_slope`).
     - *flat* or *settled*: the second half, without its highest and lowest tenth, stays within `step` per repetition.
       The series is settled if that half is higher than the beginning.
     - *unsteady*: everything else.

@@ -29,7 +29,6 @@ from harness.journal.ledger import Ledger
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
-from harness.scheduling.remote_queue import RemoteQueue
 from harness.scheduling.workers import HandedOut
 
 if TYPE_CHECKING:
@@ -74,14 +73,13 @@ class ControllerHooks:
         self._config = config
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
-        self._session: pytest.Session | None = None
         #: Plugins and conftests that were named in an output line.
         self._named: list[str] = []
         #: The arguments that the first worker with a usage error could not collect.
         self._usage_error: tuple[str, ...] = ()
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        self._session = session
+        self._run.session = session
         self._run.signals.print_line = self._print_line
         self._signs.start(session.config)
 
@@ -123,7 +121,7 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
         node.workerinput[worker_messages.CONTEXT_KEY] = self._run.context.to_json()
-        node.workerinput[worker_messages.DEVICE_KEY] = self._run.leases.take(node.gateway.id)
+        node.workerinput[worker_messages.DEVICE_KEY] = self._run.device_of(node.gateway.id)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
@@ -133,8 +131,8 @@ class ControllerHooks:
         if not self._usage_error and (texts := worker_messages.usage_error_of(node)):
             self._note_usage_error(texts)
             self._usage_error = texts
-        if self._session is not None:
-            self._session.testsfailed += worker_messages.failed_of(node)
+        if self._run.session is not None:
+            self._run.session.testsfailed += worker_messages.failed_of(node)
         for report in worker_messages.late_reports_of(node):
             node.config.hook.pytest_runtest_logreport(report=report)
 
@@ -191,7 +189,7 @@ class ControllerHooks:
 
     def _accept(self) -> None:
         """Begin a resumed run, unless the collection has failed. pytest then reports the failure, and no case runs."""
-        if not self._has_failed():
+        if not self._run.has_failed():
             self._run.record.accept()
 
     @pytest.hookimpl(tryfirst=True)
@@ -203,10 +201,6 @@ class ControllerHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
         self._run.record.note_problem("session", internal_error(str(excrepr)))
-
-    def _has_failed(self) -> bool:
-        failed = self._session is not None and self._session.testsfailed
-        return bool(failed) and not self._config.option.continue_on_collection_errors
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -221,7 +215,9 @@ class ControllerHooks:
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
         """Schedule the longest cases first, unless the user chose an order or a way to distribute cases."""
         if self._run.queue is not None:
-            return self._pulling(config, self._run.queue)
+            from harness.scheduling.xdist_scheduling import PullScheduling  # it imports xdist
+
+            return PullScheduling(config, self._run.queue, self._run, HandedOut(Path(self._run.context.temp_dir)))
         wanted = config.known_args_namespace
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
@@ -230,21 +226,6 @@ class ControllerHooks:
 
         handed_out = HandedOut(Path(self._run.context.temp_dir))
         return LongestFirstScheduling(config, self._run, handed_out, devices=len(self._run.devices))
-
-    def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
-        """Return the scheduler for a session of a cluster run, in which the head hands out the cases."""
-        from harness.scheduling.xdist_scheduling import PullScheduling  # it imports xdist
-
-        return PullScheduling(
-            config,
-            queue,
-            HandedOut(Path(self._run.context.temp_dir)),
-            describe=self._run.described,
-            widths=self._run.widths,
-            device_of=self._run.leases.take,
-            stop=self._run.signals.request_stop,
-            failed=self._has_failed,
-        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:

@@ -69,7 +69,9 @@ class Run:
         self.queue = queue
         self.inventory = inventory
         self.devices = inventory.usable
-        self.leases = LeaseBook([device.uuid for device in inventory.separate])
+        #: The pytest session, once it has begun.
+        self.session: pytest.Session | None = None
+        self._leases = LeaseBook([device.uuid for device in inventory.separate])
         self.zygote: ZygoteProcess | None = None
         self.progress = Progress()
         #: Lines for people, printed in the header.
@@ -231,6 +233,20 @@ class Run:
             "devices": {device.uuid: device.name for device in self.devices},
         }
 
+    def device_of(self, worker: str) -> str:
+        """Return the UUID of the device that a worker holds from now on."""
+        return self._leases.take(worker)
+
+    def request_stop(self, reason: str, grace: float) -> None:
+        """Ask the workers to stop after `grace` seconds, for another reason than a signal."""
+        self.signals.request_stop(reason, grace)
+
+    def has_failed(self) -> bool:
+        """Return whether the collection has failed, so that no case runs."""
+        if self.session is None or not self.session.testsfailed:
+            return False
+        return not self.session.config.option.continue_on_collection_errors
+
     @property
     def local_collection(self) -> list[str]:
         """Why each process of this run collects the tests itself, apart from plugins. Empty for most runs."""
@@ -254,7 +270,7 @@ class Run:
 
         If the worker died, add a finding, since a worker never runs a case itself.
         """
-        self.leases.give_back(worker)
+        self._leases.give_back(worker)
         self.progress.forget(worker)
         if error:
             message = f"worker {worker} died ({error}); its unfinished cases are lost or went to other workers"

@@ -31,6 +31,7 @@ from harness.checks.origins import GrowthOrigins, GrowthRounds, record_allocatio
 from harness.checks.state.essentials import essential_settings
 from harness.checks.state.guard import split_by_use
 from harness.checks.state.section import SettingsSection
+from harness.checks.trend import WARMUP_REPETITIONS
 from harness.core import linux
 from harness.core.clock import monotonic, now
 from harness.core.outcome import Outcome
@@ -335,7 +336,7 @@ class Executor:
         """Run a case several times without reports, and send the growth of each run.
 
         Stop once a leak is ruled out. If `history` names meters, do not stop early, and also send the origin of their
-        growth after the first `warmup` runs.
+        growth after the runs that do not count.
         """
         self._mute()
         # The search for origins examines all new objects, so they must not be frozen.
@@ -343,7 +344,7 @@ class Executor:
         before = meters.read()
         origins, keeps = None, kept(self._collected.items[message["case"]])
         for number in range(message["times"]):
-            if message["history"] and number >= message["warmup"]:
+            if message["history"] and number >= WARMUP_REPETITIONS:
                 record_allocation_history(message["history"])
                 origins = origins or GrowthOrigins()
             self._run_without_report(message)
@@ -351,7 +352,7 @@ class Executor:
             changes = meter_growths(before, after)
             grown.append(changes if keeps is None else keeps.beyond(changes))
             before = after
-            if not message["history"] and not may_still_leak(grown, warmup=message["warmup"]):
+            if not message["history"] and not may_still_leak(grown):
                 break
         origin_lines = origins.of(message["history"]) if origins is not None else {}
         self._channel.send({"op": "repeated", "growths": grown, "origins": origin_lines})

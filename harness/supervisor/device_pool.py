@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,6 @@ from harness.journal.events import Device as DeviceLine
 from harness.journal.journal import WorkerJournal
 from harness.scheduling import leases
 from harness.scheduling.leases import Claim
-from harness.supervisor.case import Case
 
 #: Seconds within which the driver must release the devices of a process that has ended.
 RELEASE_LIMIT = 10.0
@@ -87,14 +87,14 @@ class DevicePool:
         """Return devices for a case that needs `count`, this worker's own first. Raises NoDeviceError."""
         return leases.devices_of_lease(self.device, count, self._combinable(count))
 
-    def claim(self, case: Case) -> Claim:
-        """Return what a case needs: this worker's device, and other healthy ones.
+    def claim(self, count: int, share: Fraction, memory: int) -> Claim:
+        """Return what a case needs: this worker's device, and other healthy ones. See `Claim`.
 
         Raises NoDeviceError with the reason.
         """
-        usable = self._combinable(case.devices)
+        usable = self._combinable(count)
         own, *others = leases.devices_of_lease(self.device, len(usable), usable)
-        return Claim(own.uuid, tuple(device.uuid for device in others), case.devices, case.share, case.memory)
+        return Claim(own.uuid, tuple(device.uuid for device in others), count, share, memory)
 
     def _combinable(self, count: int) -> tuple[Device, ...]:
         """Return the healthy devices that one process can use together with this worker's device, at least `count`.

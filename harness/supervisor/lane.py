@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
 from harness.journal.journal import WorkerJournal
+from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest, leave
 from harness.supervisor.burst import Begun, Burst, run_attempt
@@ -64,10 +65,14 @@ class Lane:
         """Return whether any of these devices is drained."""
         return any(self.pool.drained(device) is not None for device in self.pool.known(uuids))
 
+    def claim(self, case: Case) -> Claim:
+        """Return what the case needs. Raises NoDeviceError."""
+        return self.pool.claim(case.devices, case.share, case.memory)
+
     def spawn(self, case: Case) -> ExecutorHandle:
         """Start an executor on healthy devices. Raises NoDeviceError if none are left, StoppedError."""
         while True:
-            claim = self.pool.claim(case)
+            claim = self.claim(case)
             devices = self.pool.ordered(self.slot.lease(claim))
             self._monitor.examine_new(devices)
             if all(self.pool.drained(device) is None for device in devices):

@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.checks import growth
-from harness.checks.growth import Leak
+from harness.checks.growth import COUNTED_REPETITIONS, Leak, confirmed_leaks
 from harness.checks.meters import format_growths, meter_of
+from harness.checks.trend import WARMUP_REPETITIONS
 from harness.core import clock
 from harness.core.clock import monotonic
 from harness.core.outcome import Outcome
@@ -132,7 +132,7 @@ def _lock_in_time(descriptor: int, over: Callable[[], bool]) -> bool:
         time.sleep(_PAUSE)  # the kernel does not notify about a free lock
 
 
-TIMES = growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS
+TIMES = WARMUP_REPETITIONS + COUNTED_REPETITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,7 @@ def repeat(handle: ExecutorHandle, case: Case, history: Sequence[str] = (), *, m
     ZygoteError.
     """
     limit = min(case.limit * TIMES, most)
-    counts = {"times": TIMES, "warmup": growth.WARMUP_REPETITIONS, "history": list(history)}
-    handle.send({"op": "repeat", **CaseRequest(case).fields, **counts})
+    handle.send({"op": "repeat", **CaseRequest(case).fields, "times": TIMES, "history": list(history)})
     answer = handle.receive(clock.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
         return RepeatResult(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
@@ -196,11 +195,11 @@ class LeakConfirmation:
                 shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.receive() is not None)
             )
             repeated = self._repeat(case, within=not is_exact)
-            leaks = _leaks(attempt, repeated)
+            leaks = confirmed_leaks(attempt.suspicions, repeated.growths)
             if leaks and not any(meter_of(leak.meter).is_exact for leak in leaks):
                 self._end_current()
                 again = self._repeat(case, within=not is_exact)
-                shown = {leak.meter for leak in _leaks(attempt, again)}
+                shown = {leak.meter for leak in confirmed_leaks(attempt.suspicions, again.growths)}
                 leaks = [leak for leak in leaks if leak.meter in shown]
                 repeated = replace(repeated, failure=again.failure)
             where = None
@@ -245,10 +244,6 @@ class LeakConfirmation:
         if repeated.failure and within and self._time.left <= 0:
             return replace(repeated, failure=self._time.used_up())
         return repeated
-
-
-def _leaks(attempt: Attempt, repeated: RepeatResult) -> list[Leak]:
-    return growth.confirmed_leaks(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 
 def leak_lines(leaks: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:

@@ -422,7 +422,7 @@ class Supervisor(Worker):
             return self._sure(history, self._lane.end_of(begun))
         alone = self._each_fresh or needs_own_process(case)
         handle = self._slot.current
-        if handle is not None and (alone or not self._slot.serves(self._lane.pool.claim(case))):
+        if handle is not None and (alone or not self._slot.serves(self._lane.claim(case))):
             self.finish()
             handle = None
         if handle is None:
