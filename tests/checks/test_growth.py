@@ -50,10 +50,8 @@ def test_growth_up_to_the_limit_of_the_meter_is_none() -> None:
 def test_the_text_of_a_leak_has_the_amount_and_its_range() -> None:
     (leak,) = _leaks([1 << 20, 2 << 20, 2 << 20])
     assert leak.amount == 2 << 20
-    assert (
-        leak.text
-        == "2.0 MiB more malloc memory of C code, NumPy or torch on the CPU after each of 3 repetitions (1.0 MiB to 2.0 MiB)"
-    )
+    about = "malloc memory of C code, NumPy or torch on the CPU"
+    assert leak.text == f"2.0 MiB more {about} after each of 3 repetitions (1.0 MiB to 2.0 MiB)"
     assert [leak.text for leak in _leaks([2, 2], "threads")] == [
         "2 more threads (Python or native) after each of 2 repetitions"
     ]
