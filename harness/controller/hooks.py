@@ -235,7 +235,11 @@ class ControllerHooks:
     def pytest_begin_to_finish(self) -> None:
         """Run before xdist ends its workers, so that a worker that still runs a case can record its outcome."""
         self._run.signals.end()
-        adding = self._of_plugins("add_global_property") if self._reports_are_missing_properties else []
+        adding = (
+            self._of_plugins("add_global_property")
+            if (not self._run.inline or self._config.getoption("dist", "no") != "no")
+            else []
+        )
         for name, value in self._run.record.session_properties() if adding else ():
             for add_property in adding:
                 add_property(name, value)
@@ -244,14 +248,6 @@ class ControllerHooks:
         """Return the method of each plugin that has it. This is the only way to reach pytest's JUnit report."""
         attributes = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
         return [attribute for attribute in attributes if callable(attribute)]
-
-    @property
-    def _reports_are_missing_properties(self) -> bool:
-        """Whether tests ran in other processes.
-
-        Reports here then lack the properties of `record_testsuite_property`.
-        """
-        return not self._run.inline or self._config.getoption("dist", "no") != "no"
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:

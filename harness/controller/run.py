@@ -163,7 +163,7 @@ class Run:
             self.signals,
             line=self._run_line(),
             facts=facts,
-            problems=self.plan.problems_before_collection(machine, _today()),
+            problems=self.plan.problems_before_collection(machine, datetime.now(UTC).date()),
             arguments=preparation.arguments(config),
             earlier=self.earlier_run,
             interrupted=self.interrupted,
@@ -318,11 +318,6 @@ class Run:
             if lock is not None:
                 lock.release()
         self.signals.restore()
-
-
-def _today() -> date:
-    """Return the date in UTC, so that a waiver expires everywhere at the same time."""
-    return datetime.now(UTC).date()
 
 
 class JournalTail:

@@ -339,14 +339,10 @@ class StoredRun:
 
     def _enter_cases(self) -> None:
         """Record the positions of the lines of each case."""
-        for lines in _batches(self._case_lines()):
+        for lines in _batches(heapq.merge(self._foreign, self._usual_case_lines(), key=lambda entry: entry[1].number)):
             self._database.executemany(_ADD_CASE, ((case, 0) for case in {case: None for case, _ in lines}))
             rows = ((line.number, line.at, len(line.data), case) for case, line in lines)
             self._database.executemany(_ADD_LINE, rows)
-
-    def _case_lines(self) -> Iterator[tuple[str, Line]]:
-        """Yield each line about a case with the case, in journal order."""
-        return heapq.merge(self._foreign, self._usual_case_lines(), key=lambda entry: entry[1].number)
 
     def _usual_case_lines(self) -> Iterator[tuple[str, Line]]:
         for line in self._file.lines():

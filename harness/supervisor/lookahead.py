@@ -89,7 +89,7 @@ class RunOrder:
         for position in range(first, min(first + count, len(self._items))):
             item = self._items[position]
             is_last = position + 1 == len(self._items)
-            if not is_case(item) or (is_last and not self._is_whole):
+            if not is_case(item) or (is_last and not (self._handed_out is None or self._handed_out.ended)):
                 break
             following = None if is_last else self._items[position + 1]
             upcoming.append(Ahead(item, following if following is not None and is_case(following) else None))
@@ -105,11 +105,6 @@ class RunOrder:
             return False
         self._refresh(self._items[0].session, 2)
         return not self._handed_out.ended and len(self._items) < self._position + 2
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether the last known item is the last one of the session."""
-        return self._handed_out is None or self._handed_out.ended
 
     def _refresh(self, session: pytest.Session, wanted: int) -> None:
         """Look for newly handed out items, unless `wanted` items from the current position on are known."""
