@@ -8,7 +8,7 @@ import platform
 import shutil
 import signal
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 

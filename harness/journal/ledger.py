@@ -234,7 +234,6 @@ class Ledger(Summary):
                 continue
             tally.add(event)
             if isinstance(event, Collected):
-                tally.add_collected(CollectedList.of(event))
                 ids |= dict.fromkeys(event.ids)
         mentioned = dict.fromkeys(case for case, case_events in cases.items() if case_events.mentioned)
         nothing = CaseEvents()
@@ -332,7 +331,7 @@ class RunTally:
         self._retries = 0
 
     def add(self, event: Event) -> None:
-        """Add the next event. For ``collected`` lines, see `add_collected`."""
+        """Add the next event."""
         self.see(event.t)
         match event:
             case RunStarted():
@@ -343,6 +342,8 @@ class RunTally:
                 self.end = event
             case Stopped():
                 self.stopped = event.by
+            case Collected():
+                self._collected.append(CollectedList.of(event))
             case MustPass():
                 self._lists.append(event)
                 self._on_lists.update(event.ids)
@@ -370,10 +371,6 @@ class RunTally:
     def see(self, moment: float) -> None:
         """Record the time of an event about a case."""
         self._last = max(self._last, moment)
-
-    def add_collected(self, line: CollectedList) -> None:
-        """Add the next ``collected`` line."""
-        self._collected.append(line)
 
     def decide(
         self,

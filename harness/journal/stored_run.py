@@ -1,16 +1,14 @@
 """The results of a run of any size.
 
-The journal is indexed in a temporary database, and cases are decided one at a time. Memory does not grow with the
-number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
+The journal is indexed in a temporary database, and cases are decided one at a time. Memory grows only with the longest
+line, the one with all ids. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
 `harness.journal.ledger.RunTally`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
-import re
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -19,112 +17,9 @@ from typing import Self
 from harness.core.errors import WriteError
 from harness.journal import journal, reader
 from harness.journal.events import Collected, Event, Executor, Finish, Levels, MergedShard, Reopened, RunStarted, Start
-from harness.journal.journal import text_of
-from harness.journal.ledger import CollectedList, ReadProblems, RunTally, Summary
-from harness.journal.reader import STRING, Damaged, JournalFile, Line, Unknown
+from harness.journal.ledger import ReadProblems, RunTally, Summary
+from harness.journal.reader import Damaged, JournalFile, Line, Unknown
 from harness.journal.verdicts import CaseEvents, Verdict
-
-_KEY = re.compile(rb"[{,](" + STRING + rb"):")
-_ITEM = re.compile(rb"[\[,](" + STRING + rb")")
-_SCALAR = re.compile(STRING + rb"|-?[0-9][0-9.eE+-]*|true|false|null")
-#: The fields of a ``collected`` line that hold a list of ids, or of the beginnings of ids.
-_ID_LISTS = (b"ids", b"deselected", b"selected", b"unread")
-
-
-class UnexpectedFormError(Exception):
-    """A line does not have the form in which the harness writes it. The line may still be valid."""
-
-
-class CollectedIds:
-    """The id lists of a ``collected`` line, one id at a time.
-
-    Methods raise UnexpectedFormError if the line does not have the form in which the harness writes it.
-    """
-
-    def __init__(self, line: bytes) -> None:
-        self._line = line
-        self._lists: dict[bytes, int] = {}
-        self.rest = self._without_lists()
-
-    def _without_lists(self) -> bytes:
-        """Return the line with empty lists: a small line for the models to validate."""
-        line, at, kept, parts = self._line, 0, 0, []
-        while (key := _KEY.match(line, at)) is not None:
-            at = key.end()
-            if line[at : at + 1] != b"[":
-                at = self._end_of_scalar(at)
-                continue
-            name = key[1][1:-1]
-            if name not in _ID_LISTS or name in self._lists:
-                raise UnexpectedFormError
-            self._lists[name] = at
-            parts.append(line[kept : at + 1])
-            kept = self._end_of_list(at)
-            at = kept + 1
-        if line[at:] != b"}":
-            raise UnexpectedFormError
-        return b"".join([*parts, line[kept:]])
-
-    def _end_of_scalar(self, at: int) -> int:
-        match = _SCALAR.match(self._line, at)
-        if match is None:
-            raise UnexpectedFormError
-        return match.end()
-
-    def _end_of_list(self, at: int) -> int:
-        """Return the offset of the bracket that ends the list."""
-        if self._line[at : at + 2] == b"[]":
-            return at + 1
-        for item in _ITEM.finditer(self._line, at):
-            if item.start() != at:
-                break
-            at = item.end()
-        if self._line[at : at + 1] != b"]":
-            raise UnexpectedFormError
-        return at
-
-    def ids(self) -> Iterator[str]:
-        """Yield the collected ids in order. The other lists are read first, so that an irregular line yields no id."""
-        for name in self._lists:
-            if name != _ID_LISTS[0]:
-                for _ in self._texts(name):
-                    pass
-        return self._texts(_ID_LISTS[0])
-
-    def _texts(self, name: bytes) -> Iterator[str]:
-        at = self._lists.get(name)
-        if at is None or self._line[at : at + 2] == b"[]":
-            return
-        for item in _ITEM.finditer(self._line, at):
-            if item.start() != at:
-                return
-            at = item.end()
-            try:
-                text = text_of(item[1])
-            except ValueError:
-                raise UnexpectedFormError from None
-            if not text:
-                raise UnexpectedFormError
-            yield text
-
-
-class IdsDigest:
-    """The digest of ids that are added one at a time. Its text equals `digest_of_ids`; `count` is their number."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._hash = hashlib.sha256()
-
-    def added(self, case: str) -> str:
-        """Add the next id, and return it."""
-        self._hash.update(("\n" + case if self.count else case).encode("utf-8", "backslashreplace"))
-        self.count += 1
-        return case
-
-    @property
-    def text(self) -> str:
-        return "sha256:" + self._hash.hexdigest()
-
 
 #: Maximum number of lines that a text names; of further lines only the number is kept.
 _KEPT = 100
@@ -282,60 +177,20 @@ class StoredRun:
         for line in self._file.lines():
             if line.is_about_case:
                 continue
-            if line.is_collected and self._enter_collected(line):
-                continue
             event = self._parsed(line.number, line.data)
             if isinstance(event, Damaged | Unknown):
                 self._enter_problem(event)
-            elif isinstance(event, Collected):
-                self._tally.add(event)
-                self._tally.add_collected(CollectedList.of(event))
-                self._database.executemany(_ADD_CASE, ((case, 1) for case in event.ids))
             elif isinstance(event, _CASE_EVENTS):
                 self._foreign.append((event.case, Line(line.number, line.at, line.data)))
             else:
                 started = started or isinstance(event, RunStarted)
                 self._tally.add(event)
-                if isinstance(event, Executor) and event.state == "ended":
+                if isinstance(event, Collected):
+                    self._database.executemany(_ADD_CASE, ((case, 1) for case in event.ids))
+                elif isinstance(event, Executor) and event.state == "ended":
                     self._database.execute("REPLACE INTO ended VALUES (?, ?)", (event.executor, line.data))
         if not started:
             raise reader.no_run_error(self._file.path)
-
-    def _enter_collected(self, line: Line) -> bool:
-        """Record the ids of a ``collected`` line one at a time. Return False if its form is unusual."""
-        (last,) = self._database.execute("SELECT coalesce(max(no), 0) FROM cases").fetchone()
-        try:
-            lists = CollectedIds(line.data)
-            event = self._parsed(line.number, lists.rest)
-            if not isinstance(event, Collected):
-                return False
-            ids = IdsDigest()
-            added = self._database.executemany(_ADD_CASE, ((ids.added(case), 1) for case in lists.ids())).rowcount
-            twice = self._twice(lists) if added < ids.count else ()
-        except UnexpectedFormError:
-            self._database.execute("DELETE FROM cases WHERE no > ?", (last,))
-            return False
-        self._tally.add(event)
-        self._tally.add_collected(
-            CollectedList(
-                worker=event.worker or "the controller",
-                part=event.part,
-                hash=event.hash,
-                listed=bool(ids.count or not event.count),
-                matches=event.count == ids.count and event.hash == ids.text,
-                twice=twice,
-            )
-        )
-        return True
-
-    def _twice(self, lists: CollectedIds) -> tuple[str, ...]:
-        """Return the ids that occur twice in a list."""
-        self._database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
-        self._database.executemany("INSERT INTO listed VALUES (?)", ((case,) for case in lists.ids()))
-        query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
-        doubled = tuple(case for (case,) in self._database.execute(query))
-        self._database.execute("DROP TABLE listed")
-        return doubled
 
     def _enter_cases(self) -> None:
         """Record the positions of the lines of each case."""
