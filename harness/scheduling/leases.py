@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+import msgspec
+
 from harness.core import linux
 from harness.devices.device import Device
 
@@ -209,20 +211,6 @@ class BoardEntry:
         """Whether a process that uses the devices is alive."""
         return any(process.lives for process in self.processes)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BoardEntry:
-        """Return the entry for JSON values. Raise KeyError or TypeError if a field is missing or has another type."""
-        lease = data["lease"]
-        return cls(
-            turn=int(data["turn"]),
-            holder=str(data["holder"]),
-            who=str(data["who"]),
-            claim=_from_json(Claim, data["claim"]),
-            lease=None if lease is None else _from_json(Lease, lease),
-            processes=tuple(Process(**process) for process in data["processes"]),
-            ended=bool(data["ended"]),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseBoard:
@@ -235,12 +223,11 @@ class LeaseBoard:
 
     @classmethod
     def from_json(cls, text: str) -> LeaseBoard:
-        """Return the board in a text. Raise ValueError, KeyError or TypeError if it is not a board of this format."""
-        data = json.loads(text)
-        if data["format"] != _FORMAT:
-            raise ValueError(f"format {data['format']!r}")
-        entries = tuple(BoardEntry.from_json(entry) for entry in data["entries"])
-        return cls(str(data["boot"]), int(data["turns"]), entries, {str(k): int(v) for k, v in data["memory"].items()})
+        """Return the board in a text. Raise ValueError or MsgspecError if it is not a board of this format."""
+        format_ = msgspec.json.decode(text, type=dict[str, Any]).get("format")
+        if format_ != _FORMAT:
+            raise ValueError(f"format {format_!r}")
+        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))
 
     def to_json(self) -> str:
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=str)
@@ -271,9 +258,3 @@ class LeaseBoard:
     def find(self, turn: int) -> BoardEntry | None:
         """Return the entry with this turn; None if it has been removed."""
         return next((entry for entry in self.entries if entry.turn == turn), None)
-
-
-def _from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    """Return a Claim or a Lease: JSON has lists instead of tuples, and texts instead of fractions."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return kind(**{**values, "share": Fraction(data["share"])})

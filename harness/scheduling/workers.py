@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import Outcome
@@ -214,20 +215,13 @@ class Resumption:
     def write(self, folder: Path) -> Path:
         """Write the file. Raise WriteError."""
         path = folder / RESUMPTION_FILE
-        value = {**asdict(self), "findings": sorted(self.findings)}
         with convert_to_write_error(repr(str(path))):
-            path.write_text(json.dumps(value), encoding="ascii")
+            path.write_text(json.dumps(asdict(self), default=sorted), encoding="ascii")
         return path
 
     @classmethod
     def read(cls, path: Path) -> Resumption:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
-        finished = {
-            case: Finished(**{**entry, "outcome": Outcome(entry["outcome"])})
-            for case, entry in value["finished"].items()
-        }
-        findings = frozenset((kind, text) for kind, text in value["findings"])
-        return cls(**{**value, "finished": finished, "ids": tuple(value["ids"]), "findings": findings})
+        return msgspec.convert(json.loads(path.read_text(encoding="ascii")), cls)
 
 
 def _changed(ids: Sequence[str], how: str) -> str:

@@ -31,55 +31,17 @@ from harness.checks.state.section import (
 
 #: Tests often replace functions and classes of these modules.
 _MODULES = (
-    "builtins",
-    "importlib",
-    "math",
-    "os",
-    "random",
-    "socket",
-    "subprocess",
-    "tempfile",
-    "threading",
-    "time",
-    "numpy",
-    "torch",
-    "torch.autograd",
-    "torch.autograd.graph",
-    "torch.autograd.profiler",
-    "torch.backends.cudnn",
-    "torch.cuda",
-    "torch.cuda.amp",
-    "torch.cuda.graphs",
-    "torch.cuda.memory",
-    "torch.cuda.streams",
-    "torch.fft",
-    "torch.functional",
-    "torch.jit",
-    "torch.linalg",
-    "torch.multiprocessing",
-    "torch.nn",
-    "torch.nn.functional",
-    "torch.nn.init",
-    "torch.optim",
-    "torch.profiler",
-    "torch.random",
-    "torch.serialization",
-    "torch.special",
-    "torch.utils.data",
+    *("builtins", "importlib", "math", "os", "random", "socket", "subprocess", "tempfile", "threading", "time"),
+    *("numpy", "torch", "torch.autograd", "torch.autograd.graph", "torch.autograd.profiler", "torch.backends.cudnn"),
+    *("torch.cuda", "torch.cuda.amp", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams", "torch.fft"),
+    *("torch.functional", "torch.jit", "torch.linalg", "torch.multiprocessing", "torch.nn", "torch.nn.functional"),
+    *("torch.nn.init", "torch.optim", "torch.profiler", "torch.random", "torch.serialization", "torch.special"),
+    *("torch.utils.data",),
 )
 #: Tests often replace methods of these classes of torch.
 _CLASSES = (
-    "Tensor",
-    "Generator",
-    "autograd.Function",
-    "autograd.function.Function",
-    "autograd.profiler.profile",
-    "cuda.Event",
-    "cuda.Stream",
-    "cuda.CUDAGraph",
-    "nn.Module",
-    "nn.Parameter",
-    "optim.Optimizer",
+    *("Tensor", "Generator", "autograd.Function", "autograd.function.Function", "autograd.profiler.profile"),
+    *("cuda.Event", "cuda.Stream", "cuda.CUDAGraph", "nn.Module", "nn.Parameter", "optim.Optimizer"),
 )
 #: Names that follow from a setting with its own row.
 _DERIVED = frozenset({"torch.Storage"})
@@ -338,16 +300,6 @@ class TorchConfigModules(FlatSection):
             value = getattr(entry, "user_override", self._unset)
             if value is not self._unset:
                 yield name, entry, value
-
-    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
-        if are_readings_equal(before, after):
-            return []
-        changes = []
-        for name in {**before, **after}:
-            old, new = self.value(before, name), self.value(after, name)
-            if not are_values_equal(old, new):
-                changes.append(StateChange(name, old, new))
-        return changes
 
     def value(self, values: SectionValues, name: str) -> object:
         """Return the value as in `FlatSection`; for an entry that is not set, the default."""

@@ -60,9 +60,22 @@ class StateSection(Protocol):
 
 
 class FlatSection:
-    """Base for sections whose readings use the names of changes as keys."""
+    """Base for sections whose readings use the names of changes as keys.
+
+    Every name with another value is a change, unless the section ignores it.
+    """
 
     restored_by_pytest = False
+
+    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
+        if are_readings_equal(before, after):
+            return []
+        changes = [StateChange(n, self.value(before, n), self.value(after, n)) for n in {**before, **after}]
+        return [c for c in changes if not are_values_equal(c.old, c.new) and not self.ignores(c, before, imported)]
+
+    def ignores(self, change: StateChange, before: SectionValues, imported: frozenset[str]) -> bool:  # noqa: ARG002
+        """Return whether a change is expected. `before`: the whole earlier reading."""
+        return False
 
     def value(self, values: SectionValues, name: str) -> object:
         return values.get(name, ABSENT)
