@@ -126,14 +126,17 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
-        if problem := worker_messages.write_failure_of(node):
-            self._run.record.fail(problem)
-        if not self._usage_error and (texts := worker_messages.usage_error_of(node)):
-            self._note_usage_error(texts)
-            self._usage_error = texts
+        news = worker_messages.news_of(node)
+        if news["write_failure"]:
+            self._run.record.fail(news["write_failure"])
+        if not self._usage_error and news["usage_error"]:
+            self._usage_error = tuple(news["usage_error"])
+            self._note_usage_error(self._usage_error)
         if self._run.session is not None:
-            self._run.session.testsfailed += worker_messages.failed_of(node)
-        for report in worker_messages.late_reports_of(node):
+            self._run.session.testsfailed += news["failed"]
+        for data in news["late"]:
+            report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
+            report.node = node  # as xdist does, for plugins that read the worker from a report
             node.config.hook.pytest_runtest_logreport(report=report)
 
     def pytest_report_header(self) -> list[str]:

@@ -40,9 +40,13 @@ _STATUS_SIZE = 1 << 14
 def _prctl(option: int, argument: object = 0) -> int:
     result: int = _prctl_call(option, argument, 0, 0, 0)
     if result == -1:
-        code = _get_errno()
-        raise OSError(code, f"prctl({option}): {_text_of(code)}")
+        raise _error(f"prctl({option})")
     return result
+
+
+def _error(call: str) -> OSError:
+    code = _get_errno()
+    return OSError(code, f"{call}: {_text_of(code)}")
 
 
 def _prctl_value(option: int) -> int:
@@ -139,8 +143,7 @@ def personality() -> str:
     """Return the execution domain and its flags, such as the one against random addresses, in hexadecimal."""
     result = _libc.personality(_ASK)
     if result == -1:
-        code = _get_errno()
-        raise OSError(code, f"personality: {_text_of(code)}")
+        raise _error("personality")
     return f"{result:#x}"
 
 
@@ -180,8 +183,7 @@ class SharedMapping:
         flags = mmap.PROT_READ | mmap.PROT_WRITE
         self._address = _libc.mmap(None, size, flags, mmap.MAP_SHARED, descriptor, 0)
         if self._address == ctypes.c_void_p(-1).value:
-            code = _get_errno()
-            raise OSError(code, f"mmap of {size} bytes: {os.strerror(code)}")
+            raise _error(f"mmap of {size} bytes")
         self._size = size
         self.bytes = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
 
@@ -461,8 +463,7 @@ class PosixTimer:
     @staticmethod
     def _check(result: int) -> None:
         if result != 0:
-            code = _get_errno()
-            raise OSError(code, f"timer: {os.strerror(code)}")
+            raise _error("timer")
 
 
 _HUGE = 2 << 20
@@ -538,6 +539,5 @@ def clock_error() -> tuple[bool, int]:
     """
     state = _Timex()
     if _libc.adjtimex(_byref(state)) < 0:
-        code = _get_errno()
-        raise OSError(code, f"adjtimex: {os.strerror(code)}")
+        raise _error("adjtimex")
     return not state.status & _STA_UNSYNC, int(state.error)

@@ -495,7 +495,7 @@ class PytestSession:
             setattr(self._session, name, reason)
         if news.failed:
             self._session.testsfailed += news.failed
-            worker_messages.send_failed(self._session.config, news.failed)
+            worker_messages.news_of(self._session.config)["failed"] += news.failed
         if news.properties:
             self._journal.record(
                 *(SessionProperty(t=clock.now(), name=name, value=value) for name, value in news.properties)

@@ -65,11 +65,12 @@ class DistantController:
 
     def report_late(self, report: pytest.TestReport) -> None:
         """Send the report at the end of this worker: xdist accepts reports only on the running case."""
-        worker_messages.send_late_report(self._config, report)
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        worker_messages.news_of(self._config)["late"].append(data)
 
     def report_write_failure(self, text: str) -> None:
         """Send the text at the end of this worker."""
-        worker_messages.send_write_failure(self._config, text)
+        worker_messages.news_of(self._config)["write_failure"] = text
 
     def handling_signals(self) -> AbstractContextManager[None]:
         """Handle no signals: an xdist worker leaves them to its controller."""
@@ -126,7 +127,7 @@ class WorkerHooks:
             return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):
-                worker_messages.send_usage_error(session.config, error)
+                worker_messages.news_of(session.config)["usage_error"] += map(str, error.args)
             raise
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:

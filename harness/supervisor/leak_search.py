@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from harness.checks import growth
 from harness.checks.growth import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds
@@ -33,6 +33,7 @@ from harness.zygote.client import ZygoteError
 
 #: The most cases that one line names.
 NAMED = 5
+ROUNDS = WARMUP_ROUNDS + COUNTED_ROUNDS
 
 
 class LeakTrials:
@@ -94,7 +95,7 @@ class LeakTrials:
             return origins
         handle = self._lane.spawn(members[0])
         try:
-            for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
+            for number in range(ROUNDS):
                 answer = self._round(handle, members, number, meters)
                 if not isinstance(answer, dict):
                     break
@@ -134,7 +135,7 @@ class LeakTrials:
         """Run the rounds in this executor. Raises ZygoteError, SpentError."""
         rounds: list[Sequence[Mapping[str, int]]] = []
         begun = self._clock()
-        for number in range(WARMUP_ROUNDS + COUNTED_ROUNDS):
+        for number in range(ROUNDS):
             answer = self._round(handle, members, number)
             if answer is NoMessage.DEADLINE and self._time.left <= 0:
                 raise self._give_up(self._time.used_up())
@@ -143,9 +144,8 @@ class LeakTrials:
                 self._broken = f"a process that ran {_several(members)} again: {ended}"
                 return []
             took = self._clock() - begun
-            if number == 0 and took * (WARMUP_ROUNDS + COUNTED_ROUNDS - 1) > self._time.left:
-                rounds_in_all = WARMUP_ROUNDS + COUNTED_ROUNDS
-                round_time = f"one of {rounds_in_all} rounds of {format_count(len(members), 'case')} takes {took:.1f} s"
+            if number == 0 and took * (ROUNDS - 1) > self._time.left:
+                round_time = f"one of {ROUNDS} rounds of {format_count(len(members), 'case')} takes {took:.1f} s"
                 raise self._give_up(f"{round_time}, and {self._time.left:.0f} s are left for leak searches; {MORE}")
             if number >= WARMUP_ROUNDS:
                 rounds.append([self._looked_at(growths) for growths in answer["cases"]])
@@ -164,7 +164,7 @@ class LeakTrials:
         entries = [CaseRequest(case, after).fields for case, after in zip(members, following, strict=True)]
         counts = {
             "counts": number >= WARMUP_ROUNDS,
-            "last": number == WARMUP_ROUNDS + COUNTED_ROUNDS - 1,
+            "last": number == ROUNDS - 1,
             "history": list(history),
         }
         handle.send({"op": "round", "cases": entries, **counts})
@@ -180,19 +180,9 @@ def _several(members: Sequence[Case]) -> str:
     return members[0].id if len(members) == 1 else f"{len(members)} of the cases"
 
 
-def growth_text(executor: str, grown: Mapping[str, int], cases: int) -> str:
-    """Return, for example, ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
-    return f"executor {executor} grew by {format_growths(grown)} over {format_count(cases, 'case')}"
-
-
 def describe(culprits: Culprits) -> str:
     """Return one line with the cases and what they leak."""
     return f"{_who(culprits)}: {culprits.leaks[0].text}"
-
-
-def details(culprits: Culprits, origins: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return further lines: the other leaks, and the origin of each."""
-    return leak_lines(culprits.leaks, origins)
 
 
 def _who(culprits: Culprits) -> str:
@@ -226,7 +216,9 @@ class LeakSuspicion:
 
     @property
     def text(self) -> str:
-        return growth_text(self.handle.name, self.suspected, self.ran)
+        """For example ``executor main-e1 grew by 96.0 KiB (heap_bytes) over 120 cases``."""
+        grown = format_growths(self.suspected)
+        return f"executor {self.handle.name} grew by {grown} over {format_count(self.ran, 'case')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,17 +257,6 @@ class Accusation:
         return replace(attempt, judgement=judgement, notes=(*attempt.notes, why, *lines), reproduce=command)
 
 
-@dataclass(slots=True)
-class SearchResult:
-    """The result of a search. `failure`: what remains unknown, and why."""
-
-    culprits: list[Culprits] = field(default_factory=list)
-    tried: int = 0
-    trials: int = 0
-    seconds: float = 0.0
-    failure: str = ""
-
-
 class LeakSearch:
     """Runs cases of grown executors again in new processes, and accuses those that leak.
 
@@ -303,7 +284,7 @@ class LeakSearch:
     def close(self, reason: str) -> None:
         """Record the suspicions that are left, and the `reason` why they are not searched."""
         for suspicion in self.take_suspicions():
-            self._note(suspicion, suspicion.cases, SearchResult(failure=reason))
+            self._note(suspicion, suspicion.cases, reason)
 
     @contextmanager
     def looking_into(self, suspicion: LeakSuspicion, ran: Sequence[RanCase]) -> Generator[Iterator[Accusation]]:
@@ -314,10 +295,11 @@ class LeakSearch:
         """
         cases = [each.case.id for each in ran]
         if self._time.left <= 0:
-            self._note(suspicion, cases, SearchResult(failure=self._time.used_up()))
+            self._note(suspicion, cases, self._time.used_up())
             yield iter(())
             return
-        result = SearchResult()
+        culprits: list[Culprits] = []
+        failure = ""
         suspected = suspicion.suspected
         activity = f"searching for leaks, because {suspicion.text}"
         turn = shared_memory_turn(
@@ -338,24 +320,22 @@ class LeakSearch:
             try:
                 if missing := self._lane.missing(len(suspicion.handle.binding.devices)):
                     raise NoDeviceError(missing)
-                result.culprits = self._search(suspicion, ran, trials)
-                accusations = self._accusations(suspicion, result.culprits, ran, trials)
+                culprits = self._search(suspicion, ran, trials)
+                accusations = self._accusations(suspicion, culprits, ran, trials)
             except (NoDeviceError, StoppedError) as error:
-                result.failure = str(error)
+                failure = str(error)
             try:
                 yield accusations
             except (NoDeviceError, StoppedError) as error:
-                result.failure = str(error)
+                failure = str(error)
         self._lane.slot.release()
-        result.failure = result.failure or trials.failure
-        result.tried, result.trials, result.seconds = trials.tried, trials.trials, trials.seconds
-        self._note(suspicion, cases, result)
+        self._note(suspicion, cases, failure or trials.failure, culprits, trials)
 
     def _search(self, suspicion: LeakSuspicion, ran: Sequence[RanCase], trials: LeakTrials) -> list[Culprits]:
         """Run all cases in one process if there is time for that. Otherwise run those that grew most, each alone."""
         cases = [each.case.id for each in ran]
         round_time = sum(each.duration for each in ran)
-        if round_time * (growth.WARMUP_ROUNDS + growth.COUNTED_ROUNDS) < self._time.left:
+        if round_time * ROUNDS < self._time.left:
             return leaks.find_culprits(cases, trials.trial)
         by_case = {case: grown for case, grown in suspicion.handle.end.by_case.items() if case in cases}
 
@@ -375,7 +355,7 @@ class LeakSearch:
         for culprits in found:
             if not culprits.certain:
                 continue
-            described, lines = describe(culprits), details(culprits, trials.origins(culprits))
+            described, lines = describe(culprits), leak_lines(culprits.leaks, trials.origins(culprits))
             times = growth.runs_to_suspect(culprits.leaks[0], len(culprits.cases))
             command = self._lines.reproduce_leak([known[case] for case in culprits.cases], times, suspicion.handle)
             if len(culprits.cases) > 1:
@@ -384,18 +364,26 @@ class LeakSearch:
             (case,) = culprits.cases
             yield Accusation(case, culprits.leaks[0].text, described, tuple(lines), command, len(suspicion.cases))
 
-    def _note(self, suspicion: LeakSuspicion, cases: Sequence[str], result: SearchResult) -> None:
+    def _note(
+        self,
+        suspicion: LeakSuspicion,
+        cases: Sequence[str],
+        failure: str,
+        found: Sequence[Culprits] = (),
+        trials: LeakTrials | None = None,
+    ) -> None:
+        """Record the result of a search. `failure`: what remains unknown, and why."""
         self._journal.record(
             Batch(
                 t=clock.now(),
                 executor=suspicion.handle.name,
                 cases=tuple(cases),
                 suspicions={**suspicion.suspected},
-                leaks=tuple(describe(culprits) for culprits in result.culprits if culprits.certain),
-                unproven=tuple(describe(culprits) for culprits in result.culprits if not culprits.certain),
-                tried=result.tried,
-                trials=result.trials,
-                seconds=round(result.seconds, 3),
-                failure=result.failure,
+                leaks=tuple(describe(culprits) for culprits in found if culprits.certain),
+                unproven=tuple(describe(culprits) for culprits in found if not culprits.certain),
+                tried=0 if trials is None else trials.tried,
+                trials=0 if trials is None else trials.trials,
+                seconds=0.0 if trials is None else round(trials.seconds, 3),
+                failure=failure,
             )
         )

@@ -14,8 +14,8 @@ from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, alone, find_culprits
-from harness.supervisor.leak_confirmation import SHARED_MEMORY_METERS, SearchTime
-from harness.supervisor.leak_search import LeakTrials, describe, details
+from harness.supervisor.leak_confirmation import SHARED_MEMORY_METERS, SearchTime, leak_lines
+from harness.supervisor.leak_search import LeakTrials, describe
 from harness.zygote.client import ZygoteError
 from tests.supervisor.fakes import Clock, FakeJournal
 
@@ -268,7 +268,7 @@ def test_what_was_found_in_one_line(culprits: Culprits, text: str) -> None:
 
 def test_further_leaks_and_origins_have_lines_of_their_own() -> None:
     culprits = Culprits(("a",), "a", (ONE, Leak("threads", 1, "threads: 1 more")), certain=True)
-    assert details(culprits, {"heap_bytes": ["x.py:1"], "threads": ["y.py:2"]}) == [
+    assert leak_lines(culprits.leaks, {"heap_bytes": ["x.py:1"], "threads": ["y.py:2"]}) == [
         "heap_bytes: x.py:1",
         "also leaked: threads: 1 more",
         "threads: y.py:2",
