@@ -9,6 +9,7 @@ import contextlib
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from gc import collect  # imported by name: a case may have replaced it
 from itertools import takewhile
@@ -116,29 +117,23 @@ class Executor:
 
     def serve(self) -> NoReturn:
         """Handle requests. Exit at the end of the stream, because the supervisor is gone."""
+        handle: dict[str, Callable[[Message], None]] = {
+            "run": self._run,
+            "examine": self._examine,
+            "again": self._again,
+            "repeat": self._repeat,
+            "round": self._round,
+        }
         try:
             if not self._backend.hardware:
                 self._inspector.begin()  # before the first request, when no process waits for it
             while True:
-                self._handle(self._channel.receive())
+                message = self._channel.receive()
+                handle.get(message["op"], self._leave)(message)
         except MemoryError:
             _exit(EXIT_NO_MEMORY)
         except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
             report_error_and_exit(error, self._channel.unguarded())
-
-    def _handle(self, message: Message) -> None:
-        if message["op"] == "run":
-            self._run(message)
-        elif message["op"] == "examine":
-            self._examine(message)
-        elif message["op"] == "again":
-            self._again(message)
-        elif message["op"] == "repeat":
-            self._repeat(message)
-        elif message["op"] == "round":
-            self._round(message)
-        else:
-            self._leave(message)
 
     def _examine(self, message: Message) -> None:
         """Check that the device computes correctly. Each step is reported before it begins, because it may hang."""

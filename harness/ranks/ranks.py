@@ -22,9 +22,8 @@ from typing import Any
 import pytest
 
 from harness.core import clock, linux
-from harness.ranks import cold
 from harness.ranks.judgement import BROKEN, LIMIT, How, RankEnd, breakage
-from harness.ranks.rank import STACKS_SIGNAL, Rank, RankFiles, pickled, read_report, run_rank
+from harness.ranks.rank import STACKS_SIGNAL, Rank, RankFiles, pickled, read_report, run_rank, write_order
 
 #: Seconds that the other ranks have to end after one has broken.
 GRACE = 5.0
@@ -87,7 +86,7 @@ class Crew:
             if loading is None:
                 pid = _fork(rank, body, data)
             else:
-                cold.write_order(files.order, rank, body.__module__, body.__qualname__, data, loading)
+                write_order(files.order, rank, body, data, loading)
                 pid = _spawn(files)
             self._processes.append(_Process(rank, files, pid, os.pidfd_open(pid)))
 
@@ -218,12 +217,15 @@ def _fork(rank: Rank, body: Callable[..., Any], arguments: bytes) -> int:
     return pid
 
 
+_FRESH = "import sys; from harness.ranks.rank import execute_order; execute_order(sys.argv[1])"
+
+
 def _spawn(files: RankFiles) -> int:
     """Start an interpreter for a rank. It is reaped by this module, so its `Popen` is not kept."""
     output = os.open(files.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        program = [sys.executable, "-m", "harness.ranks.cold", str(files.order)]
+        program = [sys.executable, "-c", _FRESH, str(files.order)]
         child = subprocess.Popen(
             program,
             stdin=subprocess.DEVNULL,
