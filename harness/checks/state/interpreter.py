@@ -27,10 +27,10 @@ from typing import Any
 from harness import _compat
 from harness.checks.state.section import (
     ABSENT,
-    FlatSection,
     SectionValues,
     StateChange,
     StateRow,
+    StateSection,
 )
 from harness.core.text import signal_name
 
@@ -283,7 +283,7 @@ _SET_BY_PYTEST = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
 _ENVIRON = os.environ
 
 
-class Environment(FlatSection):
+class Environment(StateSection):
     """The environment variables, as Python sees them."""
 
     def __init__(self) -> None:
@@ -315,7 +315,7 @@ class Environment(FlatSection):
 _VARIABLE = "the environment variable "
 
 
-class SignalHandlers(FlatSection):
+class SignalHandlers(StateSection):
     """The handler that Python calls for each signal; None for a handler that C code has set."""
 
     def __init__(self) -> None:
@@ -341,7 +341,7 @@ class SignalHandlers(FlatSection):
             signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
 
 
-class WarningFilters(FlatSection):
+class WarningFilters(StateSection):
     """The warnings filters. By default pytest saves and restores them around each phase."""
 
     restored_by_pytest = True
@@ -371,7 +371,7 @@ class WarningFilters(FlatSection):
             warnings.showwarning = change.old  # type: ignore[assignment]
 
 
-class LogHandlers(FlatSection):
+class LogHandlers(StateSection):
     """The handlers of the root logger, each with its level, without those that pytest adds for each phase."""
 
     def __init__(self) -> None:

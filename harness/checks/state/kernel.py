@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import FlatSection, SectionValues, StateChange, StateRow, Unreadable
+from harness.checks.state.section import SectionValues, StateChange, StateRow, StateSection, Unreadable
 from harness.core import clock, linux
 from harness.core.text import signal_name
 
@@ -149,7 +149,7 @@ _SIGNALS = "the signals that C code handles"
 _OF_FAULTHANDLER = frozenset((signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL))
 
 
-class KernelStatus(FlatSection):
+class KernelStatus(StateSection):
     """The inherited fields of /proc/self/status, and the signals whose handling Python does not know about."""
 
     def __init__(self) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 from harness import _compat
 from harness.checks.state.section import (
     ABSENT,
-    FlatSection,
     SectionValues,
     StateChange,
+    StateSection,
     are_readings_equal,
     are_values_equal,
     with_value,
@@ -76,7 +76,7 @@ def _identical(first: dict[str, object], second: dict[str, object]) -> bool:
     return len(first) == len(second) and all(map(operator.is_, map(second.get, first, repeat(ABSENT)), first.values()))
 
 
-class ModulesSection(FlatSection):
+class ModulesSection(StateSection):
     """`sys.modules`: an old entry must stay the same; new entries are imports.
 
     Weak proxies are ignored: such an entry disappears with its module, as with jinja2's loader of compiled templates.
@@ -118,7 +118,7 @@ def _module_name(name: str) -> str:
     return name[len("sys.modules['") : -len("']")]
 
 
-class NamespacesSection(FlatSection):
+class NamespacesSection(StateSection):
     """The functions, classes and modules in some modules and classes. A replaced or removed one is a change.
 
     A new name is a change among the built-ins, and in a class that had inherited the name. Elsewhere it is no change:
@@ -239,7 +239,7 @@ _MACHINERY = "torch.utils._config_module"
 _IMMUTABLE = (bool, int, float, str, bytes, type(None), types.FunctionType, type)
 
 
-class TorchConfigModules(FlatSection):
+class TorchConfigModules(StateSection):
     """By name, the values in torch's configuration modules that differ from the defaults."""
 
     def __init__(self) -> None:
@@ -302,7 +302,7 @@ class TorchConfigModules(FlatSection):
                 yield name, entry, value
 
     def value(self, values: SectionValues, name: str) -> object:
-        """Return the value as in `FlatSection`; for an entry that is not set, the default."""
+        """Return the value as in `StateSection`; for an entry that is not set, the default."""
         if name in values:
             return values[name]
         entries = dict(self._by_variable.values()) | dict(self._plain)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.checks.state.section import ABSENT, FlatSection, SectionValues, StateChange, StateRow
+from harness.checks.state.section import ABSENT, SectionValues, StateChange, StateRow, StateSection
 
 _ATTENTION = "the priority order of attention backends"
 
@@ -367,7 +367,7 @@ def numpy_settings() -> Sequence[StateRow] | None:
     ]
 
 
-class OperatorRegistrations(FlatSection):
+class OperatorRegistrations(StateSection):
     """Operators defined and implemented through `torch.library`, by name.
 
     There are thousands of registrations, so they are compared only if their number has changed. If one registration is
@@ -404,9 +404,6 @@ class OperatorRegistrations(FlatSection):
             if not _is_of_a_library(_origin(operator, key), imported):
                 changes.append(StateChange(name, ABSENT, after[name]))
         return changes
-
-    def restore(self, change: StateChange) -> None:
-        pass
 
 
 _OPERATOR, _OF = "the operator ", " implementation of "
