@@ -37,7 +37,7 @@ class DescriptionError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """A mark on a node. Values that are not plain are `harness.collection.plain.OpaqueValue`."""
+    """A mark on a node. Values that are not plain are `OpaqueValue`."""
 
     name: str
     args: tuple[object, ...] = ()

@@ -11,7 +11,6 @@ import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-# Imported by name: a case may have replaced the attributes of the module.
 # Imported by name: a case may have replaced the attributes of the modules.
 from os import _exit, fstat, ftruncate, getpid
 from os import write as write_to
