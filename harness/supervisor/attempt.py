@@ -22,7 +22,7 @@ from harness.protocol.wire import Message, ProtocolError, decode_messages
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.case import Case, first_line
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.judgement import Evidence, Judgement, Phase, judge, phase_of
+from harness.supervisor.judgement import Evidence, Judgement, judge, phase_of
 from harness.zygote.client import ZygoteError
 
 #: Seconds from the executor's watchdog to the supervisor's own deadline.
@@ -111,11 +111,9 @@ class Attempt:
         return seen.done and seen.exit_status is None and not harmed and not cut and not doubtful
 
 
-def attempt_of(
-    listener: Listener, number: int, evidence: Evidence, *, alone: bool, duration: float, ended: float
-) -> Attempt:
+def attempt_of(listener: Listener, number: int, *, alone: bool, duration: float, ended: float) -> Attempt:
     """Return an attempt with the output and the reports of its executor."""
-    handle = listener.handle
+    handle, evidence = listener.handle, listener.seen
     out, err = handle.outputs.out, handle.outputs.err
     end = listener.output_end or (out.size(), err.size())
     stdout, stderr = (
@@ -156,86 +154,68 @@ class Listener:
     request: CaseRequest
     reports: list[pytest.TestReport] = field(default_factory=list)
     warnings: list[RecordedWarning] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
     start: tuple[int, int] = (0, 0)
     deadline: float = 0.0
-    end: CaseEnd | None = None
-    late: bool = False
-    stopped: str = ""
-    zygote_lost: str = ""
-    garbled: str = ""
-    leaving: bool = False
+    seen: Evidence = field(default_factory=Evidence)
     spent: bool = False
     memory: tuple[int, int] = (0, 0)
     output_end: tuple[int, int] | None = None
     followed: bool = False
 
-    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> Evidence:
-        """Return the evidence of a case that has passed in these phases, with these further facts.
+    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> None:
+        """Complete the evidence of a case that has passed in these phases, with these further facts.
 
         Another case has begun since. `silent`: the case has written nothing. Raises ProtocolError.
         """
-        self.end, self.followed = CaseEnd(), True
+        self.seen.done = self.followed = True
         self._take_reports(facts, passed, silent=silent)
-        return Evidence(phases=tuple(self.phases), done=True, limit=self.request.case.limit)
 
-    def evidence_of(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
-        """Return the evidence of the case, whose end `receive` returns.
+    def conclude(self, receive: Callable[[], Message | NoMessage]) -> None:
+        """Complete the evidence of the case, whose end `receive` returns.
 
         Before that, do everything that this end requires: a second run, or the exit or kill of the executor.
         """
+        handle, seen = self.handle, self.seen
         try:
             self._converse(receive)
         except ZygoteError as error:
-            self.zygote_lost = str(error).splitlines()[0]
+            seen.zygote_lost = str(error).splitlines()[0]
         except StoppedError as error:
-            self.stopped = str(error)
-        if not (self.end or self.late or self.stopped or self.garbled) and self.handle.exit_status == -signal.SIGTERM:
-            self.stopped = self.handle.stop_within(_STOP_COMES)
-        return Evidence(
-            phases=tuple(self.phases),
-            done=self.end is not None,
-            end=self.end or CaseEnd(),
-            exit_status=None if self.spent else self.handle.exit_status,
-            leaving=self.leaving,
-            late=self.late,
-            stopped=self.stopped,
-            limit=self.request.case.limit,
-            starved=self.handle.starvation.text(),
-            stacks=self.handle.outputs.stacks.whole(OUTPUT_LIMIT),
-            garbled=self.garbled or self.handle.garbled,
-            zygote_lost=self.zygote_lost,
-            harness_error=None if self.spent else self.handle.harness_error,
-            unkillable=self.handle.unkillable,
-        )
+            seen.stopped = str(error)
+        if not (seen.done or seen.late or seen.stopped or seen.garbled) and handle.exit_status == -signal.SIGTERM:
+            seen.stopped = handle.stop_within(_STOP_COMES)
+        if not self.spent:
+            seen.exit_status, seen.harness_error = handle.exit_status, handle.harness_error
+        seen.starved, seen.stacks = handle.starvation.text(), handle.outputs.stacks.whole(OUTPUT_LIMIT)
+        seen.garbled, seen.unkillable = seen.garbled or handle.garbled, handle.unkillable
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
         """Receive the executor's messages until the case, and with `leave` the executor, has ended.
 
         Raises ZygoteError.
         """
-        handle, request = self.handle, self.request
+        request, seen = self.request, self.seen
         try:
             answer = receive()
         except StoppedError:
             with contextlib.suppress(ProtocolError):  # the executor may have been in the middle of a line
                 self._take_all_reports()
             raise
-        self.late = answer is NoMessage.DEADLINE
+        seen.late = answer is NoMessage.DEADLINE
         try:
             if isinstance(answer, dict):
-                self.end = parse_ending(answer, CaseEnd)
+                seen.end, seen.done = parse_ending(answer, CaseEnd), True
             self._take_all_reports()
         except ProtocolError as error:
-            self.garbled, self.end = str(error), None
-        end = self.end
-        if end is not None and end.suspicions and not (end.aborted or end.poison or end.problems):
+            seen.garbled, seen.end, seen.done = str(error), CaseEnd(), False
+        end = seen.end
+        if end.suspicions and not (end.aborted or end.poison or end.problems):
             self._run_again(end)
-        if end is not None and request.leave and not (end.aborted or end.unknown or self.spent):
-            self.leaving = True
-            self.late = not leave(handle, request.case.limit, light=request.light)
-        if self.late or end is None:
-            handle.kill()
+        if seen.done and request.leave and not (end.aborted or end.unknown or self.spent):
+            seen.leaving = True
+            seen.late = not leave(self.handle, request.case.limit, light=request.light)
+        if seen.late or not seen.done:
+            self.handle.kill()
 
     def _run_again(self, end: CaseEnd) -> None:
         """Run the case a second time in the same process. Growth of the first run alone is no longer suspected.
@@ -272,7 +252,7 @@ class Listener:
             self.memory = _larger(self.memory, message.get("memory"))
             if not silent:
                 self._add_output(report, message)
-            self.phases.append(phase_of(report))
+            self.seen.phases += (phase_of(report),)
 
     def _add_output(self, report: pytest.TestReport, message: Message) -> None:
         marks = marks_in(message)

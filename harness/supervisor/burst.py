@@ -147,7 +147,8 @@ class Burst:
                 begun, marks = self._begin(message), marks_in(message)
                 facts, passed, self._listener.output_end = lines[first:place], phases_in(message), marks
                 if facts or marks != self.handle.marks:
-                    self._add(self._listener.plain(facts, passed), begun)
+                    self._listener.plain(facts, passed)
+                    self._add(begun)
                 else:
                     self._attempts.append(partial(_silent_attempt, self._listener, passed, self._place(begun)))
             except ProtocolError:  # the case has written to the file, so what follows cannot be trusted
@@ -163,25 +164,25 @@ class Burst:
 
     def _conclude(self) -> None:
         """Take the attempt at the last case that has begun."""
-        evidence = self._listener.evidence_of(self._receive)
-        self._add(evidence, clock.now() if self._listener.leaving else self._over or clock.now())
+        self._listener.conclude(self._receive)
+        self._add(clock.now() if self._listener.seen.leaving else self._over or clock.now())
 
     def _place(self, ended: float) -> _Place:
         """Return the place of the next attempt, which has ended."""
         begun = self._begins[-1]
         return _Place(self._numbers[len(self._attempts)], self._alone, max(0.0, ended - begun), ended)
 
-    def _add(self, evidence: Evidence, ended: float) -> None:
-        self._attempts.append(_attempt(self._listener, evidence, self._place(ended)))
+    def _add(self, ended: float) -> None:
+        self._attempts.append(_attempt(self._listener, self._place(ended)))
 
     def _listen(self, request: CaseRequest, *, again: bool = False) -> Listener:
         if not again:
             self.handle.cases.append(request.case.id)
         self._since = clock.monotonic()
         self.handle.starvation.begin(self._since)
-        return Listener(
-            self.handle, request, start=self.handle.marks, deadline=self._since + request.case.limit + GRACE
-        )
+        limit = request.case.limit
+        seen, deadline = Evidence(limit=limit), self._since + limit + GRACE
+        return Listener(self.handle, request, start=self.handle.marks, deadline=deadline, seen=seen)
 
     def _begin(self, message: Message) -> float:
         """Return when the next case began; if a case has changed the clock, a time between the last begin and now.
@@ -199,13 +200,14 @@ def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> At
     return Burst(handle, [request], [number]).result(0)
 
 
-def _attempt(listener: Listener, evidence: Evidence, place: _Place) -> Attempt:
-    return attempt_of(listener, place.number, evidence, alone=place.alone, duration=place.duration, ended=place.ended)
+def _attempt(listener: Listener, place: _Place) -> Attempt:
+    return attempt_of(listener, place.number, alone=place.alone, duration=place.duration, ended=place.ended)
 
 
 def _silent_attempt(listener: Listener, passed: Sequence[PassedPhase], place: _Place) -> Attempt:
     """Return an attempt that has passed in silence. Its output is not read: the files may have been emptied since."""
-    return _attempt(listener, listener.plain([], passed, silent=True), place)
+    listener.plain([], passed, silent=True)
+    return _attempt(listener, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -36,9 +35,9 @@ _PASSED = {when: Phase(when, "passed") for when in ("setup", "call", "teardown")
 _ALL_PASSED = tuple(_PASSED.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Evidence:
-    """All evidence about one attempt.
+    """All evidence about one attempt. It is complete when the attempt has ended.
 
     - `done`: the executor reported the end of the case. `end`: its report; otherwise empty.
     - `exit_status`: as ``os.waitstatus_to_exitcode`` returns it (negative for a signal), None while the process lives.
@@ -49,7 +48,7 @@ class Evidence:
     - `stopped`: why the run was stopped; the supervisor then stopped waiting.
     """
 
-    phases: Sequence[Phase] = ()
+    phases: tuple[Phase, ...] = ()
     done: bool = False
     end: CaseEnd = field(default_factory=CaseEnd)
     exit_status: int | None = None
