@@ -320,7 +320,6 @@ class CaseHistory:
     case: Case
     earlier: int = 0
     attempts: list[Attempt] = field(default_factory=list)
-    finals: list[bool] = field(default_factory=list)
     ruling: Ruling | None = None
     _results: list[AttemptResult] = field(default_factory=list)
     _settled: Outcome | None = None
@@ -333,7 +332,6 @@ class CaseHistory:
     def add(self, attempt: Attempt, *, final: bool) -> None:
         """Add a finished attempt. An attempt that makes the case run again is not `final`."""
         self.attempts.append(attempt)
-        self.finals.append(final)
         self._results.append(attempt_result(attempt, final=final))
         self.ruling = self._settled = None
 

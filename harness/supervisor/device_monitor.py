@@ -145,7 +145,7 @@ class DeviceMonitor:
                 suspect.add(device.uuid)
             if event.kind == "hang":  # later readings do not show it again
                 self._journal.add_finding("device_sign", f"device {device.uuid} {moment}: {event.text}", [case.id])
-        for device in self._pool.known(handle.binding.devices):
+        for device in self._pool.ordered(handle.binding.devices):
             if handle.unkillable:
                 self._pool.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
             elif device.uuid in suspect and self._pool.drained(device) is None:
@@ -165,31 +165,30 @@ class DeviceMonitor:
         NoDeviceError, ZygoteError.
         """
         with self._journal.doing(f"examining device {device.uuid} {moment}"):
-            return self._examine_now(device, moment, cases)
-
-    def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> str:
-        try:
-            handle, health = self._examine_once(device)
-        except ZygoteError:
-            self._slot.drop_zygote()
-            handle, health = self._examine_once(device)
-        if handle.harness_error is not None:
-            handle, health = self._examine_once(device)
-        if handle.harness_error is not None:
-            self._pool.leave_unexamined(device)
-            text = f"not known, because the harness failed: {handle.harness_error.error}"
-            unexamined = f"device {device.uuid} {moment}: {text}; the device is used without an examination"
-            self._journal.add_finding("unexamined_device", unexamined, cases)
-            return text
-        self._pool.record_examination(
-            device, healthy=health.healthy, text=health.text, moment=moment, seconds=health.seconds, cases=cases
-        )
-        for _, event in self._pool.new_events([device.uuid]):
-            if event.severity == "fatal":
-                self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
-            elif event.kind == "hang":
-                self._journal.add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
-        return health.text
+            try:
+                handle, health = self._examine_once(device)
+            except ZygoteError:
+                self._slot.drop_zygote()
+                handle, health = self._examine_once(device)
+            if handle.harness_error is not None:
+                handle, health = self._examine_once(device)
+            if handle.harness_error is not None:
+                self._pool.leave_unexamined(device)
+                text = f"not known, because the harness failed: {handle.harness_error.error}"
+                unexamined = f"device {device.uuid} {moment}: {text}; the device is used without an examination"
+                self._journal.add_finding("unexamined_device", unexamined, cases)
+                return text
+            self._pool.record_examination(
+                device, healthy=health.healthy, text=health.text, moment=moment, seconds=health.seconds, cases=cases
+            )
+            for _, event in self._pool.new_events([device.uuid]):
+                if event.severity == "fatal":
+                    self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
+                elif event.kind == "hang":
+                    self._journal.add_finding(
+                        "device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases
+                    )
+            return health.text
 
     def _examine_once(self, device: Device) -> tuple[ExecutorHandle, DeviceHealth]:
         handle = self._slot.spawn(self._bindings.bind([device]))

@@ -54,7 +54,8 @@ class DevicePool:
         self._usable = tuple(usable)
         self._journal = journal
         self._folder = folder
-        self._monitored = examine and leased.backend.hardware
+        #: Whether devices are monitored at all.
+        self.monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
         #: By count, the devices for a case. Without monitoring they never change.
@@ -63,17 +64,12 @@ class DevicePool:
         #: By device, the processes that had ended before this worker's first case there, and that the driver still
         #: lists.
         self._left_before: dict[str, frozenset[int]] = {}
-        watched = self._monitored and leased.backend.nvml
+        watched = self.monitored and leased.backend.nvml
         self._watch = HealthWatch(self._usable, limit=nvml_limit) if watched else None
-
-    @property
-    def monitored(self) -> bool:
-        """Whether devices are monitored at all."""
-        return self._monitored
 
     def move(self) -> bool:
         """If the current device is drained, move to the next healthy one, if any. Returns whether it moved."""
-        if not self._monitored or self.drained(self.device) is None:
+        if not self.monitored or self.drained(self.device) is None:
             return False
         start = self._usable.index(self.device)
         others = (*self._usable[start + 1 :], *self._usable[:start])
@@ -101,14 +97,14 @@ class DevicePool:
 
         Raises NoDeviceError.
         """
-        if self._monitored:
+        if self.monitored:
             return self._combine(count)
         if count not in self._combined:
             self._combined[count] = self._combine(count)
         return self._combined[count]
 
     def _combine(self, count: int) -> tuple[Device, ...]:
-        drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
+        drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self.monitored else {}
         together = combinable_devices([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:
             together = (self.device,)
@@ -122,13 +118,9 @@ class DevicePool:
         """Return the devices with these UUIDs, in the same order."""
         return tuple(device for uuid in uuids for device in self._usable if device.uuid == uuid)
 
-    def known(self, uuids: Sequence[str]) -> list[Device]:
-        """Return the devices with these UUIDs."""
-        return [device for device in self._usable if device.uuid in uuids]
-
     def unexamined(self, devices: Sequence[Device]) -> list[Device]:
         """Return those of `devices` that this worker must examine before it uses them."""
-        return [device for device in devices if device.uuid not in self._examined] if self._monitored else []
+        return [device for device in devices if device.uuid not in self._examined] if self.monitored else []
 
     def record_examination(
         self, device: Device, *, healthy: bool, text: str, moment: str, seconds: float, cases: Sequence[str] = ()
@@ -182,7 +174,7 @@ class DevicePool:
         if self._watch is None:
             return []
         events = []
-        for device in self.known(uuids):
+        for device in self.ordered(uuids):
             # Compare with the last call, not with a reading right before the case: Xids may arrive late.
             before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
             self._readings[device.uuid] = now
@@ -214,7 +206,7 @@ class DevicePool:
         if self._watch is None:
             return
         deadline = clock.monotonic() + self._release_limit
-        for device in self.known(uuids):
+        for device in self.ordered(uuids):
             if self.drained(device) is not None:
                 continue
             before = self._left_before.get(device.uuid, frozenset())

@@ -63,7 +63,7 @@ class Lane:
 
     def is_drained(self, uuids: Sequence[str]) -> bool:
         """Return whether any of these devices is drained."""
-        return any(self.pool.drained(device) is not None for device in self.pool.known(uuids))
+        return any(self.pool.drained(device) is not None for device in self.pool.ordered(uuids))
 
     def claim(self, case: Case) -> Claim:
         """Return what the case needs. Raises NoDeviceError."""

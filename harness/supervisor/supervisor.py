@@ -238,7 +238,7 @@ class Supervisor(Worker):
             try:
                 self._run_attempts(history, nextitem, begun)
             except (NoDeviceError, StoppedError) as error:  # for example, another worker just drained the last device
-                if not any(history.finals):
+                if not history.counting():
                     self._not_run(case, str(error))
                     return
             except BaseException:

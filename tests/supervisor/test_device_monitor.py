@@ -40,12 +40,12 @@ class FakePool(DevicePool):
 
     def __init__(self, folder: Path, journal: WorkerJournal) -> None:
         super().__init__(GPUS[0], GPUS, journal, folder=folder / "drained", examine=False)
-        self._monitored = True
+        self.monitored = True
         self.news: dict[str, list[list[HealthEvent]]] = {}
 
     def new_events(self, uuids: Sequence[str]) -> list[tuple[Device, HealthEvent]]:
         found = []
-        for device in self.known(uuids):
+        for device in self.ordered(uuids):
             looks = self.news.get(device.uuid, [])
             found += [(device, event) for event in (looks.pop(0) if looks else [])]
         return found
@@ -351,6 +351,6 @@ def test_an_nvml_that_hangs_during_an_examination_is_reported(bench: Bench) -> N
 
 
 def test_without_health_nothing_is_done(bench: Bench) -> None:
-    bench.pool._monitored = False
+    bench.pool.monitored = False
     assert bench.after(Outcome.CRASHED) == ()
     assert bench.examined == []
