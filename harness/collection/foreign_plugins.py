@@ -18,16 +18,9 @@ import pytest
 
 #: Hooks that get items or collectors in a supervisor. Hooks that run a test are called only in executors.
 ITEM_HOOKS = (
-    "pytest_pycollect_makemodule",
-    "pytest_make_collect_report",
-    "pytest_collectreport",
-    "pytest_itemcollected",
-    "pytest_collection_modifyitems",
-    "pytest_deselected",
-    "pytest_collection_finish",
-    "pytest_report_collectionfinish",
-    "pytest_runtestloop",
-    "pytest_runtest_protocol",
+    *("pytest_pycollect_makemodule", "pytest_make_collect_report", "pytest_collectreport", "pytest_itemcollected"),
+    *("pytest_collection_modifyitems", "pytest_deselected", "pytest_collection_finish"),
+    *("pytest_report_collectionfinish", "pytest_runtestloop", "pytest_runtest_protocol"),
 )
 #: Packages whose plugins work with stand-ins. execnet gives xdist's worker the name ``__channelexec__``.
 _WORKING_WITH_STAND_INS = frozenset(
@@ -77,13 +70,8 @@ def plugin_text(plugin: object, root: Path) -> str:
 
 
 _DURING_A_TEST = (
-    "pytest_runtest_protocol",
-    "pytest_runtest_makereport",
-    "pytest_runtest_setup",
-    "pytest_runtest_call",
-    "pytest_runtest_teardown",
-    "pytest_fixture_setup",
-    "pytest_pyfunc_call",
+    *("pytest_runtest_protocol", "pytest_runtest_makereport", "pytest_runtest_setup", "pytest_runtest_call"),
+    *("pytest_runtest_teardown", "pytest_fixture_setup", "pytest_pyfunc_call"),
 )
 _AT_THE_END = ("pytest_sessionfinish", "pytest_terminal_summary", "pytest_unconfigure")
 #: Packages whose plugins have hooks of both kinds but keep nothing, or behave as in plain pytest. `benchmarks.plugins`

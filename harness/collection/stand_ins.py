@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import types
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -98,20 +98,6 @@ class DescribedModule(pytest.File):
                 "this file was created or changed after the run had collected its tests: start the run again"
             )
         yield from _children(self, self.record, self._marks)
-
-
-def make_described_module(
-    parent: pytest.Collector, path: Path, modules: Mapping[str, NodeRecord], marks: DescribedMarks
-) -> DescribedModule:
-    """Return the stand-in for the test file at `path`."""
-    made: DescribedModule = DescribedModule.from_parent(
-        parent,
-        path=path,
-        record=modules.get(str(path)),
-        marks=marks,
-        nodeid=CaseScope.of(parent.config).id_outside_root(path),
-    )
-    return made
 
 
 def described_report(collector: pytest.Collector) -> pytest.CollectReport | None:
@@ -233,7 +219,14 @@ class DescribedCollection:
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         if self._description is None or self._marks is None or not CaseScope.of(self._config).has(module_path):
             return None
-        return make_described_module(parent, module_path, self._description.modules, self._marks)
+        made: DescribedModule = DescribedModule.from_parent(
+            parent,
+            path=module_path,
+            record=self._description.modules.get(str(module_path)),
+            marks=self._marks,
+            nodeid=CaseScope.of(self._config).id_outside_root(module_path),
+        )
+        return made
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:

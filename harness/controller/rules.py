@@ -35,17 +35,8 @@ from harness.scheduling.resume import EarlierRun
 VARIABLE = "HARNESS_RULES_FILE"
 #: Settings that the journal has under other names, or that do not describe what was run.
 _TOLD_ELSEWHERE = (
-    "seed",
-    "isolation",
-    "fail_on_flaky",
-    "profile",
-    "hardware",
-    "results_dir",
-    "progress",
-    "shard",
-    "resume",
-    "force_resume",
-    "history",
+    *("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir", "progress", "shard", "resume"),
+    *("force_resume", "history"),
 )
 
 

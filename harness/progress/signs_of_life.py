@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+    from harness.progress.progress import Snapshot
+
 #: Seconds between two redraws.
 INTERVAL = 0.25
 #: Minimum columns and lines of a window for changing lines.
@@ -150,13 +152,6 @@ def _decoded(line: str) -> Any:
 
     return Text.from_ansi(line)
 
-
-if TYPE_CHECKING:
-    from typing import TextIO
-
-    from rich.console import RenderableType
-
-    from harness.progress.progress import Snapshot
 
 #: Seconds without output after which a run prints its progress.
 SILENCE = 30.0

@@ -113,18 +113,9 @@ class LeaseDecision:
     awaited: Mapping[int, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    share: Fraction = Fraction(0)
-    memory: int = 0
-
-    def with_one_more(self, share: Fraction, memory: int) -> _Load:
-        return replace(self, share=self.share + share, memory=self.memory + memory)
-
-
 def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mapping[str, int]) -> LeaseDecision:
     """Grant leases to waiting claims. `waiting`: the earliest first. `memory`: the bytes of each device, if known."""
-    loads: dict[str, _Load] = {}
+    loads: dict[str, tuple[Fraction, int]] = {}  # share and memory in use
     for lease in held:
         _add(loads, lease)
     leases: dict[int, Lease] = {}
@@ -152,16 +143,16 @@ def share_of(slots: int, memory: int, total: int | None, *, alone: bool) -> Frac
     return Fraction(1, slots)
 
 
-def _fits(claim: Claim, load: _Load | None, total: int | None) -> bool:
+def _fits(claim: Claim, load: tuple[Fraction, int] | None, total: int | None) -> bool:
     if load is None:  # an unused device is granted even to a claim for more memory than it has
         return True
-    after = load.with_one_more(claim.share, claim.memory)
-    return after.share <= ALONE and (total is None or after.memory <= total)
+    return load[0] + claim.share <= ALONE and (total is None or load[1] + claim.memory <= total)
 
 
-def _add(loads: dict[str, _Load], lease: Lease) -> None:
+def _add(loads: dict[str, tuple[Fraction, int]], lease: Lease) -> None:
     for device in lease.devices:
-        loads[device] = loads.get(device, _Load()).with_one_more(lease.share, lease.memory)
+        share, memory = loads.get(device, (Fraction(0), 0))
+        loads[device] = share + lease.share, memory + lease.memory
 
 
 # A board of leases: all claims of a host. `grant_leases` decides which of them are granted.
