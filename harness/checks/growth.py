@@ -13,7 +13,7 @@ from itertools import accumulate
 from statistics import median_low
 
 from harness.checks.keeping import Keeps
-from harness.checks.meters import METERS, format_quantity, inflect_noun, meter_of, noun_of
+from harness.checks.meters import METERS, add_amounts, format_quantity, inflect_noun, meter_of, noun_of
 from harness.checks.trend import MIN_REPETITIONS, WARMUP_REPETITIONS, format_slope, sustained_slope
 
 #: Repetitions that count. Random growth in half of the runs would have to occur four times in a row.
@@ -185,9 +185,7 @@ class BatchGrowth:
         """Add changes that this case, or a fixture that it set up, has caused. `counted`: the sum has them already."""
         if not counted:
             self._add(changes)
-        own = self._by_case.setdefault(case, {})
-        for name, change in changes.items():
-            own[name] = own.get(name, 0) + change
+        add_amounts(self._by_case.setdefault(case, {}), changes)
 
     def by_case(self, meters: Iterable[str]) -> dict[str, dict[str, int]]:
         """Return the growth of each case that grew, in all its runs, by these meters.
@@ -251,8 +249,7 @@ def is_explained(
     rest = dict(suspected)
     for case, grown in by_case.items():
         if case in acquitted:
-            for name, amount in grown.items():
-                rest[name] = rest.get(name, 0) - amount
+            add_amounts(rest, grown, -1)
     return not suspicious_batch_growth(rest, cases)
 
 
@@ -314,8 +311,7 @@ def _sums(rounds: CountedRounds, among: Sequence[int]) -> list[dict[str, int]]:
 def _sum(changes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for growths in changes:
-        for name, change in growths.items():
-            total[name] = total.get(name, 0) + change
+        add_amounts(total, growths)
     return total
 
 

@@ -19,6 +19,7 @@ from harness.checks.meters import (
     MeterReader,
     MeterReading,
     Tier,
+    add_amounts,
     collect_garbage,
     meter_growths,
     meter_of,
@@ -97,8 +98,8 @@ class StateInspector:
                 self._holdings[fixture] = _Holding(self._case, grown)
                 self._expect(grown, 1)
                 if self._inside:
-                    _add_to(self._inside[-1], inside)
-                    _add_to(self._inside[-1], grown)
+                    add_amounts(self._inside[-1], inside)
+                    add_amounts(self._inside[-1], grown)
 
     def finished(self, fixture: LiveFixture) -> None:
         """Expect that a fixture no longer holds anything."""
@@ -117,7 +118,8 @@ class StateInspector:
     def _expect(self, amounts: Mapping[str, int], sign: int) -> None:
         """Count with amounts that a fixture holds (`sign` 1) or has released (-1)."""
         if self._meters is not None and self._before is not None:
-            self._before = self._before.plus(amounts, sign)
+            self._before = {**self._before}
+            add_amounts(self._before, amounts, sign)
             self._meters.expect(amounts, sign)
 
     def end(
@@ -166,7 +168,7 @@ class StateInspector:
             part = {name: kept for name, held in holding.grown.items() if (kept := min(held, rest.get(name, 0))) > 0}
             if part:
                 left.append(_Holding(holding.case, part))
-                _add_to(rest, part, -1)
+                add_amounts(rest, part, -1)
         return left
 
     @property
@@ -238,7 +240,7 @@ class StateInspector:
         torn_down = meter_growths(collected, self._before)
         for holding in self._left:
             batch.add_to_case(holding.case, holding.grown, counted=True)
-        grown = batch.total(self._collected, torn_down, readable=self._before.values)
+        grown = batch.total(self._collected, torn_down, readable=self._before)
         if "heap_bytes" in grown:
             grown["heap_bytes"] = max(0, grown["heap_bytes"] - batch.cases * heap_of_drivers())
         return problems, grown, batch.by_case(suspicions_of_batch(grown, batch.cases))
@@ -260,17 +262,12 @@ def heap_of_drivers() -> int:
     )
 
 
-def _add_to(total: dict[str, int], amounts: Mapping[str, int], sign: int = 1) -> None:
-    for name, amount in amounts.items():
-        total[name] = total.get(name, 0) + sign * amount
-
-
 def _levels(reading: MeterReading) -> dict[str, int]:
     """Return the values that are useful over many repetitions. Two of them are read only here."""
     values = {
         "python_blocks": sys.getallocatedblocks(),
         "resident_bytes": process_meters.resident_bytes(),
-        **reading.values,
+        **reading,
     }
     return {name: value for name, value in values.items() if trend.trend_rule_of(name) is not None}
 

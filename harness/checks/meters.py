@@ -296,24 +296,21 @@ def format_growths(grown: Mapping[str, int]) -> str:
     return ", ".join(f"{format_quantity(amount, units.get(name, 'count'))} ({name})" for name, amount in grown.items())
 
 
-@dataclass(frozen=True, slots=True)
-class MeterReading:
-    """Bytes or count by meter name, plain values for JSON. A meter that could not be read is missing."""
-
-    values: Mapping[str, int]
-
-    def plus(self, amounts: Mapping[str, int], sign: int = 1) -> MeterReading:
-        """Return the reading with these amounts added or, with `sign` -1, subtracted."""
-        changed = {name: self.values.get(name, 0) + sign * amount for name, amount in amounts.items()}
-        return MeterReading({**self.values, **changed})
+#: Bytes or count by meter name, plain values for JSON. A meter that could not be read is missing.
+MeterReading = dict[str, int]
 
 
-def meter_growths(before: MeterReading, after: MeterReading) -> dict[str, int]:
+def add_amounts(total: MeterReading, amounts: Mapping[str, int], sign: int = 1) -> None:
+    """Add these amounts by meter or, with `sign` -1, subtract them."""
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + sign * amount
+
+
+def meter_growths(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return the changes by meter, up or down. Leave out meters that cannot be compared."""
     changes = {}
-    earlier = before.values
-    for name, value in after.values.items():
-        was = earlier.get(name)
+    for name, value in after.items():
+        was = before.get(name)
         if was is None:
             was = 0 if meter_of(name).from_zero else value
         if value != was:
@@ -399,7 +396,8 @@ class MeterReader:
     def expect(self, amounts: Mapping[str, int], sign: int) -> None:
         """Count with these amounts in the next comparison: more (`sign` 1) or less (-1) is no reason for a search."""
         if self._last is not None:
-            self._last = self._last.plus(amounts, sign)
+            self._last = {**self._last}
+            add_amounts(self._last, amounts, sign)
 
     def release_caches(self) -> None:
         """Free memory that torch caches per stream and per graph, unless a graph is alive, which may refer to it.
@@ -415,7 +413,7 @@ class MeterReader:
                     backend.release_caches(torch)
 
     def _take(self) -> MeterReading:
-        values = {
+        values: MeterReading = {
             "uncollectable": len(gc.garbage),
             **process_meters.read_process_meters(self.unreadable),
             **self._files.read(),
@@ -432,7 +430,7 @@ class MeterReader:
             for kind, counters in self._counters.items():
                 full = self._tier == "full"
                 read_device_meters(BACKENDS[kind], counters, torch, objects, values, self.unreadable, full=full)
-        return MeterReading(values)
+        return values
 
     def _count_objects(self) -> torch_memory.TorchObjectCounts:
         torch = sys.modules.get("torch")

@@ -22,7 +22,6 @@ from harness.checks import meters, process_meters
 from harness.checks.meters import (
     METERS,
     MeterReader,
-    MeterReading,
     format_quantity,
     meter_growths,
     meter_of,
@@ -234,8 +233,8 @@ def test_lazy_initialisation_is_suspected_once(without_leaks: Mapping[str, Exami
 def test_growths_and_suspicions(
     before: dict[str, int], after: dict[str, int], changed: dict[str, int], suspected: dict[str, int]
 ) -> None:
-    assert meter_growths(MeterReading(before), MeterReading(after)) == changed
-    assert suspicious_growths(meter_growths(MeterReading(before), MeterReading(after))) == suspected
+    assert meter_growths(before, after) == changed
+    assert suspicious_growths(meter_growths(before, after)) == suspected
 
 
 def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
@@ -252,7 +251,7 @@ def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
 _READ = """
 import json, sys
 from harness.checks.meters import MeterReader
-print(json.dumps(dict(MeterReader(sys.argv[1]).read().values)), "torch" in sys.modules)
+print(json.dumps(MeterReader(sys.argv[1]).read()), "torch" in sys.modules)
 """
 
 

@@ -129,7 +129,7 @@ def test_a_batch_is_examined_for_garbage_among_them_if_its_growth_is_suspicious(
         def read_without_mappings(self):
             # In some processes Python's allocator needs new arenas in the first rounds.
             reading = read(self)
-            reading.values.pop("mapped_bytes")
+            reading.pop("mapped_bytes")
             return reading
         MeterReader.read = read_without_mappings
         inspector = StateInspector(StateGuard(), "fast")
