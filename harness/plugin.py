@@ -19,8 +19,7 @@ from harness.backends import table
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
-from harness.collection.ignored_marks import IgnoredMarksPlugin
-from harness.collection.scope import CaseScope
+from harness.collection.scope import CaseScope, IgnoredMarksPlugin
 from harness.configuration import command_line, options, other_plugins
 from harness.configuration.command_line import CommandLine
 from harness.core.errors import HarnessError
@@ -124,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _runs_nothing(config):
         if CaseScope.of(config).any and config.getoption("collectonly", False):
             from harness.controller import rules
-            from harness.controller.listing import ListingHooks
+            from harness.controller.rules import ListingHooks
 
             rules.write_if_wanted(config)
             config.pluginmanager.register(ListingHooks(config), "harness-listing")
@@ -144,7 +143,6 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
     from harness.configuration.rootdir import RootFolder
     from harness.controller import machine, stop_signals
     from harness.supervisor import hooks
-    from harness.supervisor.worker import Worker
 
     given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
     context = RunContext.from_json(given[worker_messages.CONTEXT_KEY])
@@ -155,16 +153,11 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
     if config.invocation_params.args == context.root_args and (wrong := context.root.difference(RootFolder.of(config))):
         config.pluginmanager.register(hooks.MisplacedHooks(wrong), "harness-misplaced")
         return
-    controller = hooks.DistantController(config)
-    worker = Worker(
-        context,
-        machine.inventory(context.device),
-        controller,
-        name=given["workerid"],
-        device=given[worker_messages.DEVICE_KEY],
-        workerinput=given,
+    name, device = given["workerid"], given[worker_messages.DEVICE_KEY]
+    devices = machine.inventory(context.device)
+    hooks.start_worker(
+        config, context, devices, hooks.DistantController(config), name=name, device=device, workerinput=given
     )
-    hooks.register_worker_hooks(config, worker, controller)
 
 
 def _configure_controller(config: pytest.Config) -> None:
@@ -173,8 +166,7 @@ def _configure_controller(config: pytest.Config) -> None:
     from harness.controller.run import Run
     from harness.protocol import compact_reports
     from harness.scheduling.remote_queue import RemoteQueue
-    from harness.supervisor import hooks as worker_hooks
-    from harness.supervisor.worker import Worker
+    from harness.supervisor.hooks import start_worker
 
     queue = RemoteQueue.of_this_process()
     run = Run(config, plan.inventory(config), plugin_argument=scope.is_named_by_user(config), queue=queue)
@@ -186,10 +178,8 @@ def _configure_controller(config: pytest.Config) -> None:
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(compact_reports.ExpandReportsPlugin(), "harness-compact-reports")
         return
-    controller = hooks.OwnController(config, run)
-    leased = run.leases.take("main")
-    worker = Worker(run.context, run.inventory, controller, name="main", device=leased, workerinput=None)
-    worker_hooks.register_worker_hooks(config, worker, controller)
+    controller, leased = hooks.OwnController(config, run), run.device_of("main")
+    start_worker(config, run.context, run.inventory, controller, name="main", device=leased)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -230,8 +220,8 @@ def pytest_make_collect_report(
     """Report invalid marks of a case as a collection error that names file and case."""
     report = yield
     if report.passed and CaseScope.of(collector.config).any:
-        from harness.collection.ignored_marks import find_mark_errors
-        from harness.collection.nodes import DescribedItem  # the zygote has checked the real items
+        from harness.collection.scope import find_mark_errors
+        from harness.collection.stand_ins import DescribedItem  # the zygote has checked the real items
 
         errors = find_mark_errors(
             node for node in report.result if isinstance(node, pytest.Item) and not isinstance(node, DescribedItem)

@@ -19,9 +19,9 @@ import harness
 from harness.cli.main import app
 from harness.core.caseid import digest_of_ids
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
-from harness.journal import finding_kinds, journal, reader
+from harness.journal import identity, journal, reader
 from harness.journal.events import Finding, RunStarted
-from harness.journal.finding_kinds import KINDS
+from harness.journal.identity import FINDING_KINDS
 from harness.journal.ledger import Ledger
 from harness.reporting import terminal
 from harness.tools.cluster import run as cluster_run
@@ -63,7 +63,7 @@ def lines(shard: str = "", *, green: bool = False) -> list[build.Line]:
         return [*head, *ran, build.executor(state="ended", exit_status=0), build.end()]
     found = [
         build.finding(message(kind), kind=kind, cases=[CASES[Outcome.PASSED]], reproduce=f"pytest the-{kind}")
-        for kind in KINDS
+        for kind in FINDING_KINDS
     ]
     ran = [line for outcome in Outcome for line in case_lines(outcome, on)]
     return [*head, *ran, *found, build.executor(state="ended", exit_status=0), build.end(exit_status=1)]
@@ -156,7 +156,7 @@ def evidence(red: Path, _: Path, __: Path) -> str:
     known = record.read_evidence_record(files, red)
     made = manifest.make_manifest(manifest.summary_of(known, complete=True), {}, {})
     verified = "\n".join(verify.verification_lines(known, made))
-    assert f"{len(KINDS)} findings" in verified
+    assert f"{len(FINDING_KINDS)} findings" in verified
     return manifest.manifest_bytes(made).decode() + verified
 
 
@@ -169,12 +169,12 @@ def cluster(red: Path, _: Path, out: Path) -> str:
     for event in contents.events:
         if event.event not in ("run", "collected", "end"):
             made.copy("n1", 1, event)
-    assert made.findings == len(KINDS)
+    assert made.findings == len(FINDING_KINDS)
     made.close()
     said: list[str] = []
     assert cluster_run.write_reports(out, interrupted=False, seconds=1.0, log=said.append) == EXIT_RED
     kept = [event for event in reader.read_run_journal(out / journal.FILE_NAME).events if isinstance(event, Finding)]
-    assert [each.reproduce for each in kept][: len(KINDS)] == [f"pytest the-{kind}" for kind in KINDS]
+    assert [each.reproduce for each in kept][: len(FINDING_KINDS)] == [f"pytest the-{kind}" for kind in FINDING_KINDS]
     return "\n".join(said)
 
 
@@ -198,7 +198,7 @@ def summary(red: Path, _: Path, __: Path) -> str:
     found = terminal.terminal_summary(
         Ledger.from_journal(reader.read_run_journal(red / journal.FILE_NAME)), red, blocks=False
     )
-    assert found[0].endswith(f"; {len(KINDS)} findings")
+    assert found[0].endswith(f"; {len(FINDING_KINDS)} findings")
     return "\n".join(found)
 
 
@@ -273,8 +273,8 @@ def test_a_consumer_shows_every_kind_of_finding_and_every_verdict(
     shown = consumer(red, green, tmp_path)
     # Markdown for GitHub escapes punctuation by number, so nothing in it is markup.
     plain = shown.replace("&#95;", "_").replace("&#45;", "-")
-    assert not [kind for kind in KINDS if kind not in plain]
-    assert not [kind for kind in KINDS if messages and message(kind) not in plain]
+    assert not [kind for kind in FINDING_KINDS if kind not in plain]
+    assert not [kind for kind in FINDING_KINDS if messages and message(kind) not in plain]
     assert not [outcome for outcome in outcomes if outcome.value not in plain.lower()]
 
 
@@ -318,10 +318,10 @@ def kinds_in(path: Path) -> Iterator[str]:
 
 def test_the_table_has_every_kind_that_the_source_makes() -> None:
     made = {kind for path in HARNESS.rglob("*.py") for kind in kinds_in(path)}
-    assert made == {*KINDS}
-    assert made >= finding_kinds.OF_SESSION
+    assert made == {*FINDING_KINDS}
+    assert made >= identity.OF_SESSION
 
 
 def test_the_page_about_verdicts_explains_every_kind() -> None:
     text = (HARNESS.parent / "docs" / "verdicts.md").read_text()
-    assert [kind for kind, what in KINDS.items() if f"| `{kind}` | {what} |" not in text] == []
+    assert [kind for kind, what in FINDING_KINDS.items() if f"| `{kind}` | {what} |" not in text] == []

@@ -144,7 +144,6 @@ _TAKE_FUNCTIONS = {
     "ParentWatch": "a test replaces the look into /proc",
     "PinnedArenas": "a test replaces the look into /proc",
     "Prober": "the release of torch is looked for in another process, once",
-    "PullScheduling": "the session of a cluster run has its facts in four objects",
     "SettingsSection": "the rows of a section depend on what is imported",
     "SignsOfLife": "the snapshot is taken for each line",
     "ZygoteClient": "a line about a wait goes to the journal of the caller",

@@ -69,7 +69,7 @@ class Backend:
     - `capabilities`: values that override what the harness would detect, by name (docs/capabilities.md): ``bf16``,
       ``cuda_graphs``.
     - `objects` maps meters that count torch objects to fields of
-      `harness.checks.meters.torch_memory.TorchObjectCounts`.
+      `harness.checks.torch_memory.TorchObjectCounts`.
     - `heap_per_case`: bytes of malloc memory that the driver keeps for features that cases use for the first time. This
       amount per case of a batch raises no suspicion.
     - `ignored_meters`: meters of the process that are useless once a device is initialised. By default the meters of

@@ -1,31 +1,32 @@
-"""Checks an executor around each case: its state must be unchanged, and its resources must be released."""
+"""Checks an executor around each case: its state must be unchanged, its resources released, and its devices usable."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import getpid  # imported by name: a case may have replaced the attribute of the module
 from typing import Literal
 
 from harness.backends.table import BACKENDS
-from harness.checks import trend
-from harness.checks.batch import BatchGrowth, KeptMemory
-from harness.checks.batch import suspicious_batch_growth as suspicions_of_batch
+from harness.checks import process, process_meters, trend
+from harness.checks.growth import BatchGrowth, KeptMemory
+from harness.checks.growth import suspicious_batch_growth as suspicions_of_batch
 from harness.checks.keeping import Keeps
-from harness.checks.live_fixtures import LiveFixture
-from harness.checks.meters import process as meters_process
-from harness.checks.meters.table import (
+from harness.checks.meters import (
     MeterReader,
     MeterReading,
     Tier,
+    add_amounts,
     collect_garbage,
     meter_growths,
     meter_of,
     suspicious_growths,
 )
-from harness.checks.state.guard import StateGuard
+from harness.checks.state.guard import FixtureProblem, LiveFixture, StateGuard
+from harness.core import linux
 from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr
 from harness.protocol.endings import StateProblem
@@ -97,8 +98,8 @@ class StateInspector:
                 self._holdings[fixture] = _Holding(self._case, grown)
                 self._expect(grown, 1)
                 if self._inside:
-                    _add_to(self._inside[-1], inside)
-                    _add_to(self._inside[-1], grown)
+                    add_amounts(self._inside[-1], inside)
+                    add_amounts(self._inside[-1], grown)
 
     def finished(self, fixture: LiveFixture) -> None:
         """Expect that a fixture no longer holds anything."""
@@ -117,7 +118,8 @@ class StateInspector:
     def _expect(self, amounts: Mapping[str, int], sign: int) -> None:
         """Count with amounts that a fixture holds (`sign` 1) or has released (-1)."""
         if self._meters is not None and self._before is not None:
-            self._before = self._before.plus(amounts, sign)
+            self._before = {**self._before}
+            add_amounts(self._before, amounts, sign)
             self._meters.expect(amounts, sign)
 
     def end(
@@ -166,7 +168,7 @@ class StateInspector:
             part = {name: kept for name, held in holding.grown.items() if (kept := min(held, rest.get(name, 0))) > 0}
             if part:
                 left.append(_Holding(holding.case, part))
-                _add_to(rest, part, -1)
+                add_amounts(rest, part, -1)
         return left
 
     @property
@@ -238,7 +240,7 @@ class StateInspector:
         torn_down = meter_growths(collected, self._before)
         for holding in self._left:
             batch.add_to_case(holding.case, holding.grown, counted=True)
-        grown = batch.total(self._collected, torn_down, readable=self._before.values)
+        grown = batch.total(self._collected, torn_down, readable=self._before)
         if "heap_bytes" in grown:
             grown["heap_bytes"] = max(0, grown["heap_bytes"] - batch.cases * heap_of_drivers())
         return problems, grown, batch.by_case(suspicions_of_batch(grown, batch.cases))
@@ -260,16 +262,98 @@ def heap_of_drivers() -> int:
     )
 
 
-def _add_to(total: dict[str, int], amounts: Mapping[str, int], sign: int = 1) -> None:
-    for name, amount in amounts.items():
-        total[name] = total.get(name, 0) + sign * amount
-
-
 def _levels(reading: MeterReading) -> dict[str, int]:
     """Return the values that are useful over many repetitions. Two of them are read only here."""
     values = {
         "python_blocks": sys.getallocatedblocks(),
-        "resident_bytes": meters_process.resident_bytes(),
-        **reading.values,
+        "resident_bytes": process_meters.resident_bytes(),
+        **reading,
     }
     return {name: value for name, value in values.items() if trend.trend_rule_of(name) is not None}
+
+
+class ChildWatch:
+    """Finds the processes that a case or a fixture has left running. One system call if there are none.
+
+    A process that appears during the set-up of a fixture belongs to the fixture. One that appears later, while fixtures
+    are set up, may belong to one of them, as that of a pool that starts its workers when they are needed. It is judged
+    when the last of these fixtures ends; until then, the meter of child processes decides whether the case leaks one
+    each time it runs.
+    """
+
+    def __init__(self, live: Callable[[], Collection[LiveFixture]]) -> None:
+        """`live` returns the fixtures that are set up. The present children, for example of a device, may stay."""
+        self._live = live
+        self._known = set(_children())
+        #: By process id, the fixtures that are set up and may have started it.
+        self._held: dict[int, set[LiveFixture]] = {}
+        #: By process id, the fixture with whose end it should have ended.
+        self._overdue: dict[int, LiveFixture] = {}
+
+    @contextmanager
+    def setting_up(self, fixture: LiveFixture) -> Iterator[None]:
+        """Wrap the set-up of a fixture: the processes that appear inside belong to it, or to a fixture inside."""
+        before = set(_children())
+        try:
+            yield
+        finally:
+            for pid in {*_children()} - before - self._held.keys():
+                self._held[pid] = {fixture}
+
+    def finished(self, fixture: LiveFixture) -> None:
+        """Expect the processes of a fixture to have ended."""
+        for pid, owners in [*self._held.items()]:
+            owners.discard(fixture)
+            if not owners:
+                del self._held[pid]
+                self._overdue[pid] = fixture
+
+    def check(self) -> tuple[list[StateProblem], list[FixtureProblem]]:
+        """Return the processes that the case has left running, and those that fixtures have left when they ended."""
+        now = set(_children())
+        overdue, self._overdue = self._overdue, {}
+        problems = [
+            FixtureProblem(fixture, StateProblem(Outcome.LEAKED, f"{fixture.label} {text}"))
+            for pid, fixture in sorted(overdue.items())
+            if pid in now and (text := _leftover(pid)) is not None
+        ]
+        self._held = {pid: owners for pid, owners in self._held.items() if pid in now}
+        new = sorted(now - self._known - self._held.keys() - overdue.keys())
+        self._known = now
+        if new and (live := self._live()):
+            self._held.update((pid, {*live}) for pid in new)
+            new = []
+        process.wait_for_exec(new, linux.has_not_called_exec, process.ExecPatience(process.START_PATIENCE))
+        texts = [_leftover(pid) for pid in new]
+        return [StateProblem(Outcome.LEAKED, text) for text in texts if text is not None], problems
+
+
+def _children() -> list[int]:
+    return linux.child_pids() if linux.has_children() else []
+
+
+def _leftover(pid: int) -> str | None:
+    _, own = linux.describe_process(getpid()) or ("", "")
+    text = process.describe_leftover(linux.describe_process(pid), pid, own)
+    return None if text is None else f"left a child process running: {text}"
+
+
+def sticky_error() -> str | None:
+    """Return the text of a sticky error.
+
+    Return None if every initialised device of the process answers, or none is initialised. An illegal address or a
+    device-side assert makes every later call of the process fail (CUDA Runtime API, "sticky" errors). Often only the
+    next synchronisation shows the error. Software devices behave the same. This function never creates a context.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    for backend in BACKENDS.values():
+        if not backend.is_initialized(torch):
+            continue
+        try:
+            for index in range(backend.device_count(torch)):
+                backend.synchronize(torch, index)
+        except RuntimeError as error:
+            return str(error).strip() or repr(error)
+    return next((text for backend in BACKENDS.values() for text in backend.failures(torch) if text), None)

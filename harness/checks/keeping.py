@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.checks.meters.table import METERS_BY_NAME
+from harness.checks.meters import METERS_BY_NAME
 from harness.core.errors import HarnessError
 
 _SIZE = re.compile(r"(\d{1,9})(KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-#: The arguments of the mark. Each stands for the meters that name it in `harness.checks.meters.table`.
+#: The arguments of the mark. Each stands for the meters that name it in `harness.checks.meters`.
 KEEPS_GROUPS = ("tensors", "host", "pinned", "device", "streams")
 #: Arguments that take a number, not a size.
 _COUNTED = ("tensors", "streams")

@@ -1,17 +1,19 @@
-"""The cases among pytest's items."""
+"""The cases among pytest's items, the files that need not be imported for them, and the files that cannot be."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 
 from harness import marks
+from harness.collection.scope import CaseScope
+from harness.core.text import single_line, truncate_middle
 from harness.gating.clauses import RANKS
 from harness.gating.policy import Policy, selects_marked
-from harness.scheduling.order import Selection
+from harness.scheduling.order import Reach, Selection
 
 #: The id with which a case was collected. xdist's ``loadgroup`` changes the node id later, and only in workers.
 CASE_ID = pytest.StashKey[str]()
@@ -80,3 +82,62 @@ def _names(argument: tuple[str, str], case: pytest.Item) -> bool:
     file, wanted = argument
     name = case.stash[CASE_ID].partition("::")[2]
     return file == case.path.name and (name == wanted or name.startswith((f"{wanted}[", f"{wanted}::")))
+
+
+class NarrowCollection:
+    """A plugin of every process that collects for a run. Files that the user has named are always read."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._unread: dict[str, None] = {}
+
+    @property
+    def unread(self) -> list[str]:
+        """The beginnings of the ids in skipped folders and files.
+
+        For example ``suites/amp/`` and ``suites/rng/test_seeds.py::``.
+        """
+        return sorted(self._unread)
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        if self._reach.is_everything or not CaseScope.of(config).has(collection_path):
+            return None
+        try:
+            path = collection_path.relative_to(config.rootpath).as_posix()
+        except ValueError:
+            return None
+        if collection_path.suffix == ".py":
+            reached, start = self._reach.has_file(path), f"{path}::"
+        elif collection_path.is_dir():
+            reached, start = self._reach.has_folder(path), f"{path}/"
+        else:
+            return None
+        if reached:
+            return None
+        self._unread[start] = None
+        return True
+
+
+#: Maximum characters of the text of a finding.
+_MOST_TEXT = 1 << 16
+
+
+def collection_error(report: pytest.CollectReport) -> str:
+    """Return the text of a finding on a collector that failed: its file and the error on one line, then all of it."""
+    text = report.longreprtext
+    errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
+    cause = single_line(errors[-1] if errors else text)
+    what = f"{report.nodeid} could not be collected: " if report.nodeid else ""
+    return truncate_middle(f"{what}{cause}\n{text}", _MOST_TEXT)
+
+
+def internal_error(text: str) -> str:
+    """Return the text of a finding on an exception that ended pytest's session, given pytest's own text."""
+    cause = single_line(text.rstrip().rpartition("\n")[2])
+    return truncate_middle(f"pytest ended with an internal error: {cause}\n{text}", _MOST_TEXT)
+
+
+def skip_reason(report: pytest.CollectReport) -> str:
+    """Return the reason of a file or class that skipped itself, on one line."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return single_line(text.removeprefix("Skipped: ")) or "no reason"

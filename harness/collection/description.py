@@ -1,7 +1,6 @@
 """The description of a zygote's collection, as plain values, from which supervisors build their nodes.
 
-The description is a file of JSON lines: the result of the whole collection, then marks, order and warnings, then a line
-for each test module with the tree below it.
+The description is a file with two lines of JSON: the hash of the order, then everything.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ import json
 import os
 import reprlib
 from collections import defaultdict, deque
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.text import format_count
@@ -36,7 +37,7 @@ class DescriptionError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """A mark on a node. Values that are not plain are `harness.collection.plain.OpaqueValue`."""
+    """A mark on a node. Values that are not plain are `OpaqueValue`."""
 
     name: str
     args: tuple[object, ...] = ()
@@ -99,26 +100,18 @@ def collection_difference(one: str, ids: Collection[str], other: str, others: Co
 def write_description(path: Path, description: CollectionDescription) -> None:
     """Write the file. A reader sees all of it or nothing. Raise WriteError."""
     new = path.with_name(f".{path.name}")
-    with convert_to_write_error(repr(str(path))), new.open("w", encoding="ascii") as file:
-        file.writelines(json.dumps(line, separators=(",", ":"), default=repr) + "\n" for line in _lines(description))
+    lines = [json.dumps({"hash": description.hash}), json.dumps(description, separators=(",", ":"), default=_as_json)]
     with convert_to_write_error(repr(str(path))):
+        new.write_text("\n".join([*lines, ""]), encoding="ascii")
         os.replace(new, path)
 
 
 def read_description(path: Path) -> CollectionDescription:
     """Return the description in a file. Raise DescriptionError."""
     with _reading(path), path.open(encoding="ascii") as file:
-        lines = [json.loads(line) for line in file]
-        head, tables, *modules = lines
-        return CollectionDescription(
-            hash=head["hash"],
-            local=tuple(head["local"]),
-            ended=head["ended"],
-            order=tuple(tables["order"]),
-            marks=tuple(_mark_from(mark) for mark in tables["marks"]),
-            warnings=tuple(tables["warnings"]),
-            modules={line["path"]: _node_from(line["node"]) for line in modules},
-        )
+        _, whole = file
+        read = msgspec.convert(json.loads(whole), CollectionDescription)
+    return replace(read, marks=tuple(map(_decoded, read.marks)))
 
 
 def read_collection_hash(path: Path) -> str:
@@ -149,60 +142,32 @@ def _reading(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise DescriptionError(f"the list of collected tests {str(path)!r} cannot be read") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         raise DescriptionError(f"{str(path)!r} is not a list of collected tests") from error
 
 
-def _lines(description: CollectionDescription) -> Iterable[PlainDict]:
-    yield {"hash": description.hash, "local": description.local, "ended": description.ended}
-    yield {
-        "order": description.order,
-        "marks": [_mark_to(mark) for mark in description.marks],
-        "warnings": description.warnings,
-    }
-    for path, node in description.modules.items():
-        yield {"path": path, "node": _node_to(node)}
+def _as_json(value: object) -> object:
+    """Return a part of a description, without empty fields: most fields of most items are empty."""
+    if isinstance(value, MarkRecord):
+        has_arguments = value.name not in _ARGUMENTS_ELSEWHERE
+        args, kwargs = (value.args, value.kwargs) if has_arguments else ((), {})
+        return {
+            "name": value.name,
+            "args": [encode_plain(argument) for argument in args],
+            "kwargs": {name: encode_plain(argument) for name, argument in kwargs.items()},
+        }
+    if isinstance(value, NodeRecord | CollectionDescription):
+        return {
+            name: kept
+            for name in value.__slots__
+            if (kept := getattr(value, name)) or (name == "children" and kept is not None)
+        }
+    return repr(value)
 
 
-def _mark_to(mark: MarkRecord) -> list[object]:
-    if mark.name in _ARGUMENTS_ELSEWHERE:
-        return [mark.name, [], {}]
-    kwargs = {name: encode_plain(value) for name, value in mark.kwargs.items()}
-    return [mark.name, [encode_plain(value) for value in mark.args], kwargs]
-
-
-def _mark_from(line: Sequence[Any]) -> MarkRecord:
-    name, args, kwargs = line
-    decoded = {key: decode_plain(value) for key, value in kwargs.items()}
-    return MarkRecord(name, tuple(decode_plain(value) for value in args), decoded)
-
-
-_FIELDS = ("marks", "keywords", "extra", "attributes", "types", "location", "report")
-
-
-def _node_to(node: NodeRecord) -> PlainDict:
-    """Return the node as JSON, without empty fields: most fields of most items are empty."""
-    line: PlainDict = {"name": node.name}
-    line |= {name: value for name in _FIELDS if (value := getattr(node, name))}
-    if node.children is not None:
-        line["children"] = [_node_to(child) for child in node.children]
-    return line
-
-
-def _node_from(line: PlainDict) -> NodeRecord:
-    children = line.get("children")
-    location = line.get("location")
-    return NodeRecord(
-        name=line["name"],
-        marks=tuple(line.get("marks", ())),
-        keywords=tuple(line.get("keywords", ())),
-        extra=tuple(line.get("extra", ())),
-        attributes=tuple(line.get("attributes", ())),
-        types=tuple(line.get("types", ())),
-        location=None if location is None else (location[0], location[1], location[2]),
-        children=None if children is None else tuple(_node_from(child) for child in children),
-        report=line.get("report"),
-    )
+def _decoded(mark: MarkRecord) -> MarkRecord:
+    kwargs = {name: decode_plain(value) for name, value in mark.kwargs.items()}
+    return MarkRecord(mark.name, tuple(map(decode_plain, mark.args)), kwargs)
 
 
 def sort_by_order(items: Sequence[_Item], ids: Sequence[str], order: Sequence[str]) -> list[_Item]:

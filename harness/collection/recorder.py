@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.collection import description, real_items
+from harness.collection import description, foreign_plugins
 from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
 from harness.collection.scope import CaseScope
 from harness.core.caseid import digest_of_ids
@@ -83,7 +83,7 @@ class CollectionRecorder:
     def pytest_plugin_registered(self, plugin: object) -> None:
         # By `pytest_plugins` in a test file, which supervisors do not import. Plugins of pytest itself, such as that of
         # --lf, also register others while a file is collected.
-        if self._importing and not real_items.is_known(plugin):
+        if self._importing and not foreign_plugins.is_known(plugin):
             name = getattr(plugin, "__name__", type(plugin).__name__)
             self._local.append(f"{self._importing} loads the plugin {name}")
 
@@ -109,7 +109,7 @@ class CollectionRecorder:
             modules=modules,
             marks=tuple(marks.records),
             warnings=tuple(self._warnings),
-            local=(*real_items.plugins_that_need_items(config.pluginmanager, config.rootpath), *self._local, *odd),
+            local=(*foreign_plugins.plugins_that_need_items(config.pluginmanager, config.rootpath), *self._local, *odd),
             ended=ended,
         )
         description.write_description(self._path, collected_description)

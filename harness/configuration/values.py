@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.caseid import Shard
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.sim.native import faults
 
 ISOLATIONS = ("batch", "case", "none")

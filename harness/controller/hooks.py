@@ -16,7 +16,8 @@ import pytest
 
 from harness import _compat, marks
 from harness.backends.table import labels
-from harness.collection import collection_errors, kept_results, real_items
+from harness.collection import foreign_plugins
+from harness.collection.cases import collection_error, internal_error
 from harness.configuration import command_line, other_plugins
 from harness.configuration.context import RunContext
 from harness.controller.plan import Plan
@@ -28,7 +29,6 @@ from harness.journal.ledger import Ledger
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
 from harness.reporting import plot, terminal
-from harness.scheduling.remote_queue import RemoteQueue
 from harness.scheduling.workers import HandedOut
 
 if TYPE_CHECKING:
@@ -73,14 +73,13 @@ class ControllerHooks:
         self._config = config
         here = run.inline and config.getoption("dist", "no") == "no"
         self._signs = SignsOfLife(run.plan.settings["progress"], run.snapshot, here=here)
-        self._session: pytest.Session | None = None
         #: Plugins and conftests that were named in an output line.
         self._named: list[str] = []
         #: The arguments that the first worker with a usage error could not collect.
         self._usage_error: tuple[str, ...] = ()
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        self._session = session
+        self._run.session = session
         self._run.signals.print_line = self._print_line
         self._signs.start(session.config)
 
@@ -122,32 +121,35 @@ class ControllerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
         node.workerinput[worker_messages.CONTEXT_KEY] = self._run.context.to_json()
-        node.workerinput[worker_messages.DEVICE_KEY] = self._run.leases.take(node.gateway.id)
+        node.workerinput[worker_messages.DEVICE_KEY] = self._run.device_of(node.gateway.id)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         self._run.worker_down(node.gateway.id, error)
-        if problem := worker_messages.write_failure_of(node):
-            self._run.record.fail(problem)
-        if not self._usage_error and (texts := worker_messages.usage_error_of(node)):
-            self._note_usage_error(texts)
-            self._usage_error = texts
-        if self._session is not None:
-            self._session.testsfailed += worker_messages.failed_of(node)
-        for report in worker_messages.late_reports_of(node):
+        news = worker_messages.news_of(node)
+        if news["write_failure"]:
+            self._run.record.fail(news["write_failure"])
+        if not self._usage_error and news["usage_error"]:
+            self._usage_error = tuple(news["usage_error"])
+            self._note_usage_error(self._usage_error)
+        if self._run.session is not None:
+            self._run.session.testsfailed += news["failed"]
+        for data in news["late"]:
+            report = node.config.hook.pytest_report_from_serializable(config=node.config, data=data)
+            report.node = node  # as xdist does, for plugins that read the worker from a report
             node.config.hook.pytest_runtest_logreport(report=report)
 
     def pytest_report_header(self) -> list[str]:
         lines = header(self._run.context, self._run.plan, self._run.inventory, self._run.aside)
         reasons = self._run.local_collection
-        reasons = reasons or real_items.plugins_that_need_items(self._config.pluginmanager, self._config.rootpath)
+        reasons = reasons or foreign_plugins.plugins_that_need_items(self._config.pluginmanager, self._config.rootpath)
         lines += [f"harness: {line}" for line in (*self._run.selected_lines, *self._run.notes)]
         if others := command_line.format_foreign_flags(self._run.context.taken):
             lines.append(f"harness: {others}")
         if others := marks.format_marks_of_project(marks.marks_of_project(self._config)):
             lines.append(f"harness: {others}")
         lines += self._kept_results()
-        return [*lines, *([f"harness: {real_items.collects_itself_text(reasons)}"] if reasons else [])]
+        return [*lines, *([f"harness: {foreign_plugins.collects_itself_text(reasons)}"] if reasons else [])]
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Also name the conftests of folders."""
@@ -157,10 +159,10 @@ class ControllerHooks:
         """Return a line that names plugins and conftests that may keep results of tests in executors, each once."""
         if self._run.context.isolation == "none":
             return []
-        names = kept_results.may_keep_results(self._config.pluginmanager, self._config.rootpath)
+        names = foreign_plugins.may_keep_results(self._config.pluginmanager, self._config.rootpath)
         new = [name for name in names if name not in self._named]
         self._named += new
-        return [f"harness: {kept_results.kept_results_text(new)}"] if new else []
+        return [f"harness: {foreign_plugins.kept_results_text(new)}"] if new else []
 
     @pytest.hookimpl(wrapper=True, specname="pytest_sessionstart")
     def pytest_hold_signals(self) -> Generator[None]:
@@ -190,22 +192,18 @@ class ControllerHooks:
 
     def _accept(self) -> None:
         """Begin a resumed run, unless the collection has failed. pytest then reports the failure, and no case runs."""
-        if not self._has_failed():
+        if not self._run.has_failed():
             self._run.record.accept()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record what could not be collected. xdist gives each failure of its workers once, and no other report."""
         if report.failed:
-            self._run.record.note_problem("collection_error", collection_errors.collection_error(report))
+            self._run.record.note_problem("collection_error", collection_error(report))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> None:
-        self._run.record.note_problem("session", collection_errors.internal_error(str(excrepr)))
-
-    def _has_failed(self) -> bool:
-        failed = self._session is not None and self._session.testsfailed
-        return bool(failed) and not self._config.option.continue_on_collection_errors
+        self._run.record.note_problem("session", internal_error(str(excrepr)))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -220,7 +218,9 @@ class ControllerHooks:
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Scheduling | None:
         """Schedule the longest cases first, unless the user chose an order or a way to distribute cases."""
         if self._run.queue is not None:
-            return self._pulling(config, self._run.queue)
+            from harness.scheduling.xdist_scheduling import PullScheduling  # it imports xdist
+
+            return PullScheduling(config, self._run.queue, self._run, HandedOut(Path(self._run.context.temp_dir)))
         wanted = config.known_args_namespace
         chosen = wanted.dist != "no" or wanted.maxschedchunk is not None
         if chosen or config.getoption("dist") != "load" or self._run.plan.policy.shuffle:
@@ -230,21 +230,6 @@ class ControllerHooks:
         handed_out = HandedOut(Path(self._run.context.temp_dir))
         return LongestFirstScheduling(config, self._run, handed_out, devices=len(self._run.devices))
 
-    def _pulling(self, config: pytest.Config, queue: RemoteQueue) -> Scheduling:
-        """Return the scheduler for a session of a cluster run, in which the head hands out the cases."""
-        from harness.scheduling.xdist_scheduling import PullScheduling  # it imports xdist
-
-        return PullScheduling(
-            config,
-            queue,
-            HandedOut(Path(self._run.context.temp_dir)),
-            describe=self._run.described,
-            widths=self._run.widths,
-            device_of=self._run.leases.take,
-            stop=self._run.signals.request_stop,
-            failed=self._has_failed,
-        )
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         self._run.signals.end()
@@ -253,7 +238,11 @@ class ControllerHooks:
     def pytest_begin_to_finish(self) -> None:
         """Run before xdist ends its workers, so that a worker that still runs a case can record its outcome."""
         self._run.signals.end()
-        adding = self._of_plugins("add_global_property") if self._reports_are_missing_properties else []
+        adding = (
+            self._of_plugins("add_global_property")
+            if (not self._run.inline or self._config.getoption("dist", "no") != "no")
+            else []
+        )
         for name, value in self._run.record.session_properties() if adding else ():
             for add_property in adding:
                 add_property(name, value)
@@ -262,14 +251,6 @@ class ControllerHooks:
         """Return the method of each plugin that has it. This is the only way to reach pytest's JUnit report."""
         attributes = (getattr(plugin, method, None) for plugin in self._config.pluginmanager.get_plugins())
         return [attribute for attribute in attributes if callable(attribute)]
-
-    @property
-    def _reports_are_missing_properties(self) -> bool:
-        """Whether tests ran in other processes.
-
-        Reports here then lack the properties of `record_testsuite_property`.
-        """
-        return not self._run.inline or self._config.getoption("dist", "no") != "no"
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -140,30 +141,27 @@ class Plan:
         return problems
 
 
-def make(config: pytest.Config) -> Plan:
-    """Make the plan. Raises pytest.UsageError for invalid options and files."""
+@contextmanager
+def _usage_errors() -> Generator[None]:
+    """Raise pytest.UsageError for a HarnessError in this context: options or files are invalid."""
     try:
-        return _make(config)
+        yield
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from None
 
 
+@_usage_errors()
 def inventory(config: pytest.Config) -> Inventory:
     """Return the devices of the run, selected by options and profile. Raises pytest.UsageError if there are none."""
-    try:
-        profile = _chosen_profile(config)
-        return machine.inventory(options.get_option(config, "device", profile.value.device if profile else None))
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from None
+    profile = _chosen_profile(config)
+    return machine.inventory(options.get_option(config, "device", profile.value.device if profile else None))
 
 
+@_usage_errors()
 def slots(config: pytest.Config) -> int:
     """Return how many cases may use one GPU at the same time, by options and profile. Raises pytest.UsageError."""
-    try:
-        profile = _chosen_profile(config)
-        return int(options.get_option(config, "slots", profile.value.slots if profile else None))
-    except HarnessError as error:
-        raise pytest.UsageError(str(error)) from None
+    profile = _chosen_profile(config)
+    return int(options.get_option(config, "slots", profile.value.slots if profile else None))
 
 
 def _chosen_profile(config: pytest.Config) -> Loaded[Profile] | None:
@@ -176,7 +174,9 @@ def configs(config: pytest.Config) -> Path:
     return config.rootpath / str(config.getini("harness_configs"))
 
 
-def _make(config: pytest.Config) -> Plan:
+@_usage_errors()
+def make(config: pytest.Config) -> Plan:
+    """Make the plan. Raises pytest.UsageError for invalid options and files."""
     folder, base = configs(config), config.invocation_params.dir
     profile = _chosen_profile(config)
     preset = _preset(profile.value) if profile else {}
@@ -227,25 +227,22 @@ def _expect_formats(reports: Sequence[str]) -> None:
                 raise values.OptionError(f"--report={text!r}: {error}") from None
 
 
+#: The options that a profile may set, by the same name.
+_SAME_NAME = (
+    *("device", "isolation", "case_timeout", "endurance", "timeout_multiplier", "fail_on_flaky", "shuffle"),
+    *("extended", "retries", "slots", "hardware"),
+)
+
+
 def _preset(profile: Profile) -> dict[str, Any]:
     """Return the profile's values for options, by option name."""
     return {
-        "device": profile.device,
-        "isolation": profile.isolation,
-        "case_timeout": profile.case_timeout,
-        "endurance": profile.endurance,
-        "timeout_multiplier": profile.timeout_multiplier,
-        "fail_on_flaky": profile.fail_on_flaky,
-        "shuffle": profile.shuffle,
-        "extended": profile.extended,
-        "retries": profile.retries,
-        "slots": profile.slots,
+        **{name: getattr(profile, name) for name in _SAME_NAME},
         "repeat": profile.repeats,
         "leak_search": None if profile.leak_search is None else values.parse_leak_search(str(profile.leak_search)),
         "collect_on_failure": values.parse_diagnostics(profile.collect_on_failure)
         if profile.collect_on_failure
         else None,
-        "hardware": profile.hardware,
         "waivers": profile.waivers or None,
         "must_pass": profile.must_pass or None,
         "report": profile.report or None,

@@ -6,40 +6,37 @@ The head of a cluster run reads them with a pytest of its own, so that no node c
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
+import gc
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness.configuration import options
+from harness.collection.cases import NarrowCollection, select_cases
+from harness.configuration import options, other_plugins
 from harness.controller import plan, preparation
 from harness.controller.plan import Plan
 from harness.core import clock
+from harness.core.garbage import no_automatic_collection
 from harness.core.outcome import EXIT_OK
 from harness.journal import identity
 from harness.journal.events import MustPass, Waiver
+from harness.scheduling.order import Reach, Selection
+from harness.scheduling.resume import EarlierRun
 
 #: The file to write.
 VARIABLE = "HARNESS_RULES_FILE"
 #: Settings that the journal has under other names, or that do not describe what was run.
 _TOLD_ELSEWHERE = (
-    "seed",
-    "isolation",
-    "fail_on_flaky",
-    "profile",
-    "hardware",
-    "results_dir",
-    "progress",
-    "shard",
-    "resume",
-    "force_resume",
-    "history",
+    *("seed", "isolation", "fail_on_flaky", "profile", "hardware", "results_dir", "progress", "shard", "resume"),
+    *("force_resume", "history"),
 )
 
 
@@ -160,3 +157,30 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes() if path.is_file() else None
     except OSError:
         return None
+
+
+class ListingHooks:
+    """Keeps the cases that a run would select; with ``--seed``, in the order of that run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        made = plan.make(config)
+        seed: int | None = made.settings["seed"]
+        policy = made.policy if seed is not None else dataclasses.replace(made.policy, shuffle=False)
+        earlier = EarlierRun.of(made.settings, config.invocation_params.dir)
+        only = None if earlier is None else frozenset(earlier.ids)
+        self._selection = Selection.of(policy, seed or 0, made.settings["shard"], only)
+        config.pluginmanager.register(NarrowCollection(Reach.of(policy, only)))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        with no_automatic_collection():
+            result = yield
+        gc.freeze()  # pytest collects garbage several times at the end
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        select_cases(config, items, self._selection)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        other_plugins.leave_out_idle_hypothesis(session.config)

@@ -8,14 +8,14 @@ import platform
 import shutil
 import signal
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.backends.table import labels
-from harness.controller import plan, preparation, rules, run_context, stop_signals
+from harness.controller import plan, preparation, rules, stop_signals
 from harness.controller.plan import Machine
 from harness.controller.run_record import RunRecord
 from harness.controller.stop_signals import StopSignals
@@ -34,7 +34,6 @@ from harness.journal.events import (
 )
 from harness.progress.progress import Progress, Snapshot
 from harness.scheduling import stop_request
-from harness.scheduling.case_facts import CaseFacts
 from harness.scheduling.durations import Durations
 from harness.scheduling.leases import LeaseBook
 from harness.scheduling.remote_queue import RemoteQueue
@@ -43,8 +42,9 @@ from harness.scheduling.resume import (
     InterruptedRun,
     RunLock,
 )
+from harness.scheduling.workers import CaseFacts
 from harness.sim.native.provider import ProvidedDevice
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.zygote.client import ZygoteError, ZygoteProcess
 from harness.zygote.spec import ZygoteSpec
 
@@ -69,7 +69,9 @@ class Run:
         self.queue = queue
         self.inventory = inventory
         self.devices = inventory.usable
-        self.leases = LeaseBook([device.uuid for device in inventory.separate])
+        #: The pytest session, once it has begun.
+        self.session: pytest.Session | None = None
+        self._leases = LeaseBook([device.uuid for device in inventory.separate])
         self.zygote: ZygoteProcess | None = None
         self.progress = Progress()
         #: Lines for people, printed in the header.
@@ -101,10 +103,10 @@ class Run:
             races = preparation.checks_races(config, self.plan.settings, self.devices, isolation)
             software = preparation.provide(self.devices, self.plan.settings["inject"], inline=isolation == "none")
             self.identity = identity.run_identity(inventory, rules.files_identity(config, self.plan))
-            folder = run_context.claim_run_folder(self.plan, self.interrupted, config.invocation_params.dir)
+            folder = preparation.claim_run_folder(self.plan, self.interrupted, config.invocation_params.dir)
             self._lock = folder.lock
             self.notes += folder.notes
-            self.context = run_context.make_context(
+            self.context = preparation.make_context(
                 config,
                 self.plan,
                 folder,
@@ -113,7 +115,7 @@ class Run:
                 isolation=isolation,
                 software=software,
                 races=races,
-                seed=run_context.seed_of(self.plan, self.interrupted, self.identity[identity.SUITE_FILES]),
+                seed=preparation.seed_of(self.plan, self.interrupted, self.identity[identity.SUITE_FILES]),
                 earlier=self.earlier_run,
                 interrupted=self.interrupted,
                 node="" if queue is None else queue.node,
@@ -161,7 +163,7 @@ class Run:
             self.signals,
             line=self._run_line(),
             facts=facts,
-            problems=self.plan.problems_before_collection(machine, _today()),
+            problems=self.plan.problems_before_collection(machine, datetime.now(UTC).date()),
             arguments=preparation.arguments(config),
             earlier=self.earlier_run,
             interrupted=self.interrupted,
@@ -173,7 +175,7 @@ class Run:
         """Start the zygote, unless the cases run in this process. Raises WriteError, ZygoteError."""
         context = self.context
         if self.interrupted is not None:
-            shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
+            shutil.rmtree(self.run_dir / executor_files.COMPILER_CACHES, ignore_errors=True)
         if context.isolation != "none":
             spec = ZygoteSpec.of(context, skip_early_exit_handlers=not self.inventory.gpus)
             folder, home = Path(context.invocation_dir), Path(context.temp_dir) / "zygote"
@@ -231,6 +233,20 @@ class Run:
             "devices": {device.uuid: device.name for device in self.devices},
         }
 
+    def device_of(self, worker: str) -> str:
+        """Return the UUID of the device that a worker holds from now on."""
+        return self._leases.take(worker)
+
+    def request_stop(self, reason: str, grace: float) -> None:
+        """Ask the workers to stop after `grace` seconds, for another reason than a signal."""
+        self.signals.request_stop(reason, grace)
+
+    def has_failed(self) -> bool:
+        """Return whether the collection has failed, so that no case runs."""
+        if self.session is None or not self.session.testsfailed:
+            return False
+        return not self.session.config.option.continue_on_collection_errors
+
     @property
     def local_collection(self) -> list[str]:
         """Why each process of this run collects the tests itself, apart from plugins. Empty for most runs."""
@@ -254,7 +270,7 @@ class Run:
 
         If the worker died, add a finding, since a worker never runs a case itself.
         """
-        self.leases.give_back(worker)
+        self._leases.give_back(worker)
         self.progress.forget(worker)
         if error:
             message = f"worker {worker} died ({error}); its unfinished cases are lost or went to other workers"
@@ -296,17 +312,12 @@ class Run:
             self.zygote = None
         if self.queue is not None:
             self.queue.close()
-        shutil.rmtree(self.run_dir / compiler_caches.FOLDER, ignore_errors=True)
+        shutil.rmtree(self.run_dir / executor_files.COMPILER_CACHES, ignore_errors=True)
         temp_folder.remove_temp_folder(Path(self.context.temp_dir))
         for lock in (self._lock, self.interrupted):
             if lock is not None:
                 lock.release()
         self.signals.restore()
-
-
-def _today() -> date:
-    """Return the date in UTC, so that a waiver expires everywhere at the same time."""
-    return datetime.now(UTC).date()
 
 
 class JournalTail:

@@ -23,13 +23,12 @@ from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.outcome import EXIT_INTERNAL, EXIT_NOTHING_RAN, EXIT_OK
 from harness.journal import environment, reader
 from harness.journal.events import Collected, End, Event, Finding, RunStarted, SessionProperty, Stopped
-from harness.journal.journal import Journal, JournalError, JournalWriteError
+from harness.journal.journal import Journal, JournalError, JournalWriteError, decode_line
 from harness.journal.ledger import Ledger
-from harness.journal.lines import decode_line
 from harness.journal.reader import JournalContents
 from harness.reporting import formats, junit
 from harness.reporting.page import report as page
-from harness.scheduling import resumption
+from harness.scheduling import workers
 from harness.scheduling.resume import EarlierRun, InterruptedRun, changed_conditions_message
 
 
@@ -96,7 +95,7 @@ class RunRecord:
         """
         if self._recorded or self._interrupted is None:
             return
-        changed = resumption.noted_change(Path(self._context.temp_dir))
+        changed = workers.noted_change(Path(self._context.temp_dir))
         if changed:
             changes = (f"the list of cases has changed: {changed}",)
             if not self._interrupted.force:

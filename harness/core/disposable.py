@@ -147,3 +147,8 @@ def json_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(message, dict):
             yield message
+
+
+#: Signals in order, each with the seconds to wait for the exit before the next signal. A process ends late after
+#: SIGKILL if the driver of its device must clean up.
+LADDER = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0))

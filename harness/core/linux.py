@@ -8,12 +8,157 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 
-from harness.core import attributes
-
-_libc = ctypes.CDLL(None, use_errno=True)
 # Bound at import, because a case may have replaced these names when its process is checked, and when it ends.
-_byref, _get_errno = ctypes.byref, ctypes.get_errno
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl_call, _get_errno = _libc.prctl, ctypes.get_errno
+_int, _ulong, _byref = ctypes.c_int, ctypes.c_ulong, ctypes.byref
+_open, _read, _close, _text_of = os.open, os.read, os.close, os.strerror
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+
+# Options of <linux/prctl.h>.
+_SET_PDEATHSIG, _GET_PDEATHSIG = 1, 2
+_GET_DUMPABLE, _SET_DUMPABLE = 3, 4
+_GET_TSC, _SET_TSC = 25, 26
+_GET_SECUREBITS = 27
+_SET_TIMERSLACK, _GET_TIMERSLACK = 29, 30
+_MCE_KILL_GET = 34
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37
+_MEMORY_ERROR_POLICIES = ("killed late", "killed early", "as the machine is set")
+_TSC_MODES = {1: "readable", 2: "a signal"}
+#: The argument of personality(2) that changes nothing.
+_ASK = _ulong(0xFFFFFFFF)
+_STATUS_SIZE = 1 << 14
+
+
+# Attributes of this process: those of prctl(2) and similar calls. Every getter makes at most three system calls, so
+# that all of them may run after each case. Each function raises OSError if the kernel refuses, and AttributeError if
+# the C library has no such call.
+
+
+def _prctl(option: int, argument: object = 0) -> int:
+    result: int = _prctl_call(option, argument, 0, 0, 0)
+    if result == -1:
+        raise _error(f"prctl({option})")
+    return result
+
+
+def _error(call: str) -> OSError:
+    code = _get_errno()
+    return OSError(code, f"{call}: {_text_of(code)}")
+
+
+def _prctl_value(option: int) -> int:
+    value = _int()
+    _prctl(option, _byref(value))
+    return value.value
+
+
+def process_status() -> bytes:
+    """Return the text of /proc/self/status."""
+    return _file("/proc/self/status", _STATUS_SIZE)
+
+
+def oom_score_adjustment() -> int:
+    """Return the adjustment of the score by which the kernel chooses a process to kill when memory is short."""
+    return int(_file("/proc/self/oom_score_adj", 16))
+
+
+def posix_timers() -> int:
+    """Return the number of timers that C code made with timer_create(2)."""
+    return _file("/proc/self/timers", _STATUS_SIZE).count(b"notify: ")
+
+
+def _file(path: str, size: int) -> bytes:
+    descriptor = _open(path, _READ_ONLY)
+    try:
+        return _read(descriptor, size)
+    finally:
+        _close(descriptor)
+
+
+def parent_death_signal() -> int:
+    """Return the signal that this process gets when its parent ends; 0 for none."""
+    return _prctl_value(_GET_PDEATHSIG)
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Choose the signal that this process gets when its parent ends; 0 for none."""
+    _prctl(_SET_PDEATHSIG, _ulong(number))
+
+
+def adopts_orphans() -> bool:
+    """Return whether this process becomes the parent of descendants whose own parent ends."""
+    return _prctl_value(_GET_CHILD_SUBREAPER) != 0
+
+
+def set_adopts_orphans(on: bool) -> None:
+    """Choose whether this process becomes the parent of descendants whose own parent ends."""
+    _prctl(_SET_CHILD_SUBREAPER, _ulong(on))
+
+
+def is_dumpable() -> bool:
+    """Return whether the process can dump core. If not, only root may open its files in /proc."""
+    return _prctl(_GET_DUMPABLE) == 1
+
+
+def set_dumpable(on: bool) -> None:
+    """Choose whether the process can dump core."""
+    _prctl(_SET_DUMPABLE, _ulong(on))
+
+
+def timestamp_counter() -> str:
+    """Return what a read of the processor's time stamp counter does. x86 only."""
+    mode = _prctl_value(_GET_TSC)
+    return _TSC_MODES.get(mode, str(mode))
+
+
+def set_timestamp_counter(mode: str) -> None:
+    """Choose what a read of the processor's time stamp counter does, by a word of `timestamp_counter`."""
+    _prctl(_SET_TSC, _ulong(next(number for number, word in _TSC_MODES.items() if word == mode)))
+
+
+def securebits() -> int:
+    """Return the flags of capabilities(7) about the rights of root."""
+    return _prctl(_GET_SECUREBITS)
+
+
+def timer_slack() -> int:
+    """Return by how many nanoseconds the kernel may delay the end of a wait of this thread."""
+    return _prctl(_GET_TIMERSLACK)
+
+
+def set_timer_slack(nanoseconds: int) -> None:
+    """Choose by how many nanoseconds the kernel may delay the end of a wait of this thread."""
+    _prctl(_SET_TIMERSLACK, _ulong(nanoseconds))
+
+
+def memory_error_policy() -> str:
+    """Return when the kernel kills this process for a memory error of the hardware."""
+    return _MEMORY_ERROR_POLICIES[_prctl(_MCE_KILL_GET)]
+
+
+def personality() -> str:
+    """Return the execution domain and its flags, such as the one against random addresses, in hexadecimal."""
+    result = _libc.personality(_ASK)
+    if result == -1:
+        raise _error("personality")
+    return f"{result:#x}"
+
+
+def floating_point_traps() -> int:
+    """Return the floating-point exceptions that raise SIGFPE in this thread, in the bits of <fenv.h>. glibc only."""
+    traps: int = _libc.fegetexcept()
+    return traps
+
+
+def set_floating_point_traps(traps: int) -> None:
+    """Choose the floating-point exceptions that raise SIGFPE in this thread."""
+    _libc.fedisableexcept(~traps)
+    _libc.feenableexcept(traps)
+
+
 _libc_exit, _python_exit = _libc.exit, ctypes.pythonapi.Py_Exit
 _fflush, _timer_settime = _libc.fflush, _libc.timer_settime
 
@@ -38,8 +183,7 @@ class SharedMapping:
         flags = mmap.PROT_READ | mmap.PROT_WRITE
         self._address = _libc.mmap(None, size, flags, mmap.MAP_SHARED, descriptor, 0)
         if self._address == ctypes.c_void_p(-1).value:
-            code = _get_errno()
-            raise OSError(code, f"mmap of {size} bytes: {os.strerror(code)}")
+            raise _error(f"mmap of {size} bytes")
         self._size = size
         self.bytes = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
 
@@ -55,7 +199,7 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
     `number`: the signal, also if this process executes another program. The kernel sends it when the *thread* that
     forked this process ends. Therefore a parent must fork from its main thread.
     """
-    attributes.set_parent_death_signal(number)
+    set_parent_death_signal(number)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -65,18 +209,29 @@ def wait_for_dying_parent() -> None:
 
     The descriptors of a process are closed a moment before its children are killed.
     """
-    if attributes.parent_death_signal() == signal.SIGKILL:
+    if parent_death_signal() == signal.SIGKILL:
         while is_process_ending(os.getppid()):
             time.sleep(0.01)
 
 
-def is_process_ending(pid: int) -> bool:
-    """Return whether a process has begun to end, or is a zombie. False if there is none."""
+def fields_of_stat(text: str) -> list[str]:
+    """Return the fields of proc_pid_stat(5) after the name, from the state on. The name may have any characters."""
+    return text.rpartition(")")[2].split()
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of a process; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
-            return bool(int(file.read().rpartition(")")[2].split()[6]) & _PF_EXITING)
+            return fields_of_stat(file.read())
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
+
+
+def is_process_ending(pid: int) -> bool:
+    """Return whether a process has begun to end, or is a zombie. False if there is none."""
+    fields = _stat(pid)
+    return fields is not None and bool(int(fields[6]) & _PF_EXITING)
 
 
 def is_stopped_unseen(pid: int) -> bool:
@@ -84,22 +239,19 @@ def is_stopped_unseen(pid: int) -> bool:
 
     A shell takes its terminal back when it sees that a job has stopped.
     """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
-            return is_stopped_line(file.read())
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    fields = _stat(pid)
+    return fields is not None and is_stopped_line(fields)
 
 
-def is_stopped_line(stat: str) -> bool:
-    """Return whether the contents of /proc/PID/stat are of such a process."""
-    state, _, group, _, terminal, foreground = stat.rpartition(")")[2].split()[:6]
+def is_stopped_line(fields: Sequence[str]) -> bool:
+    """Return whether these fields are of such a process."""
+    state, _, group, _, terminal, foreground = fields[:6]
     return state == "T" and (terminal == "0" or foreground == group)
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that no leftover process escapes."""
-    attributes.set_adopts_orphans(True)
+    set_adopts_orphans(True)
 
 
 def has_children() -> bool:
@@ -140,14 +292,9 @@ def describe_process(pid: int) -> tuple[str, str] | None:
 def ancestor_pids(pid: int) -> list[int]:
     """Return the process ids of a process and of all its ancestors, nearest first; an empty list if it is gone."""
     line: list[int] = []
-    while pid:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
-                parent = int(file.read().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            break
+    while pid and (fields := _stat(pid)) is not None:
         line.append(pid)
-        pid = parent
+        pid = int(fields[1])
     return line
 
 
@@ -156,12 +303,8 @@ def child_state(pid: int, parent: int) -> str:
 
     "T" and "t": stopped by a signal or a debugger. "Z": ended.
     """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
-            state, parent_now = file.read().rpartition(")")[2].split()[:2]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return state if int(parent_now) == parent else ""
+    fields = _stat(pid)
+    return fields[0] if fields is not None and int(fields[1]) == parent else ""
 
 
 def kernel_wait_channel(pid: int) -> str:
@@ -176,11 +319,8 @@ def kernel_wait_channel(pid: int) -> str:
 
 def process_start_time(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since the boot; None if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
 
 
 def boot_id() -> str:
@@ -228,12 +368,13 @@ def has_not_called_exec(pid: int) -> bool:
 
     For a fork that never calls exec, the result is true while it lives.
     """
+    fields = _stat(pid)
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
-            fields = file.read().rpartition(")")[2].split()
         with open(f"/proc/{pid}/cmdline", "rb") as raw:
             has_command = bool(raw.read(1))
     except (FileNotFoundError, ProcessLookupError):
+        return False
+    if fields is None:
         return False
     # During exec, the flag is cleared for a moment while the command line is still empty.
     return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
@@ -322,8 +463,7 @@ class PosixTimer:
     @staticmethod
     def _check(result: int) -> None:
         if result != 0:
-            code = _get_errno()
-            raise OSError(code, f"timer: {os.strerror(code)}")
+            raise _error("timer")
 
 
 _HUGE = 2 << 20
@@ -399,6 +539,5 @@ def clock_error() -> tuple[bool, int]:
     """
     state = _Timex()
     if _libc.adjtimex(_byref(state)) < 0:
-        code = _get_errno()
-        raise OSError(code, f"adjtimex: {os.strerror(code)}")
+        raise _error("adjtimex")
     return not state.status & _STA_UNSYNC, int(state.error)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import platform
 import secrets
 import shutil
 import stat
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from harness.core import linux
 from harness.core.errors import convert_to_write_error
@@ -47,16 +48,12 @@ class TempFolderOwner:
     def from_json(cls, text: str) -> Self | None:
         """Return the owner that `text` describes; None if it is not valid."""
         try:
-            data = json.loads(text)
-        except ValueError:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
-        expected = {field.name: int if field.name in ("pid", "started") else str for field in fields(cls)}
-        if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != expected:
-            return None
-        return cls(**data)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     def is_dead(self, here: TempFolderOwner, started: int | None) -> bool:
         """Return whether this owner is certainly dead, as seen by the process `here`.

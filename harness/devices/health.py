@@ -23,8 +23,7 @@ from typing import Any
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.core.disposable import DisposableRun, json_objects, run_disposable
-from harness.core.kill_ladder import LADDER
+from harness.core.disposable import LADDER, DisposableRun, json_objects, run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import known_answers
 from harness.devices.device import Device

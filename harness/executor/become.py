@@ -22,12 +22,12 @@ from harness.core import linux
 from harness.core.caseid import digest_of_ids
 from harness.core.errors import HarnessError
 from harness.devices.device import DeviceError
-from harness.executor import failure, streams
-from harness.executor.before_fork import EXIT_HANDLERS
+from harness.executor import streams
+from harness.executor.channel import report_error_and_exit
 from harness.executor.executor import Executor
-from harness.executor.session import CollectedSession
+from harness.executor.session import EXIT_HANDLERS, CollectedSession
 from harness.fixtures import CaseSettings
-from harness.protocol.exit_status import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
+from harness.protocol.endings import EXIT_NO_DEVICE, WATCHDOG_SIGNAL
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.sim.interposer import front
@@ -57,7 +57,7 @@ def become_executor(
     try:
         executor = _become(collected, order, files, channel, cold=cold)
     except Exception as error:  # noqa: BLE001 - no case has run yet, so every error is the harness's own
-        failure.report_error_and_exit(error, channel)
+        report_error_and_exit(error, channel)
     executor.serve()
 
 

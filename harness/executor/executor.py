@@ -9,6 +9,7 @@ import contextlib
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from gc import collect  # imported by name: a case may have replaced it
 from itertools import takewhile
@@ -24,32 +25,33 @@ import pytest
 
 from harness import _compat
 from harness.backends.backend import Backend
-from harness.checks import poison
-from harness.checks.children import ChildWatch
 from harness.checks.growth import may_still_leak
-from harness.checks.inspector import LeakCheck, StateInspector
-from harness.checks.live_fixtures import split_by_use
-from harness.checks.meters.table import MeterReader, meter_growths
-from harness.checks.origins import GrowthOrigins, record_allocation_history
-from harness.checks.rounds import GrowthRounds
+from harness.checks.inspector import ChildWatch, LeakCheck, StateInspector, sticky_error
+from harness.checks.meters import MeterReader, meter_growths
+from harness.checks.origins import GrowthOrigins, GrowthRounds, record_allocation_history
 from harness.checks.state.essentials import essential_settings
+from harness.checks.state.guard import split_by_use
 from harness.checks.state.section import SettingsSection
+from harness.checks.trend import WARMUP_REPETITIONS
 from harness.core import linux
 from harness.core.clock import monotonic, now
 from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import format_count
 from harness.devices import health, known_answers
-from harness.executor import failure, seeding
-from harness.executor.guarded_channel import GuardedChannel
-from harness.executor.peak_memory import MOST_SNAPSHOTS, PeakMemory, write_allocator_snapshot
+from harness.executor.around_case import MOST_SNAPSHOTS, PeakMemory, seed_everything, write_allocator_snapshot
+from harness.executor.channel import (
+    GuardedChannel,
+    describe_exception,
+    is_raised_by_other_plugin,
+    report_error_and_exit,
+)
 from harness.executor.session import CollectedSession, SessionWatch, late_marks, make_late_warning
 from harness.executor.streams import StandardStreams
 from harness.fixtures import CURRENT, XML_ATTRIBUTES, CaseSettings, Current, kept
 from harness.marks import reason_for_races
 from harness.protocol import reports
-from harness.protocol.endings import CaseEnd, ProcessEnd, StateProblem, as_message
-from harness.protocol.exit_status import EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.endings import EXIT_NO_MEMORY, WATCHDOG_SIGNAL, CaseEnd, ProcessEnd, StateProblem, as_message
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.sim.simcuda.work_checks import RaceWatch
@@ -115,29 +117,23 @@ class Executor:
 
     def serve(self) -> NoReturn:
         """Handle requests. Exit at the end of the stream, because the supervisor is gone."""
+        handle: dict[str, Callable[[Message], None]] = {
+            "run": self._run,
+            "examine": self._examine,
+            "again": self._again,
+            "repeat": self._repeat,
+            "round": self._round,
+        }
         try:
             if not self._backend.hardware:
                 self._inspector.begin()  # before the first request, when no process waits for it
             while True:
-                self._handle(self._channel.receive())
+                message = self._channel.receive()
+                handle.get(message["op"], self._leave)(message)
         except MemoryError:
             _exit(EXIT_NO_MEMORY)
         except BaseException as error:  # noqa: BLE001 - the harness's own error: those of cases and hooks are handled
-            failure.report_error_and_exit(error, self._channel.unguarded())
-
-    def _handle(self, message: Message) -> None:
-        if message["op"] == "run":
-            self._run(message)
-        elif message["op"] == "examine":
-            self._examine(message)
-        elif message["op"] == "again":
-            self._again(message)
-        elif message["op"] == "repeat":
-            self._repeat(message)
-        elif message["op"] == "round":
-            self._round(message)
-        else:
-            self._leave(message)
+            report_error_and_exit(error, self._channel.unguarded())
 
     def _examine(self, message: Message) -> None:
         """Check that the device computes correctly. Each step is reported before it begins, because it may hang."""
@@ -238,7 +234,7 @@ class Executor:
 
     def _check_process(self, item: pytest.Item, request: Message, end: CaseEnd) -> None:
         """Check the process after a case, and add the results to its end."""
-        end.poison = poison.sticky_error() or ""
+        end.poison = sticky_error() or ""
         self._watchdog.stop()
         end.problems += self._problems
         leftovers, of_fixtures = self._children.check()
@@ -286,7 +282,7 @@ class Executor:
         item.config.stash[CURRENT] = Current(
             self._backend.kind, message["seed"], settings, limit, monotonic() + limit, self._problems
         )
-        seeding.seed_everything(message["seed"], self._backend)
+        seed_everything(message["seed"], self._backend)
         self._watchdog.start(message["limit"])
         had = len(item.user_properties)
         try:
@@ -296,9 +292,9 @@ class Executor:
         except MemoryError:
             raise
         except BaseException as error:
-            if not failure.is_raised_by_other_plugin(error):
+            if not is_raised_by_other_plugin(error):
                 raise
-            return CaseEnd(hook_error=failure.describe_exception(error))
+            return CaseEnd(hook_error=describe_exception(error))
         finally:
             item.config.stash.get(XML_ATTRIBUTES, {}).clear()
             del item.user_properties[had:]  # they are in the reports; if kept, they would look like a leak of the case
@@ -335,7 +331,7 @@ class Executor:
         """Run a case several times without reports, and send the growth of each run.
 
         Stop once a leak is ruled out. If `history` names meters, do not stop early, and also send the origin of their
-        growth after the first `warmup` runs.
+        growth after the runs that do not count.
         """
         self._mute()
         # The search for origins examines all new objects, so they must not be frozen.
@@ -343,7 +339,7 @@ class Executor:
         before = meters.read()
         origins, keeps = None, kept(self._collected.items[message["case"]])
         for number in range(message["times"]):
-            if message["history"] and number >= message["warmup"]:
+            if message["history"] and number >= WARMUP_REPETITIONS:
                 record_allocation_history(message["history"])
                 origins = origins or GrowthOrigins()
             self._run_without_report(message)
@@ -351,7 +347,7 @@ class Executor:
             changes = meter_growths(before, after)
             grown.append(changes if keeps is None else keeps.beyond(changes))
             before = after
-            if not message["history"] and not may_still_leak(grown, warmup=message["warmup"]):
+            if not message["history"] and not may_still_leak(grown):
                 break
         origin_lines = origins.of(message["history"]) if origins is not None else {}
         self._channel.send({"op": "repeated", "growths": grown, "origins": origin_lines})

@@ -21,7 +21,7 @@ from harness.fleet.run import RunSummary, environment_facts
 from harness.fleet.texts import render_text
 from harness.journal import environment, identity
 from harness.journal.events import Finding, Finish, RunStarted
-from harness.journal.finding_kinds import is_same_finding
+from harness.journal.identity import is_same_finding
 from harness.journal.verdicts import Verdict
 
 #: A case is slower only if chance gives such durations less often than this.

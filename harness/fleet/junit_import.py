@@ -37,7 +37,7 @@ from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
 from harness.journal import environment, events, journal
 from harness.journal.events import Finding
-from harness.journal.lines import encode_line
+from harness.journal.journal import encode_line
 
 #: The most nested elements. JUnit needs about six; suites may contain suites.
 MOST_DEPTH = 100

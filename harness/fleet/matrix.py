@@ -17,8 +17,7 @@ from harness.fleet.classing import CauseClass, Classing, Explanation, ResultPlac
 from harness.fleet.column import ABSENT, MOST_CASES, CaseResult, Column, differing
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.journal.events import Finding
-from harness.journal.finding_kinds import without_numbers
-from harness.journal.identity import SUITE_FILES
+from harness.journal.identity import SUITE_FILES, without_numbers
 
 #: Maximum number of different messages of a case, and of missing requirements of gated cases.
 MOST_MESSAGES = 3

@@ -21,10 +21,9 @@ from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, single_line
 from harness.fleet.run import RunSummary, mapping, read_run_or_archive
 from harness.journal import environment
+from harness.journal.environment import Place, Places
 from harness.journal.events import Finding
-from harness.journal.finding_kinds import without_numbers
-from harness.journal.identity import SUITE_FILES, identity_facts
-from harness.journal.place import Place, Places
+from harness.journal.identity import SUITE_FILES, identity_facts, without_numbers
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
 

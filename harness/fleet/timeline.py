@@ -18,7 +18,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from harness.checks.slope import theil_sen_slope
+from harness.checks.trend import theil_sen_slope
 from harness.core.outcome import Outcome
 from harness.fleet.classing import CauseClass, ResultPlace, Sure, Tally, classify
 from harness.fleet.statistics import wilson

@@ -189,21 +189,11 @@ class Start(_NodeLine, tag="start", frozen=True, kw_only=True):
 
     def ended(self, outcome: Outcome, message: str, *, t: float, final: bool) -> Finish:
         """Return the end of this attempt, which nobody has reported."""
-        return Finish(
-            t=t,
-            host=self.host,
-            case=self.case,
-            attempt=self.attempt,
-            alone=self.alone,
-            worker=self.worker,
-            executor=self.executor,
-            devices=self.devices,
-            seed=self.seed,
-            outcome=outcome,
-            final=final,
-            duration=0.0,
-            message=message,
-        )
+        same = {name: getattr(self, name) for name in _OF_ATTEMPT}
+        return Finish(t=t, outcome=outcome, final=final, duration=0.0, message=message, **same)
+
+
+_OF_ATTEMPT = ("host", "case", "attempt", "alone", "worker", "executor", "devices", "seed")
 
 
 class Reopened(_NodeLine, tag="reopened", frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -200,21 +200,16 @@ class Ledger(Summary):
         return cls.from_journal(read_run_journal(run_dir / FILE_NAME))
 
     @classmethod
-    def from_events(cls, events: Iterable[Event]) -> Self:
-        """Return the verdict of every case that was collected or has events, in collection order."""
-        return cls.from_lines(events)
-
-    @classmethod
     def from_journal(cls, contents: JournalContents) -> Self:
-        """Return the results of a journal, as `from_events` does.
-
-        Unreadable lines are a finding, because their contents are unknown.
-        """
+        """Return the results of a journal. Unreadable lines are a finding, because their contents are unknown."""
         return cls.from_lines((*contents.events, *contents.damaged, *contents.unknown))
 
     @classmethod
     def from_lines(cls, lines: Iterable[Event | Damaged | Unknown]) -> Self:
-        """Return the results of the lines of a journal, which are taken one at a time. See `from_journal`."""
+        """Return the results of lines, which are taken one at a time.
+
+        There is a verdict on every case that was collected or has events, in collection order.
+        """
         damaged: list[Damaged] = []
         unknown: list[Unknown] = []
         tally = RunTally()
@@ -239,7 +234,6 @@ class Ledger(Summary):
                 continue
             tally.add(event)
             if isinstance(event, Collected):
-                tally.add_collected(CollectedList.of(event))
                 ids |= dict.fromkeys(event.ids)
         mentioned = dict.fromkeys(case for case, case_events in cases.items() if case_events.mentioned)
         nothing = CaseEvents()
@@ -250,23 +244,8 @@ class Ledger(Summary):
         doubled = sum(case_events.doubled for case_events in cases.values())
         problems = ReadProblems(len(damaged), len(unknown), doubled, tuple(damaged[:_NAMED]), tuple(unknown[:_NAMED]))
         summary = tally.summary(problems)
-        return cls(
-            runs=summary.runs,
-            end=summary.end,
-            findings=summary.findings,
-            cost=summary.cost,
-            counts=summary.counts,
-            lists=summary.lists,
-            bisected=summary.bisected,
-            forced=summary.forced,
-            shards=summary.shards,
-            second_devices=summary.second_devices,
-            searches=summary.searches,
-            read_problems=summary.read_problems,
-            properties=summary.properties,
-            verdicts=tuple(verdicts),
-            levels=tuple(levels),
-        )
+        beyond = {entry.name: getattr(summary, entry.name) for entry in fields(Summary)}
+        return cls(**beyond, verdicts=tuple(verdicts), levels=tuple(levels))
 
     @property
     def summary(self) -> Summary:
@@ -352,7 +331,7 @@ class RunTally:
         self._retries = 0
 
     def add(self, event: Event) -> None:
-        """Add the next event. For ``collected`` lines, see `add_collected`."""
+        """Add the next event."""
         self.see(event.t)
         match event:
             case RunStarted():
@@ -363,6 +342,8 @@ class RunTally:
                 self.end = event
             case Stopped():
                 self.stopped = event.by
+            case Collected():
+                self._collected.append(CollectedList.of(event))
             case MustPass():
                 self._lists.append(event)
                 self._on_lists.update(event.ids)
@@ -390,10 +371,6 @@ class RunTally:
     def see(self, moment: float) -> None:
         """Record the time of an event about a case."""
         self._last = max(self._last, moment)
-
-    def add_collected(self, line: CollectedList) -> None:
-        """Add the next ``collected`` line."""
-        self._collected.append(line)
 
     def decide(
         self,

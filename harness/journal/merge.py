@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from harness.core.atomic import write_atomically
-from harness.core.caseid import digest_of_ids
+from harness.core.caseid import Shard, digest_of_ids
 from harness.core.errors import HarnessError, WriteError
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_RED
 from harness.core.secrets import mask_command
-from harness.core.shard import Shard
 from harness.core.text import format_count, list_first
-from harness.journal import environment, finding_kinds, identity, journal, reader
+from harness.journal import environment, identity, journal, reader
 from harness.journal.events import (
     Activity,
     Collected,
@@ -31,8 +30,8 @@ from harness.journal.events import (
     RunStarted,
     Waiver,
 )
+from harness.journal.journal import encode_line
 from harness.journal.ledger import Ledger
-from harness.journal.lines import encode_line
 from harness.journal.reader import JournalContents
 
 _NOT_COPIED = (RunStarted, MergedShard, Collected, MustPass, Waiver, Activity, End)
@@ -229,7 +228,7 @@ def merged_events(parts: Sequence[Part], *, run_id: str, argv: Sequence[str], no
     if any(part.end is None for part in parts):
         return events
     duration = max(part.end.duration for part in parts if part.end is not None)
-    status = _status(Ledger.from_events(events), [part.end.exit_status for part in parts if part.end is not None])
+    status = _status(Ledger.from_lines(events), [part.end.exit_status for part in parts if part.end is not None])
     return [*events, End(t=now, exit_status=status, duration=duration)]
 
 
@@ -253,7 +252,7 @@ def _copied(parts: Sequence[Part]) -> list[Event]:
     for part in parts:
         for event in part.events:
             if isinstance(event, Finding):
-                if event.kind in finding_kinds.OF_SESSION:
+                if event.kind in identity.OF_SESSION:
                     event = msgspec.structs.replace(event, message=f"shard {part.shard}: {event.message}")
                 key = event.kind, event.message, event.cases
                 if key in seen:

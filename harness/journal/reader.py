@@ -27,24 +27,22 @@ from harness.journal.events import (
     Stopped,
     Waiver,
 )
-from harness.journal.journal import JournalError
-from harness.journal.lines import LineError, decode_line, text_of
+from harness.journal.journal import JournalError, LineError, decode_line, text_of
 
 _BLOCK = 1 << 20
 #: Maximum length of a line, in bytes, for `stream_journal`. The ids of 500,000 cases fit.
 LONGEST = 64 << 20
 #: A JSON string.
-STRING = rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"'
+_STRING = rb'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"'
 #: The beginning of a line about a case, as the harness writes it.
 _CASE_LINE = re.compile(
     rb'\{"event":"(?:start|finish|levels|reopened)","t":[0-9.eE+-]+,(?:"host":'
-    + STRING
+    + _STRING
     + rb',)?"case":('
-    + STRING
+    + _STRING
     + rb")[,}]"
 )
 _CASE_KINDS = tuple(b'{"event":"' + kind + b'"' for kind in (b"start", b"finish", b"levels", b"reopened"))
-_COLLECTED_LINE = b'{"event":"collected",'
 #: Lines about the whole run. Reports show each, and a run has few.
 _REMARKS = (Bisected, Finding, MergedShard, MustPass, RunStarted, SessionProperty, Stopped, Waiver)
 
@@ -104,11 +102,6 @@ class Line(NamedTuple):
             return text_of(match[1])
         except ValueError:  # not UTF-8
             return None
-
-    @property
-    def is_collected(self) -> bool:
-        """Whether the line begins like a ``collected`` line of the harness."""
-        return self.data.startswith(_COLLECTED_LINE)
 
 
 class JournalFile:

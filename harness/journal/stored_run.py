@@ -1,7 +1,7 @@
 """The results of a run of any size.
 
-The journal is indexed in a temporary database, and cases are decided one at a time. Memory does not grow with the
-number of cases. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
+The journal is indexed in a temporary database, and cases are decided one at a time. Memory grows only with the longest
+line, the one with all ids. The verdicts equal those of `harness.journal.ledger.Ledger`: both use
 `harness.journal.ledger.RunTally`.
 """
 
@@ -16,9 +16,8 @@ from typing import Self
 
 from harness.core.errors import WriteError
 from harness.journal import journal, reader
-from harness.journal.collected_ids import CollectedIds, IdsDigest, UnexpectedFormError
 from harness.journal.events import Collected, Event, Executor, Finish, Levels, MergedShard, Reopened, RunStarted, Start
-from harness.journal.ledger import CollectedList, ReadProblems, RunTally, Summary
+from harness.journal.ledger import ReadProblems, RunTally, Summary
 from harness.journal.reader import Damaged, JournalFile, Line, Unknown
 from harness.journal.verdicts import CaseEvents, Verdict
 
@@ -178,71 +177,27 @@ class StoredRun:
         for line in self._file.lines():
             if line.is_about_case:
                 continue
-            if line.is_collected and self._enter_collected(line):
-                continue
             event = self._parsed(line.number, line.data)
             if isinstance(event, Damaged | Unknown):
                 self._enter_problem(event)
-            elif isinstance(event, Collected):
-                self._tally.add(event)
-                self._tally.add_collected(CollectedList.of(event))
-                self._database.executemany(_ADD_CASE, ((case, 1) for case in event.ids))
             elif isinstance(event, _CASE_EVENTS):
                 self._foreign.append((event.case, Line(line.number, line.at, line.data)))
             else:
                 started = started or isinstance(event, RunStarted)
                 self._tally.add(event)
-                if isinstance(event, Executor) and event.state == "ended":
+                if isinstance(event, Collected):
+                    self._database.executemany(_ADD_CASE, ((case, 1) for case in event.ids))
+                elif isinstance(event, Executor) and event.state == "ended":
                     self._database.execute("REPLACE INTO ended VALUES (?, ?)", (event.executor, line.data))
         if not started:
             raise reader.no_run_error(self._file.path)
 
-    def _enter_collected(self, line: Line) -> bool:
-        """Record the ids of a ``collected`` line one at a time. Return False if its form is unusual."""
-        (last,) = self._database.execute("SELECT coalesce(max(no), 0) FROM cases").fetchone()
-        try:
-            lists = CollectedIds(line.data)
-            event = self._parsed(line.number, lists.rest)
-            if not isinstance(event, Collected):
-                return False
-            ids = IdsDigest()
-            added = self._database.executemany(_ADD_CASE, ((ids.added(case), 1) for case in lists.ids())).rowcount
-            twice = self._twice(lists) if added < ids.count else ()
-        except UnexpectedFormError:
-            self._database.execute("DELETE FROM cases WHERE no > ?", (last,))
-            return False
-        self._tally.add(event)
-        self._tally.add_collected(
-            CollectedList(
-                worker=event.worker or "the controller",
-                part=event.part,
-                hash=event.hash,
-                listed=bool(ids.count or not event.count),
-                matches=event.count == ids.count and event.hash == ids.text,
-                twice=twice,
-            )
-        )
-        return True
-
-    def _twice(self, lists: CollectedIds) -> tuple[str, ...]:
-        """Return the ids that occur twice in a list."""
-        self._database.execute("CREATE TEMP TABLE listed (id TEXT NOT NULL)")
-        self._database.executemany("INSERT INTO listed VALUES (?)", ((case,) for case in lists.ids()))
-        query = "SELECT id FROM listed GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)"
-        doubled = tuple(case for (case,) in self._database.execute(query))
-        self._database.execute("DROP TABLE listed")
-        return doubled
-
     def _enter_cases(self) -> None:
         """Record the positions of the lines of each case."""
-        for lines in _batches(self._case_lines()):
+        for lines in _batches(heapq.merge(self._foreign, self._usual_case_lines(), key=lambda entry: entry[1].number)):
             self._database.executemany(_ADD_CASE, ((case, 0) for case in {case: None for case, _ in lines}))
             rows = ((line.number, line.at, len(line.data), case) for case, line in lines)
             self._database.executemany(_ADD_LINE, rows)
-
-    def _case_lines(self) -> Iterator[tuple[str, Line]]:
-        """Yield each line about a case with the case, in journal order."""
-        return heapq.merge(self._foreign, self._usual_case_lines(), key=lambda entry: entry[1].number)
 
     def _usual_case_lines(self) -> Iterator[tuple[str, Line]]:
         for line in self._file.lines():

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from harness.core.caseid import suite_of
-from harness.core.outcome import Outcome
-from harness.journal import decision as decisions
+from harness.core.outcome import AttemptResult, Outcome, deciding_attempt, final_verdict
 from harness.journal.events import Executor, Finish, Levels, Reopened, SecondDevice, Start
-from harness.protocol.exit_status import format_executor_exit
+from harness.protocol.endings import format_executor_exit
 
 CaseEvent = Start | Finish | Levels | Reopened
 
@@ -114,14 +113,38 @@ class CaseEvents:
     def _reopen(self) -> None:
         """Drop the attempts that ended without a verdict on the case."""
         self._before += self.finishes
-        self.finishes = decisions.reopened_attempts(
-            self.finishes, lambda finish: msgspec.structs.replace(finish, final=False)
-        )
+        self.finishes = [
+            msgspec.structs.replace(finish, final=False) if finish.outcome is Outcome.LOST else finish
+            for finish in self.finishes
+            if finish.outcome is not Outcome.NOT_RUN
+        ]
 
     @property
     def retries(self) -> int:
         """The attempts beyond those that count: one, or every repetition with ``--repeat``."""
         return max(0, len(self.starts) - max(1, sum(finish.final for finish in self.finishes)))
+
+
+def decide_outcome(finishes: Sequence[Finish], started: int) -> tuple[Outcome, Finish | None, Finish | None]:
+    """Return the outcome of a case, from its ended attempts in order and the number of started ones.
+
+    Also return the attempt that gave it, or to which a rule of the run was applied (None for `lost` and `not_run`), and
+    the attempt whose ruling is the outcome (None if no rule gave it). See `final_verdict` and `deciding_attempt` in
+    harness.core.outcome.
+    """
+    if len(finishes) == 1 and finishes[0].final and finishes[0].ruling is None:
+        return finishes[0].outcome, finishes[0], None  # as below; most of a million cases end so
+    attempts = [
+        AttemptResult(finish.outcome, finish.final, None if finish.ruling is None else finish.ruling.outcome)
+        for finish in finishes
+    ]
+    outcome = final_verdict(attempts, started)
+    ruled = next(
+        (finish for finish in reversed(finishes) if finish.ruling is not None and finish.ruling.outcome is outcome),
+        None,
+    )
+    place = deciding_attempt(attempts, outcome, ruled=ruled is not None)
+    return outcome, None if place is None else finishes[place], ruled
 
 
 def decide_verdict(
@@ -139,13 +162,13 @@ def decide_verdict(
     the results of the case on other devices.
     """
     starts, finishes = events.starts, events.finishes
-    decision = decisions.decide_outcome(finishes, len(starts))
-    outcome, decided = decision.outcome, decision.decided
-    ruling = None if decision.ruled is None else decision.ruled.ruling
-    if ruling is not None:
-        message = ruling.text
+    outcome, decided, ruled = decide_outcome(finishes, len(starts))
+    if ruled is not None and ruled.ruling is not None:
+        message = ruled.ruling.text
     elif outcome is Outcome.NOT_RUN and decided is None:
-        message = decisions.not_run_message(stopped)
+        # No claim that the case did not run: a killed worker may have run its last cases without a line.
+        how = f"was stopped by {stopped}" if stopped else "ended"
+        message = f"the run {how}, and the journal has no start of this case"
     elif outcome is Outcome.LOST and decided is None:
         message = _lost_message(starts, finishes, ended)
     elif outcome is Outcome.FLAKY:

@@ -9,6 +9,7 @@ stacks, on a crash or on request.
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import pickle
 import random
@@ -16,7 +17,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn
@@ -26,7 +27,7 @@ import pytest
 from harness.core import clock, linux
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import truncate_middle
-from harness.protocol.exit_status import WATCHDOG_SIGNAL
+from harness.protocol.endings import WATCHDOG_SIGNAL
 
 if TYPE_CHECKING:
     import torch
@@ -130,6 +131,24 @@ def run_rank(rank: Rank, body: Callable[..., Any], arguments: bytes, parent: int
         _flush()
     finally:
         os._exit(status)
+
+
+def write_order(path: Path, rank: Rank, body: Callable[..., Any], arguments: bytes, loading: str) -> None:
+    """Write the instructions for `execute_order`. `loading`: code that makes a third-party device usable."""
+    order = {"rank": rank, "module": body.__module__, "name": body.__qualname__, "arguments": arguments}
+    path.write_bytes(
+        pickle.dumps({**order, "loading": loading, "parent": os.getpid(), "torch": "torch" in sys.modules})
+    )
+
+
+def execute_order(path: str) -> NoReturn:
+    """Make this process, a fresh interpreter, a rank. A process that uses a device must not be forked."""
+    order: Mapping[str, Any] = pickle.loads(Path(path).read_bytes())
+    if order["torch"]:  # before the rank begins, because the rank seeds imported libraries
+        importlib.import_module("torch")
+    exec(order["loading"], {})
+    body = getattr(importlib.import_module(order["module"]), order["name"])
+    run_rank(order["rank"], body, order["arguments"], order["parent"])
 
 
 def write_report(path: Path, report: RankReport) -> None:

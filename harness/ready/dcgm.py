@@ -12,8 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.core.disposable import DisposableRun, run_disposable
-from harness.core.kill_ladder import LADDER
+from harness.core.disposable import LADDER, DisposableRun, run_disposable
 from harness.core.text import format_exit_code, list_first, single_line
 from harness.ready.rules import Finding, Findings, unkillable
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from harness.core.disposable import DisposableRun, run_disposable
-from harness.core.kill_ladder import LADDER
+from harness.core.disposable import LADDER, DisposableRun, run_disposable
 from harness.core.text import format_count, format_exit_code, single_line
 from harness.ready import drift
 from harness.ready.halving import Blame

@@ -24,9 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.core.disposable import run_disposable
+from harness.core.disposable import LADDER, run_disposable
 from harness.core.errors import HarnessError
-from harness.core.kill_ladder import LADDER
 from harness.ready.fleet import MOST_ANSWER, NodeAnswer, read_answer
 from harness.ready.model import Verdict
 

@@ -23,7 +23,7 @@ from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, single_line
 from harness.journal import environment, journal
 from harness.journal.events import SCHEMA, Collected, End, Event, Finish, Imported, ImportedFile, RunStarted
-from harness.journal.lines import encode_line
+from harness.journal.journal import encode_line
 from harness.ready.model import CheckRun, NodeReport, Problem, Verdict
 
 REPORT = "ready.json"

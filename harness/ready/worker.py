@@ -24,6 +24,7 @@ import msgspec
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
+from harness.checks.process import read_waits
 from harness.core import linux
 from harness.core.disposable import end_groups
 from harness.core.text import single_line
@@ -32,7 +33,6 @@ from harness.ready import orders, quick_tests
 from harness.ready.bench import FULL, SMALL, Bench, CannotTestError, LacksError, SlowError
 from harness.ready.group import Crew
 from harness.ready.orders import MOST_TEXT, Gpu, Line, Order
-from harness.supervisor.starvation import read_waits
 
 _PAUSE = 0.01  # seconds between two looks at the forks
 #: Errors of CUDA that say nothing about a GPU: other processes have its memory (`memory_accounts` tests that free

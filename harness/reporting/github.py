@@ -15,9 +15,9 @@ from typing import Any
 
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
+from harness.journal.environment import Places
 from harness.journal.events import Finding
 from harness.journal.ledger import Results, Summary
-from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
 
 #: GitHub accepts 1 MiB for all summaries of a step together. This leaves some of it for other commands.

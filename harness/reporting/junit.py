@@ -22,10 +22,9 @@ from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Ou
 from harness.core.text import escape_invalid_xml, format_count, truncate_middle
 from harness.devices.capabilities import format_bytes
 from harness.journal import environment
-from harness.journal.environment import EnvironmentFileError
+from harness.journal.environment import EnvironmentFileError, Place, Places
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Results, Summary
-from harness.journal.place import Place, Places
 from harness.journal.stored_run import StoredRun
 from harness.reporting.junit_case import LIMITS, CaseWriter, finding_case, run_case, tag_of, xml
 from harness.reporting.junit_flavour import named

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.checks.meters.table import format_growths
+from harness.checks.meters import format_growths
 from harness.core.text import format_count, single_line
 from harness.journal.events import Batch
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.core.text import inert_line
+from harness.journal.environment import Place, Places
 from harness.journal.ledger import Results, Summary
-from harness.journal.place import Place, Places
 from harness.reporting.metric import Labels, Metric
 
 #: Maximum characters of a label.

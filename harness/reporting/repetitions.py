@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.checks import trend as soak
-from harness.checks.meters.table import format_quantity
+from harness.checks.meters import format_quantity
 from harness.checks.trend import LevelSample, MeterSeries, TrendShape
 from harness.journal.events import Levels
 from harness.journal.ledger import Ledger

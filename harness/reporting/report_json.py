@@ -18,9 +18,9 @@ from harness.core.outcome import Outcome
 from harness.core.structs import DocumentedStruct, json_schema
 from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal import events
+from harness.journal.environment import Places
 from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
-from harness.journal.place import Places
 from harness.journal.verdicts import Verdict
 from harness.reporting.text_limits import MOST_TEXT
 

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock
 
 from harness.core import clock, linux
@@ -337,7 +338,7 @@ class DeviceLeases:
                 board = LeaseBoard.from_json(file.read())
         except FileNotFoundError:
             return LeaseBoard(boot)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, ZeroDivisionError, RecursionError, msgspec.MsgspecError) as error:
             raise BoardError(
                 f"{str(path)!r} is not a board of leases ({error!r}): remove it once no run uses a GPU of this machine"
             ) from None

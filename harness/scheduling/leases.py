@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+import msgspec
+
 from harness.core import linux
 from harness.devices.device import Device
 
@@ -111,18 +113,9 @@ class LeaseDecision:
     awaited: Mapping[int, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    share: Fraction = Fraction(0)
-    memory: int = 0
-
-    def with_one_more(self, share: Fraction, memory: int) -> _Load:
-        return replace(self, share=self.share + share, memory=self.memory + memory)
-
-
 def grant_leases(waiting: Sequence[Claim], held: Iterable[Lease], memory: Mapping[str, int]) -> LeaseDecision:
     """Grant leases to waiting claims. `waiting`: the earliest first. `memory`: the bytes of each device, if known."""
-    loads: dict[str, _Load] = {}
+    loads: dict[str, tuple[Fraction, int]] = {}  # share and memory in use
     for lease in held:
         _add(loads, lease)
     leases: dict[int, Lease] = {}
@@ -150,16 +143,16 @@ def share_of(slots: int, memory: int, total: int | None, *, alone: bool) -> Frac
     return Fraction(1, slots)
 
 
-def _fits(claim: Claim, load: _Load | None, total: int | None) -> bool:
+def _fits(claim: Claim, load: tuple[Fraction, int] | None, total: int | None) -> bool:
     if load is None:  # an unused device is granted even to a claim for more memory than it has
         return True
-    after = load.with_one_more(claim.share, claim.memory)
-    return after.share <= ALONE and (total is None or after.memory <= total)
+    return load[0] + claim.share <= ALONE and (total is None or load[1] + claim.memory <= total)
 
 
-def _add(loads: dict[str, _Load], lease: Lease) -> None:
+def _add(loads: dict[str, tuple[Fraction, int]], lease: Lease) -> None:
     for device in lease.devices:
-        loads[device] = loads.get(device, _Load()).with_one_more(lease.share, lease.memory)
+        share, memory = loads.get(device, (Fraction(0), 0))
+        loads[device] = share + lease.share, memory + lease.memory
 
 
 # A board of leases: all claims of a host. `grant_leases` decides which of them are granted.
@@ -209,20 +202,6 @@ class BoardEntry:
         """Whether a process that uses the devices is alive."""
         return any(process.lives for process in self.processes)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BoardEntry:
-        """Return the entry for JSON values. Raise KeyError or TypeError if a field is missing or has another type."""
-        lease = data["lease"]
-        return cls(
-            turn=int(data["turn"]),
-            holder=str(data["holder"]),
-            who=str(data["who"]),
-            claim=_from_json(Claim, data["claim"]),
-            lease=None if lease is None else _from_json(Lease, lease),
-            processes=tuple(Process(**process) for process in data["processes"]),
-            ended=bool(data["ended"]),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseBoard:
@@ -235,12 +214,11 @@ class LeaseBoard:
 
     @classmethod
     def from_json(cls, text: str) -> LeaseBoard:
-        """Return the board in a text. Raise ValueError, KeyError or TypeError if it is not a board of this format."""
-        data = json.loads(text)
-        if data["format"] != _FORMAT:
-            raise ValueError(f"format {data['format']!r}")
-        entries = tuple(BoardEntry.from_json(entry) for entry in data["entries"])
-        return cls(str(data["boot"]), int(data["turns"]), entries, {str(k): int(v) for k, v in data["memory"].items()})
+        """Return the board in a text. Raise ValueError or MsgspecError if it is not a board of this format."""
+        format_ = msgspec.json.decode(text, type=dict[str, Any]).get("format")
+        if format_ != _FORMAT:
+            raise ValueError(f"format {format_!r}")
+        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))
 
     def to_json(self) -> str:
         return json.dumps({"format": _FORMAT, **asdict(self)}, default=str)
@@ -271,9 +249,3 @@ class LeaseBoard:
     def find(self, turn: int) -> BoardEntry | None:
         """Return the entry with this turn; None if it has been removed."""
         return next((entry for entry in self.entries if entry.turn == turn), None)
-
-
-def _from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
-    """Return a Claim or a Lease: JSON has lists instead of tuples, and texts instead of fractions."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    return kind(**{**values, "share": Fraction(data["share"])})

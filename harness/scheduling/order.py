@@ -8,8 +8,7 @@ from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core.caseid import suite_of
-from harness.core.shard import Shard
+from harness.core.caseid import Shard, suite_of
 from harness.gating.patterns import literal_prefix, may_begin
 from harness.gating.policy import Policy
 

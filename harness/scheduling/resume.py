@@ -27,7 +27,7 @@ from harness.journal.events import Collected, Executor, Finding, Finish, Reopene
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.journal.verdicts import Verdict
-from harness.scheduling.resumption import Finished, ResumeError, Resumption
+from harness.scheduling.workers import Finished, ResumeError, Resumption
 
 #: The outcomes of attempts that give no information about the case.
 _NO_VERDICT = (Outcome.NOT_RUN, Outcome.LOST)
@@ -42,7 +42,7 @@ def resumption_of(contents: JournalContents, *, forced: bool = False) -> Resumpt
     if run.imported is not None:
         raise ResumeError(f"its cases were run {run.imported.text}: only a run of the harness can be resumed")
     needed = finals_needed(run)
-    verdicts = Ledger.from_events(contents.events).verdicts
+    verdicts = Ledger.from_lines(contents.events).verdicts
     finished = {verdict.case: _finished(verdict) for verdict in verdicts if is_finished(verdict, needed)}
     last: dict[str, int] = {}
     for event in contents.events:

@@ -1,11 +1,22 @@
-"""The workers of xdist: their number with ``-n auto``, and the cases that each of them was handed."""
+"""The workers of xdist: their number with ``-n auto``, and the files by which they and the controller share facts.
+
+Workers import this module, so it imports nothing heavy.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import msgspec
+
+from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.outcome import Outcome
+from harness.core.text import format_count, list_first
 
 #: Estimated memory of a CPU worker, in bytes: torch, the collected cases, and the allocations of a case.
 WORKER_MEMORY = 1 << 30
@@ -109,3 +120,124 @@ class HandedOutList:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+_FACTS = "case-facts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFacts:
+    """Facts about cases, by id, for the controller, which has no items. The first worker that collects writes them.
+
+    - `limits`: seconds, for each case with its own time limit.
+    - `devices`: the number of devices, for each case that takes several, or that takes one alone although several cases
+      may share it.
+    - `apart`: the cases that run in their own process.
+    - `gated`: why a case cannot run on this node, for a session of a cluster run.
+    """
+
+    limits: Mapping[str, float] = field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)
+    apart: Sequence[str] = ()
+    gated: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def are_written(folder: Path) -> bool:
+        """Return whether a worker has written the facts."""
+        return (folder / _FACTS).exists()
+
+    @classmethod
+    def read(cls, folder: Path) -> CaseFacts:
+        """Return the facts that a worker has written; empty facts if none has."""
+        try:
+            fields = json.loads((folder / _FACTS).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return cls()
+        return cls(**fields)
+
+    def write(self, folder: Path) -> None:
+        """Write the facts. Raise WriteError."""
+        path = folder / _FACTS
+        new = folder / f".{_FACTS}-{os.getpid()}"
+        with convert_to_write_error(repr(str(path))):
+            new.write_text(json.dumps(asdict(self)), encoding="ascii")
+            new.replace(path)
+
+
+#: The file in the run's temporary folder.
+RESUMPTION_FILE = "resumption.json"
+_CHANGE = "list-of-cases-changed"
+
+
+class ResumeError(HarnessError):
+    """A run cannot be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The verdict of a case, as it is replayed. `phases`: seconds by name. `detail`: traceback or stacks."""
+
+    outcome: Outcome
+    message: str = ""
+    detail: str = ""
+    duration: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    reproduce: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The state of an interrupted run.
+
+    - `finished`: the verdicts, by case. `attempts`: the number of earlier attempts at each other case.
+    - `executors`: the highest executor number of each worker, so that names stay unique.
+    - `ids`: all cases of the run. `findings`: kind and text of each finding, so that none is recorded twice.
+    - `part`: the number of the part of the run that begins now, 2 for the first resumption.
+    - `forced`: the run may continue with another list of cases.
+    """
+
+    finished: Mapping[str, Finished] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    executors: Mapping[str, int] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+    findings: frozenset[tuple[str, str]] = frozenset()
+    part: int = 1
+    forced: bool = False
+
+    def difference(self, ids: Sequence[str]) -> str:
+        """Return how the collected cases differ from those of the run; empty if they do not."""
+        now, before = {*ids}, {*self.ids}
+        new = [case for case in ids if case not in before]
+        gone = [case for case in self.ids if case not in now]
+        differences = [_changed(new, "new")] * bool(new) + [_changed(gone, "gone")] * bool(gone)
+        return "; ".join(differences)
+
+    def write(self, folder: Path) -> Path:
+        """Write the file. Raise WriteError."""
+        path = folder / RESUMPTION_FILE
+        with convert_to_write_error(repr(str(path))):
+            path.write_text(json.dumps(asdict(self), default=sorted), encoding="ascii")
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Resumption:
+        return msgspec.convert(json.loads(path.read_text(encoding="ascii")), cls)
+
+
+def _changed(ids: Sequence[str], how: str) -> str:
+    return f"{format_count(len(ids), 'case is', 'cases are')} {how} ({list_first(ids)})"
+
+
+def note_change(folder: Path, text: str) -> None:
+    """Report a change of the list of cases to the controller. Raise WriteError."""
+    path = folder / _CHANGE
+    with convert_to_write_error(repr(str(path))):
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def noted_change(folder: Path) -> str:
+    """Return how the list of cases has changed, as a worker reported it; empty if it has not."""
+    try:
+        return (folder / _CHANGE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

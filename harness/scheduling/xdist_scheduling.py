@@ -9,7 +9,7 @@ import contextlib
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -230,38 +230,35 @@ def depth(mean_seconds: float) -> int:
     return min(MOST, max(LEAST, math.ceil(AHEAD_SECONDS / mean_seconds)))
 
 
+class ClusterSession(Protocol):
+    """The session of a cluster run whose cases are handed out."""
+
+    def widths(self, ids: Sequence[str]) -> Sequence[int]:
+        """Return the number of devices of each case that takes more than a worker's slot; 0 for all others."""
+
+    def described(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Return the facts about cases for the head."""
+
+    def device_of(self, worker: str) -> str:
+        """Return the UUID of the device of a worker."""
+
+    def has_failed(self) -> bool:
+        """Return whether the collection has failed, so that no case runs."""
+
+    def request_stop(self, reason: str, grace: float) -> None:
+        """Stop the workers after `grace` seconds."""
+
+
 class PullScheduling(WorkerScheduling):
     """A scheduler of xdist's protocol (`xdist.scheduler.Scheduling`).
 
     xdist calls the methods in the main thread, and the queue in another thread, so a lock guards each method.
     """
 
-    def __init__(
-        self,
-        config: pytest.Config,
-        source: RemoteQueue,
-        handed_out: HandedOut,
-        *,
-        describe: Callable[[Sequence[str]], dict[str, Any]],
-        widths: Callable[[Sequence[str]], Sequence[int]],
-        device_of: Callable[[str], str],
-        stop: Callable[[str, float], None],
-        failed: Callable[[], bool],
-    ) -> None:
-        """`describe`: returns the facts about cases for the head.
-
-        `widths`: the number of devices of each case that takes more than a worker's slot; 0 for all others.
-        `device_of`: the device of a worker, by its name.
-
-        `stop`: stops the workers of this session. `failed`: whether the collection has failed, so that no case runs.
-        """
+    def __init__(self, config: pytest.Config, source: RemoteQueue, run: ClusterSession, handed_out: HandedOut) -> None:
         super().__init__(config, handed_out)
         self._source = source
-        self._describe = describe
-        self._widths = widths
-        self._device_of = device_of
-        self._stop = stop
-        self._failed = failed
+        self._run = run
         self._buffer: deque[GivenCase] = deque()
         #: Cases that take several devices wait here. One worker runs all of them: several workers would wait for each
         #: other's devices again and again, with a new executor per case.
@@ -288,13 +285,13 @@ class PullScheduling(WorkerScheduling):
         with self._lock:
             if self._ids is None:
                 collected = self._collected()
-                if collected is None or self._failed():
+                if collected is None or self._run.has_failed():
                     self.end()
                     return
                 self._ids = collected
-                widths = self._widths(self._ids)
+                widths = self._run.widths(self._ids)
                 self._is_wide = frozenset(case for case, width in enumerate(widths) if width)
-                self._source.send("ready", workers=len(self._queues), **self._describe(self._ids))
+                self._source.send("ready", workers=len(self._queues), **self._run.described(self._ids))
                 self._source.listen(self)
             self._fill()
 
@@ -338,7 +335,7 @@ class PullScheduling(WorkerScheduling):
             self._fill()
 
     def stop(self, reason: str, grace: float) -> None:
-        self._stop(reason, grace)
+        self._run.request_stop(reason, grace)
         self.end()
 
     @property
@@ -364,12 +361,9 @@ class PullScheduling(WorkerScheduling):
             if len(self._queues[node]) >= max(deep, LEAST):
                 break
             given = self._buffer.popleft()
-            others = (
-                [candidate for candidate in ready if self._device_of(candidate.gateway.id) != given.avoid]
-                if given.avoid
-                else []
-            )
-            self._send(min(others, key=lambda candidate: len(self._queues[candidate])) if others else node, given)
+            if given.avoid and (others := [n for n in ready if self._run.device_of(n.gateway.id) != given.avoid]):
+                node = min(others, key=lambda candidate: len(self._queues[candidate]))
+            self._send(node, given)
         if self._ended:
             for node in ready if not self._buffer else ():
                 if not (self._wide and node is leader):

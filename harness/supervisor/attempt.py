@@ -1,4 +1,4 @@
-"""One attempt at a case: ask an executor to run it, wait until it finishes, and collect the evidence."""
+"""An attempt at a case, with the evidence from its executor, and the verdict from all attempts at a case."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from harness.backends.table import is_hardware
-from harness.checks.meters.table import meter_of
+from harness.checks.meters import meter_of
 from harness.core import clock
-from harness.core.outcome import Outcome
+from harness.core.outcome import AttemptResult, Outcome, Ruling, deciding_attempt, final_verdict
 from harness.protocol import phase_page, reports
 from harness.protocol.endings import CaseEnd, ProcessEnd, parse_ending
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.reports import RecordedWarning
 from harness.protocol.wire import Message, ProtocolError, decode_messages
 from harness.scheduling.stop_request import StoppedError
+from harness.supervisor.case import Case, first_line
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
-from harness.supervisor.judgement import Evidence, Judgement, Phase, judge, phase_of
+from harness.supervisor.judgement import Evidence, Judgement, judge, phase_of
 from harness.zygote.client import ZygoteError
 
 #: Seconds from the executor's watchdog to the supervisor's own deadline.
@@ -34,16 +35,13 @@ _STOP_COMES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
-    """A request to an executor. `following` is the case that it runs next; fixtures shared with it are kept.
+    """A request to an executor. `following` is the id of the case that it runs next; fixtures shared with it are kept.
 
     `leave`: the executor must exit afterwards, and the exit is part of this attempt. `light`: the exit is the short
     one. `levels`: the executor must then report what its process uses.
     """
 
-    item: pytest.Item
-    case: str
-    seed: int
-    limit: float
+    case: Case
     following: str | None = None
     leave: bool = False
     light: bool = False
@@ -52,11 +50,12 @@ class CaseRequest:
     @property
     def fields(self) -> Message:
         """The fields of the message to the executor."""
+        case = self.case
         return {
-            "case": self.case,
+            "case": case.id,
             "next": self.following,
-            "limit": self.limit,
-            "seed": self.seed,
+            "limit": case.limit,
+            "seed": case.seed,
             "levels": self.levels,
         }
 
@@ -65,9 +64,9 @@ class CaseRequest:
 class Attempt:
     """One attempt: where it ran, the reports and warnings of pytest, and the judgement.
 
-    `alone`: its process had run no other case before. `spent`: a second run, which looked whether a suspected leak
-    shows again, broke the process. `ended`: when the case ended, if its request had several cases. `reproduce`: the
-    shell command that reproduces the outcome, if it is not the command for a single run of the case.
+    `alone`: its process had run no other case before. `ended`: in seconds since 1970. `spent`: a second run, which
+    looked whether a suspected leak shows again, broke the process. `reproduce`: the shell command that reproduces the
+    outcome, if it is not the command for a single run of the case.
     """
 
     number: int
@@ -80,6 +79,7 @@ class Attempt:
     evidence: Evidence
     judgement: Judgement
     duration: float
+    ended: float
     stdout: str
     stderr: str
     temp: Path
@@ -87,7 +87,6 @@ class Attempt:
     notes: tuple[str, ...]
     spent: bool
     memory: Mapping[str, int]
-    ended: float | None = None
     reproduce: str = ""
 
     @property
@@ -112,42 +111,9 @@ class Attempt:
         return seen.done and seen.exit_status is None and not harmed and not cut and not doubtful
 
 
-def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
-    """Run one case in `handle`. The result describes any failure. The executor is killed if necessary."""
-    return RunningAttempt(handle, request, number).result()
-
-
-class RunningAttempt:
-    """An attempt that has begun: the executor was asked to run the case."""
-
-    def __init__(self, handle: ExecutorHandle, request: CaseRequest, number: int) -> None:
-        self.handle = handle
-        self.request = request
-        self.number = number
-        self._alone = not handle.cases
-        self._begun = clock.monotonic()
-        handle.trim_output()
-        self._listener = Listener(handle, request)
-        self._listener.send_request()
-
-    def result(self) -> Attempt:
-        """Wait for the end of the case. The result describes any failure. The executor is killed if necessary."""
-        evidence = self._listener.run()
-        duration = clock.monotonic() - self._begun
-        return attempt_of(self._listener, self.number, evidence, alone=self._alone, duration=duration)
-
-
-def attempt_of(
-    listener: Listener,
-    number: int,
-    evidence: Evidence,
-    *,
-    alone: bool,
-    duration: float,
-    ended: float | None = None,
-) -> Attempt:
+def attempt_of(listener: Listener, number: int, *, alone: bool, duration: float, ended: float) -> Attempt:
     """Return an attempt with the output and the reports of its executor."""
-    handle = listener.handle
+    handle, evidence = listener.handle, listener.seen
     out, err = handle.outputs.out, handle.outputs.err
     end = listener.output_end or (out.size(), err.size())
     stdout, stderr = (
@@ -169,6 +135,7 @@ def attempt_of(
         evidence=evidence,
         judgement=judgement,
         duration=duration,
+        ended=ended,
         stdout=stdout,
         stderr=stderr,
         temp=handle.temp,
@@ -176,7 +143,6 @@ def attempt_of(
         notes=tuple(notes),
         spent=listener.spent,
         memory={name: size for name, size in zip(("host", "device"), listener.memory, strict=True) if size},
-        ended=ended,
     )
 
 
@@ -188,100 +154,68 @@ class Listener:
     request: CaseRequest
     reports: list[pytest.TestReport] = field(default_factory=list)
     warnings: list[RecordedWarning] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
     start: tuple[int, int] = (0, 0)
     deadline: float = 0.0
-    end: CaseEnd | None = None
-    late: bool = False
-    stopped: str = ""
-    zygote_lost: str = ""
-    garbled: str = ""
-    leaving: bool = False
+    seen: Evidence = field(default_factory=Evidence)
     spent: bool = False
     memory: tuple[int, int] = (0, 0)
     output_end: tuple[int, int] | None = None
     followed: bool = False
 
-    def send_request(self) -> None:
-        """Ask the executor to run the case."""
-        handle, request = self.handle, self.request
-        self.start = handle.marks
-        handle.send({"op": "run", "number": len(handle.cases) + 1, **request.fields})
-        handle.cases.append(request.case)
-        now = clock.monotonic()
-        handle.starvation.begin(now)
-        self.deadline = now + request.limit + GRACE
-
-    def run(self) -> Evidence:
-        """Wait for the end of the case."""
-        return self.evidence_of(lambda: self.handle.receive(self.deadline))
-
-    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> Evidence:
-        """Return the evidence of a case that has passed in these phases, with these further facts.
+    def plain(self, facts: list[bytes], passed: Sequence[PassedPhase], *, silent: bool = False) -> None:
+        """Complete the evidence of a case that has passed in these phases, with these further facts.
 
         Another case has begun since. `silent`: the case has written nothing. Raises ProtocolError.
         """
-        self.end, self.followed = CaseEnd(), True
+        self.seen.done = self.followed = True
         self._take_reports(facts, passed, silent=silent)
-        return Evidence(phases=tuple(self.phases), done=True, limit=self.request.limit)
 
-    def evidence_of(self, receive: Callable[[], Message | NoMessage]) -> Evidence:
-        """Return the evidence of the case, whose end `receive` returns.
+    def conclude(self, receive: Callable[[], Message | NoMessage]) -> None:
+        """Complete the evidence of the case, whose end `receive` returns.
 
         Before that, do everything that this end requires: a second run, or the exit or kill of the executor.
         """
+        handle, seen = self.handle, self.seen
         try:
             self._converse(receive)
         except ZygoteError as error:
-            self.zygote_lost = str(error).splitlines()[0]
+            seen.zygote_lost = str(error).splitlines()[0]
         except StoppedError as error:
-            self.stopped = str(error)
-        if not (self.end or self.late or self.stopped or self.garbled) and self.handle.exit_status == -signal.SIGTERM:
-            self.stopped = self.handle.stop_within(_STOP_COMES)
-        return Evidence(
-            phases=tuple(self.phases),
-            done=self.end is not None,
-            end=self.end or CaseEnd(),
-            exit_status=None if self.spent else self.handle.exit_status,
-            leaving=self.leaving,
-            late=self.late,
-            stopped=self.stopped,
-            limit=self.request.limit,
-            starved=self.handle.starvation.text(),
-            stacks=self.handle.outputs.stacks.whole(OUTPUT_LIMIT),
-            garbled=self.garbled or self.handle.garbled,
-            zygote_lost=self.zygote_lost,
-            harness_error=None if self.spent else self.handle.harness_error,
-            unkillable=self.handle.unkillable,
-        )
+            seen.stopped = str(error)
+        if not (seen.done or seen.late or seen.stopped or seen.garbled) and handle.exit_status == -signal.SIGTERM:
+            seen.stopped = handle.stop_within(_STOP_COMES)
+        if not self.spent:
+            seen.exit_status, seen.harness_error = handle.exit_status, handle.harness_error
+        seen.starved, seen.stacks = handle.starvation.text(), handle.outputs.stacks.whole(OUTPUT_LIMIT)
+        seen.garbled, seen.unkillable = seen.garbled or handle.garbled, handle.unkillable
 
     def _converse(self, receive: Callable[[], Message | NoMessage]) -> None:
         """Receive the executor's messages until the case, and with `leave` the executor, has ended.
 
         Raises ZygoteError.
         """
-        handle, request = self.handle, self.request
+        request, seen = self.request, self.seen
         try:
             answer = receive()
         except StoppedError:
             with contextlib.suppress(ProtocolError):  # the executor may have been in the middle of a line
                 self._take_all_reports()
             raise
-        self.late = answer is NoMessage.DEADLINE
+        seen.late = answer is NoMessage.DEADLINE
         try:
             if isinstance(answer, dict):
-                self.end = parse_ending(answer, CaseEnd)
+                seen.end, seen.done = parse_ending(answer, CaseEnd), True
             self._take_all_reports()
         except ProtocolError as error:
-            self.garbled, self.end = str(error), None
-        end = self.end
-        if end is not None and end.suspicions and not (end.aborted or end.poison or end.problems):
+            seen.garbled, seen.end, seen.done = str(error), CaseEnd(), False
+        end = seen.end
+        if end.suspicions and not (end.aborted or end.poison or end.problems):
             self._run_again(end)
-        if end is not None and request.leave and not (end.aborted or end.unknown or self.spent):
-            self.leaving = True
-            self.late = not leave(handle, request.limit, light=request.light)
-        if self.late or end is None:
-            handle.kill()
+        if seen.done and request.leave and not (end.aborted or end.unknown or self.spent):
+            seen.leaving = True
+            seen.late = not leave(self.handle, request.case.limit, light=request.light)
+        if seen.late or not seen.done:
+            self.handle.kill()
 
     def _run_again(self, end: CaseEnd) -> None:
         """Run the case a second time in the same process. Growth of the first run alone is no longer suspected.
@@ -290,11 +224,10 @@ class Listener:
         """
         handle, request = self.handle, self.request
         self.output_end = handle.outputs.out.size(), handle.outputs.err.size()
-        message = {"op": "again", "case": request.case, "next": request.following, "limit": request.limit}
         self.spent = True
         with contextlib.suppress(ZygoteError):  # the executor ended with its zygote
-            handle.send({**message, "seed": request.seed})
-            answer = handle.receive(clock.monotonic() + request.limit + GRACE)
+            handle.send({"op": "again", **request.fields})
+            answer = handle.receive(clock.monotonic() + request.case.limit + GRACE)
             if isinstance(answer, dict) and answer.get("op") == "grown":
                 self.spent, grown = False, answer["growths"]
                 end.suspicions = {
@@ -314,12 +247,12 @@ class Listener:
         self.warnings = [reports.unpack_warning(message) for message in facts if message["op"] == "warning"]
         others = [message for message in facts if message["op"] != "warning"] if self.warnings else facts
         messages = phase_page.merge_phases_and_facts(passed, others)
-        self.reports = reports.unpack_reports(self.request.item, messages)
+        self.reports = reports.unpack_reports(self.request.case.item, messages)
         for report, message in zip(self.reports, messages, strict=True):
             self.memory = _larger(self.memory, message.get("memory"))
             if not silent:
                 self._add_output(report, message)
-            self.phases.append(phase_of(report))
+            self.seen.phases += (phase_of(report),)
 
     def _add_output(self, report: pytest.TestReport, message: Message) -> None:
         marks = marks_in(message)
@@ -375,3 +308,72 @@ def _larger(before: tuple[int, int], sizes: object) -> tuple[int, int]:
             return max(before[0], host), max(before[1], device)
         case other:
             raise ProtocolError(f"an executor sent the memory {other!r}, expected two sizes")
+
+
+@dataclass(slots=True)
+class CaseHistory:
+    """The attempts at a case so far. `ruling` is the decision of a rule of the run, None if no rule applies.
+
+    `earlier` counts attempts that are not stored here: the case already had a verdict and is examined again.
+    """
+
+    case: Case
+    earlier: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    ruling: Ruling | None = None
+    _results: list[AttemptResult] = field(default_factory=list)
+    _settled: Outcome | None = None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next attempt, from 1."""
+        return self.case.before + self.earlier + len(self.attempts) + 1
+
+    def add(self, attempt: Attempt, *, final: bool) -> None:
+        """Add a finished attempt. An attempt that makes the case run again is not `final`."""
+        self.attempts.append(attempt)
+        self._results.append(attempt_result(attempt, final=final))
+        self.ruling = self._settled = None
+
+    @property
+    def settled(self) -> Outcome:
+        """The outcome of the attempts, before any ruling."""
+        if self._settled is None:
+            self._settled = final_verdict(self._results, len(self._results))
+        return self._settled
+
+    @property
+    def outcome(self) -> Outcome:
+        """The current verdict."""
+        return self.settled if self.ruling is None else self.ruling.outcome
+
+    @property
+    def decisive(self) -> Attempt:
+        """The attempt that explains the verdict, see `deciding_attempt`; the worst one while none is final."""
+        if len(self.attempts) == 1:
+            return self.attempts[0]
+        place = deciding_attempt(self._results, self.outcome, ruled=self.ruling is not None)
+        if place is None:
+            return max(reversed(self.attempts), key=lambda attempt: attempt.outcome.severity)
+        return self.attempts[place]
+
+    def counting(self) -> list[AttemptResult]:
+        """Return the attempts that count, in the form that rules need."""
+        return [result for result in self._results if result.final]
+
+    @property
+    def message(self) -> str:
+        """One line about what happened in the last attempt; "" for a plain pass."""
+        return self._results[-1].message
+
+
+def attempt_result(attempt: Attempt, *, final: bool = True) -> AttemptResult:
+    """Return an attempt in the form that verdicts and rules need."""
+    return AttemptResult(
+        attempt.outcome, final=final, message=message(attempt), alone=attempt.alone, duration=attempt.duration
+    )
+
+
+def message(attempt: Attempt) -> str:
+    """Return one line about what happened; "" for a plain pass."""
+    return attempt.judgement.message or first_line(attempt.reports)

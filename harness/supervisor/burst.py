@@ -1,4 +1,4 @@
-"""Several cases that an executor runs one after the other, for one request.
+"""One case, or several, that an executor runs one after the other, for one request.
 
 Two processes that wake each other for each case lose more time than a short case takes. Therefore an executor continues
 by itself while cases pass, and records in its file of facts when a case begins. Each attempt has the same result as in
@@ -18,8 +18,16 @@ from harness.protocol.endings import CaseEnd, as_message
 from harness.protocol.phase_page import PassedPhase
 from harness.protocol.wire import Message, ProtocolError, decode_message
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.attempt import GRACE, Attempt, CaseRequest, Listener, attempt_of, marks_in, phases_in
-from harness.supervisor.case_history import CaseHistory
+from harness.supervisor.attempt import (
+    GRACE,
+    Attempt,
+    CaseHistory,
+    CaseRequest,
+    Listener,
+    attempt_of,
+    marks_in,
+    phases_in,
+)
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.judgement import Evidence
 from harness.zygote.client import ZygoteError
@@ -44,7 +52,7 @@ class _Place:
 
 
 class Burst:
-    """Attempts at several cases. The first has begun; each other one begins only after the previous one has passed."""
+    """Attempts at cases. The first has begun; each other one begins only after the previous one has passed."""
 
     def __init__(self, handle: ExecutorHandle, requests: Sequence[CaseRequest], numbers: Sequence[int]) -> None:
         """`numbers`: the number of each attempt."""
@@ -88,7 +96,10 @@ class Burst:
         return self._begins[place]
 
     def result(self, place: int) -> Attempt:
-        """Wait for the end of a case that has begun. The result describes any failure, see `RunningAttempt`."""
+        """Wait for the end of a case that has begun. The result describes any failure.
+
+        The executor is killed if necessary.
+        """
         while len(self._attempts) <= place:
             self._take_ended()
             if len(self._attempts) > place:
@@ -136,7 +147,8 @@ class Burst:
                 begun, marks = self._begin(message), marks_in(message)
                 facts, passed, self._listener.output_end = lines[first:place], phases_in(message), marks
                 if facts or marks != self.handle.marks:
-                    self._add(self._listener.plain(facts, passed), begun)
+                    self._listener.plain(facts, passed)
+                    self._add(begun)
                 else:
                     self._attempts.append(partial(_silent_attempt, self._listener, passed, self._place(begun)))
             except ProtocolError:  # the case has written to the file, so what follows cannot be trusted
@@ -152,42 +164,50 @@ class Burst:
 
     def _conclude(self) -> None:
         """Take the attempt at the last case that has begun."""
-        evidence = self._listener.evidence_of(self._receive)
-        self._add(evidence, self._over or clock.now())
+        self._listener.conclude(self._receive)
+        self._add(clock.now() if self._listener.seen.leaving else self._over or clock.now())
 
     def _place(self, ended: float) -> _Place:
         """Return the place of the next attempt, which has ended."""
         begun = self._begins[-1]
         return _Place(self._numbers[len(self._attempts)], self._alone, max(0.0, ended - begun), ended)
 
-    def _add(self, evidence: Evidence, ended: float) -> None:
-        self._attempts.append(_attempt(self._listener, evidence, self._place(ended)))
+    def _add(self, ended: float) -> None:
+        self._attempts.append(_attempt(self._listener, self._place(ended)))
 
     def _listen(self, request: CaseRequest, *, again: bool = False) -> Listener:
         if not again:
-            self.handle.cases.append(request.case)
+            self.handle.cases.append(request.case.id)
         self._since = clock.monotonic()
         self.handle.starvation.begin(self._since)
-        return Listener(self.handle, request, start=self.handle.marks, deadline=self._since + request.limit + GRACE)
+        limit = request.case.limit
+        seen, deadline = Evidence(limit=limit), self._since + limit + GRACE
+        return Listener(self.handle, request, start=self.handle.marks, deadline=deadline, seen=seen)
 
     def _begin(self, message: Message) -> float:
         """Return when the next case began; if a case has changed the clock, a time between the last begin and now.
 
         Raises ProtocolError.
         """
-        case, begun = self._requests[self.ran].case, message.get("t")
+        case, begun = self._requests[self.ran].case.id, message.get("t")
         if message.get("case") != case or not isinstance(begun, float):
             raise ProtocolError(f"an executor began {message.get('case')!r}, expected {case!r}")
         return min(max(self._begins[-1], begun), clock.now())
 
 
-def _attempt(listener: Listener, evidence: Evidence, place: _Place) -> Attempt:
-    return attempt_of(listener, place.number, evidence, alone=place.alone, duration=place.duration, ended=place.ended)
+def run_attempt(handle: ExecutorHandle, request: CaseRequest, number: int) -> Attempt:
+    """Run one case in `handle`. The result describes any failure. The executor is killed if necessary."""
+    return Burst(handle, [request], [number]).result(0)
+
+
+def _attempt(listener: Listener, place: _Place) -> Attempt:
+    return attempt_of(listener, place.number, alone=place.alone, duration=place.duration, ended=place.ended)
 
 
 def _silent_attempt(listener: Listener, passed: Sequence[PassedPhase], place: _Place) -> Attempt:
     """Return an attempt that has passed in silence. Its output is not read: the files may have been emptied since."""
-    return _attempt(listener, listener.plain([], passed, silent=True), place)
+    listener.plain([], passed, silent=True)
+    return _attempt(listener, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from filelock import Timeout
 
+from harness.core import clock
+from harness.core.disposable import DisposableRun
 from harness.core.errors import NoDeviceError
 from harness.core.outcome import Outcome
+from harness.devices import health
 from harness.devices.device import Device
 from harness.devices.health import DeviceHealth
+from harness.journal.journal import WorkerJournal
+from harness.protocol.endings import WATCHDOG_SIGNAL
 from harness.scheduling.leases import ALONE
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import examination
-from harness.supervisor.attempt import Attempt
-from harness.supervisor.binding import Bindings
+from harness.supervisor.attempt import GRACE, Attempt, leave
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.executor_handle import Bindings, ExecutorHandle, NoMessage
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 #: Seconds of one wait for another worker, between two checks for a request to stop the run.
@@ -142,7 +145,7 @@ class DeviceMonitor:
                 suspect.add(device.uuid)
             if event.kind == "hang":  # later readings do not show it again
                 self._journal.add_finding("device_sign", f"device {device.uuid} {moment}: {event.text}", [case.id])
-        for device in self._pool.known(handle.binding.devices):
+        for device in self._pool.ordered(handle.binding.devices):
             if handle.unkillable:
                 self._pool.drain(device, f"executor {handle.name} could not be killed", moment, [case.id])
             elif device.uuid in suspect and self._pool.drained(device) is None:
@@ -162,34 +165,63 @@ class DeviceMonitor:
         NoDeviceError, ZygoteError.
         """
         with self._journal.doing(f"examining device {device.uuid} {moment}"):
-            return self._examine_now(device, moment, cases)
-
-    def _examine_now(self, device: Device, moment: str, cases: Sequence[str]) -> str:
-        try:
-            handle, health = self._examine_once(device)
-        except ZygoteError:
-            self._slot.drop_zygote()
-            handle, health = self._examine_once(device)
-        if handle.harness_error is not None:
-            handle, health = self._examine_once(device)
-        if handle.harness_error is not None:
-            self._pool.leave_unexamined(device)
-            text = f"not known, because the harness failed: {handle.harness_error.error}"
-            unexamined = f"device {device.uuid} {moment}: {text}; the device is used without an examination"
-            self._journal.add_finding("unexamined_device", unexamined, cases)
-            return text
-        self._pool.record_examination(
-            device, healthy=health.healthy, text=health.text, moment=moment, seconds=health.seconds, cases=cases
-        )
-        for _, event in self._pool.new_events([device.uuid]):
-            if event.severity == "fatal":
-                self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
-            elif event.kind == "hang":
-                self._journal.add_finding("device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases)
-        return health.text
+            try:
+                handle, health = self._examine_once(device)
+            except ZygoteError:
+                self._slot.drop_zygote()
+                handle, health = self._examine_once(device)
+            if handle.harness_error is not None:
+                handle, health = self._examine_once(device)
+            if handle.harness_error is not None:
+                self._pool.leave_unexamined(device)
+                text = f"not known, because the harness failed: {handle.harness_error.error}"
+                unexamined = f"device {device.uuid} {moment}: {text}; the device is used without an examination"
+                self._journal.add_finding("unexamined_device", unexamined, cases)
+                return text
+            self._pool.record_examination(
+                device, healthy=health.healthy, text=health.text, moment=moment, seconds=health.seconds, cases=cases
+            )
+            for _, event in self._pool.new_events([device.uuid]):
+                if event.severity == "fatal":
+                    self._pool.drain(device, event.text, f"while it was examined {moment}", cases)
+                elif event.kind == "hang":
+                    self._journal.add_finding(
+                        "device_sign", f"device {device.uuid} examined {moment}: {event.text}", cases
+                    )
+            return health.text
 
     def _examine_once(self, device: Device) -> tuple[ExecutorHandle, DeviceHealth]:
         handle = self._slot.spawn(self._bindings.bind([device]))
-        health = examination.examine(handle, seed=self._seed, limit=self._limit)
+        health = examine_device(handle, seed=self._seed, limit=self._limit)
         self._slot.dispose(handle, "examination", hold=True)
         return handle, health
+
+
+#: The most seconds for an examination.
+EXAMINATION_LIMIT = 60.0
+_ERRORS_KEPT = 1 << 13
+
+
+def examine_device(handle: ExecutorHandle, *, seed: int, limit: float) -> DeviceHealth:
+    """Have a fresh executor examine its one device, then end the executor. Raises ZygoteError."""
+    began = clock.monotonic()
+    handle.send({"op": "examine", "seed": seed, "limit": limit})
+    deadline = began + limit + GRACE
+    answers: list[bytes] = []
+    in_time = True
+    while True:
+        message = handle.receive(deadline)
+        if not isinstance(message, dict):
+            in_time = message is not NoMessage.DEADLINE
+            break
+        answers.append(json.dumps(message).encode())
+        if "healthy" in message:
+            in_time = leave(handle, limit, light=False)
+            break
+    if handle.exit_status is None:
+        handle.kill()
+    in_time = in_time and handle.exit_status != -WATCHDOG_SIGNAL
+    errors = handle.outputs.err
+    stderr = errors.read(max(0, errors.size() - _ERRORS_KEPT), errors.size(), _ERRORS_KEPT).encode()
+    seconds = clock.monotonic() - began
+    return health.judge_examination(DisposableRun(handle.exit_status, in_time, seconds, b"\n".join(answers), stderr))

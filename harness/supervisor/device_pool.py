@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -21,10 +22,9 @@ from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare_readings, standing_problems
 from harness.devices.visibility import combinable_devices
 from harness.journal.events import Device as DeviceLine
+from harness.journal.journal import WorkerJournal
 from harness.scheduling import leases
 from harness.scheduling.leases import Claim
-from harness.supervisor.case import Case
-from harness.supervisor.worker_journal import WorkerJournal
 
 #: Seconds within which the driver must release the devices of a process that has ended.
 RELEASE_LIMIT = 10.0
@@ -54,7 +54,8 @@ class DevicePool:
         self._usable = tuple(usable)
         self._journal = journal
         self._folder = folder
-        self._monitored = examine and leased.backend.hardware
+        #: Whether devices are monitored at all.
+        self.monitored = examine and leased.backend.hardware
         self._examined: set[str] = set()
         self._readings: dict[str, HealthReading] = {}
         #: By count, the devices for a case. Without monitoring they never change.
@@ -63,17 +64,12 @@ class DevicePool:
         #: By device, the processes that had ended before this worker's first case there, and that the driver still
         #: lists.
         self._left_before: dict[str, frozenset[int]] = {}
-        watched = self._monitored and leased.backend.nvml
+        watched = self.monitored and leased.backend.nvml
         self._watch = HealthWatch(self._usable, limit=nvml_limit) if watched else None
-
-    @property
-    def monitored(self) -> bool:
-        """Whether devices are monitored at all."""
-        return self._monitored
 
     def move(self) -> bool:
         """If the current device is drained, move to the next healthy one, if any. Returns whether it moved."""
-        if not self._monitored or self.drained(self.device) is None:
+        if not self.monitored or self.drained(self.device) is None:
             return False
         start = self._usable.index(self.device)
         others = (*self._usable[start + 1 :], *self._usable[:start])
@@ -87,28 +83,28 @@ class DevicePool:
         """Return devices for a case that needs `count`, this worker's own first. Raises NoDeviceError."""
         return leases.devices_of_lease(self.device, count, self._combinable(count))
 
-    def claim(self, case: Case) -> Claim:
-        """Return what a case needs: this worker's device, and other healthy ones.
+    def claim(self, count: int, share: Fraction, memory: int) -> Claim:
+        """Return what a case needs: this worker's device, and other healthy ones. See `Claim`.
 
         Raises NoDeviceError with the reason.
         """
-        usable = self._combinable(case.devices)
+        usable = self._combinable(count)
         own, *others = leases.devices_of_lease(self.device, len(usable), usable)
-        return Claim(own.uuid, tuple(device.uuid for device in others), case.devices, case.share, case.memory)
+        return Claim(own.uuid, tuple(device.uuid for device in others), count, share, memory)
 
     def _combinable(self, count: int) -> tuple[Device, ...]:
         """Return the healthy devices that one process can use together with this worker's device, at least `count`.
 
         Raises NoDeviceError.
         """
-        if self._monitored:
+        if self.monitored:
             return self._combine(count)
         if count not in self._combined:
             self._combined[count] = self._combine(count)
         return self._combined[count]
 
     def _combine(self, count: int) -> tuple[Device, ...]:
-        drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self._monitored else {}
+        drained = {d.uuid: why for d in self._usable if (why := self.drained(d)) is not None} if self.monitored else {}
         together = combinable_devices([device for device in self._usable if device.uuid not in drained])
         if self.device.uuid not in drained and self.device not in together:
             together = (self.device,)
@@ -122,13 +118,9 @@ class DevicePool:
         """Return the devices with these UUIDs, in the same order."""
         return tuple(device for uuid in uuids for device in self._usable if device.uuid == uuid)
 
-    def known(self, uuids: Sequence[str]) -> list[Device]:
-        """Return the devices with these UUIDs."""
-        return [device for device in self._usable if device.uuid in uuids]
-
     def unexamined(self, devices: Sequence[Device]) -> list[Device]:
         """Return those of `devices` that this worker must examine before it uses them."""
-        return [device for device in devices if device.uuid not in self._examined] if self._monitored else []
+        return [device for device in devices if device.uuid not in self._examined] if self.monitored else []
 
     def record_examination(
         self, device: Device, *, healthy: bool, text: str, moment: str, seconds: float, cases: Sequence[str] = ()
@@ -182,7 +174,7 @@ class DevicePool:
         if self._watch is None:
             return []
         events = []
-        for device in self.known(uuids):
+        for device in self.ordered(uuids):
             # Compare with the last call, not with a reading right before the case: Xids may arrive late.
             before, now = self._readings.get(device.uuid), self._watch.read(device.uuid)
             self._readings[device.uuid] = now
@@ -214,7 +206,7 @@ class DevicePool:
         if self._watch is None:
             return
         deadline = clock.monotonic() + self._release_limit
-        for device in self.known(uuids):
+        for device in self.ordered(uuids):
             if self.drained(device) is not None:
                 continue
             before = self._left_before.get(device.uuid, frozenset())

@@ -1,7 +1,14 @@
-"""Collects evidence about red cases into the run directory (``--collect-on-failure``), with a time limit per item."""
+"""Collects evidence about red cases into the run directory (``--collect-on-failure``), with a time limit per item.
+
+The first part finds the place to which the kernel writes the core file of a process: core(5).
+"""
 
 from __future__ import annotations
 
+import glob
+import os
+import re
+import resource
 import shutil
 import signal
 from collections import Counter
@@ -16,12 +23,89 @@ from harness.core.disposable import run_disposable
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.devices import kernel_log
+from harness.journal.journal import WorkerJournal
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor import core_files
 from harness.supervisor.attempt import Attempt
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle
-from harness.supervisor.worker_journal import WorkerJournal
+
+CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
+CORE_USES_PID = Path("/proc/sys/kernel/core_uses_pid")
+#: Signals whose default action writes a core file: signal(7).
+CORE_SIGNALS = frozenset(
+    {
+        signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS, signal.SIGSYS,
+        signal.SIGTRAP, signal.SIGXCPU, signal.SIGXFSZ,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlace:
+    """The place of a core file: files that match `files`, or no place, for the reason `why`."""
+
+    files: str = ""
+    why: str = ""
+
+
+def core_place(pattern: str, *, uses_pid: bool, limit: int, pid: int, folder: Path) -> CorePlace:
+    """Return the place of a process's core file.
+
+    `pattern`: the kernel's core_pattern. `limit`: the process's limit for core files in bytes. `folder`: its working
+    folder.
+    """
+    pattern = pattern.strip()
+    if pattern.startswith("|"):
+        program = pattern[1:].split(maxsplit=1)[0] if pattern[1:].strip() else "a program"
+        return CorePlace(
+            why=f"the kernel gives it to {program} (process {pid}), see coredumpctl or that program's folder"
+        )
+    if limit == 0:
+        return CorePlace(why="the limit for core files is 0, see ulimit -c")
+    if not pattern:
+        return CorePlace(why="the kernel's core_pattern is empty")
+    has_pid = "%p" in pattern or "%P" in pattern
+    name = re.sub(r"%(.?)", lambda match: _part_of_name(match[1], pid), glob.escape(pattern))
+    if uses_pid and not has_pid:
+        name += f".{pid}"
+    return CorePlace(files=os.path.join(glob.escape(str(folder)), name))
+
+
+def newest_core(files: str, since: float) -> Path | None:
+    """Return the newest file that matches `files` and was written at `since` or later, in seconds since 1970."""
+    candidates = []
+    for name in glob.glob(files):
+        path = Path(name)
+        try:
+            written = path.stat().st_mtime
+        except OSError:
+            continue  # removed since
+        if path.is_file() and written >= since:
+            candidates.append((written, path))
+    return max(candidates)[1] if candidates else None
+
+
+def core_of_process(pid: int, folder: Path, since: float) -> tuple[Path | None, str]:
+    """Return the core file of a process that has ended, or None and the reason."""
+    try:
+        pattern = CORE_PATTERN.read_text(errors="replace")
+        uses_pid = CORE_USES_PID.read_text().strip() != "0"
+    except OSError as error:
+        return None, f"cannot read the kernel's core_pattern: {error.strerror}"
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[0]  # executors inherit the limit of their supervisor
+    where = core_place(pattern, uses_pid=uses_pid, limit=limit, pid=pid, folder=folder)
+    if where.why:
+        return None, where.why
+    path = newest_core(where.files, since)
+    return path, "" if path is not None else f"there is none at {where.files}"
+
+
+def _part_of_name(specifier: str, pid: int) -> str:
+    """Return the glob pattern for ``%`` and this letter in the name of a core file."""
+    if specifier in ("p", "P", "i", "I"):
+        return str(pid) if specifier in ("p", "P") else "*"
+    return "%" if specifier == "%" else "*" if specifier else ""
+
 
 #: Seconds that a program may take.
 SMI_LIMIT, REPORT_LIMIT = 30.0, 300.0
@@ -113,7 +197,7 @@ class Diagnostics:
             for path in sorted(failure.folder.glob(SNAPSHOTS)):
                 collected.take(path)
         elif item == "core" and _writes_core(failure.exit_status):
-            core_file, why = core_files.of_process(failure.pid, self._working_folder, failure.begun[1])
+            core_file, why = core_of_process(failure.pid, self._working_folder, failure.begun[1])
             if core_file is None:
                 collected.missing.append(f"core file: {why}")
             else:
@@ -138,7 +222,7 @@ class Diagnostics:
 
 
 def _writes_core(exit_status: int | None) -> bool:
-    return exit_status is not None and exit_status < 0 and -exit_status in core_files.SIGNALS
+    return exit_status is not None and exit_status < 0 and -exit_status in CORE_SIGNALS
 
 
 @dataclass

@@ -28,25 +28,113 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
-from harness.checks.process import describe_stuck
+from harness.backends.backend import DeviceKind
+from harness.backends.table import device_variables
+from harness.checks.process import StarvationWatch, describe_stuck
+from harness.configuration.context import RunContext
 from harness.core import clock, temp_folder
+from harness.core.disposable import LADDER
 from harness.core.errors import convert_to_write_error
-from harness.core.kill_ladder import LADDER
-from harness.protocol.endings import ProcessEnd, RemoteFailure, parse_ending
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.devices.device import Device
+from harness.devices.visibility import masks_for
+from harness.fixtures import CaseSettings
+from harness.gating import types
+from harness.gating.policy import Policy
+from harness.protocol.endings import EXIT_HARNESS_ERROR, ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.phase_page import PhasePage
 from harness.protocol.wire import Channel, Message, ProtocolError
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor import compiler_caches
-from harness.supervisor.binding import Binding
-from harness.supervisor.starvation import StarvationWatch
+from harness.sim.native import faults
+from harness.supervisor import executor_files
 from harness.zygote.client import START_LIMIT, ZygoteClient, ZygoteError
+from harness.zygote.spec import executor_environment
+
+_XDIST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What an executor is bound to: devices (by UUID), environment, and the `workerinput` of its xdist worker.
+
+    `kind` is that of the devices. `library`: for software devices, the backend to load. `leak_check` is
+    ``--leak-check``: off, fast or full. `race_check`: the devices check the order of work. `snapshots`: the
+    executor writes the allocator's snapshot when a case fails. `settings`: the settings of the run that cases may read.
+    `unused`: the executor does not use a software device before the case, which has its own process and may fork.
+    `echo`: its output is shown at once.
+    """
+
+    devices: tuple[str, ...]
+    kind: DeviceKind
+    environment: Mapping[str, str | None]
+    workerinput: Mapping[str, object] | None
+    leak_check: str
+    race_check: bool = False
+    library: str | None = None
+    snapshots: bool = False
+    settings: CaseSettings = field(default_factory=CaseSettings)
+    unused: bool = False
+    echo: bool = False
+
+    @property
+    def device_variables(self) -> dict[str, str | None]:
+        """The variables of the environment that select the devices."""
+        return variables_of_devices(self.environment)
+
+
+def variables_of_devices(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the variables of an executor's environment that select its devices."""
+    names = device_variables()
+    return {name: value for name, value in environment.items() if name in names and value}
+
+
+class Bindings:
+    """Makes the bindings of one worker's executors."""
+
+    def __init__(self, context: RunContext, policy: Policy, workerinput: Mapping[str, object] | None) -> None:
+        """`workerinput`: what an executor gets of the input of its xdist worker; None without xdist."""
+        self._context = context
+        self._policy = policy
+        self._workerinput = workerinput
+
+    def bind(self, devices: Sequence[Device]) -> Binding:
+        """Return the binding of an executor to these devices, of which there is at least one."""
+        context = self._context
+        backend = devices[0].backend
+        visible: dict[str, str | None] = {**masks_for(devices)}
+        # Use the values of this process: a conftest may have changed them in the zygote after the devices were counted.
+        visible |= {name: os.environ.get(name) for name in backend.variables}
+        visible |= context.variables | backend.stated
+        if backend.injectable:
+            visible[backend.faults_variable] = faults.join_injections(context.inject) or None
+        visible |= executor_files.cache_variables(Path(context.run_dir), os.environ)
+        return Binding(
+            devices=tuple(device.uuid for device in devices),
+            kind=devices[0].kind,
+            environment=executor_environment(os.environ, {**visible, **self.types}, _XDIST_VARIABLES),
+            workerinput=self._workerinput,
+            leak_check=context.leak_check,
+            race_check=context.race_check,
+            library=context.library,
+            snapshots="allocator" in context.collect_on_failure,
+            settings=self.settings,
+            echo=context.echo,
+        )
+
+    @property
+    def types(self) -> dict[str, str | None]:
+        """The environment variable with the types that the device lacks."""
+        return {types.VARIABLE: ",".join(self._policy.without_types) or None}
+
+    @property
+    def settings(self) -> CaseSettings:
+        """The settings of the run that cases may read."""
+        return CaseSettings(self._context.endurance, self._policy.floors, self._policy.hardware)
+
 
 #: Seconds until a blocked send gives up. An executor between cases waits only for requests, so a block is a fault.
 SEND_LIMIT = 30.0
@@ -213,7 +301,7 @@ class ExecutorHandle:
         with convert_to_write_error(f"into {str(temp.parent)!r}"):
             temp.mkdir(mode=0o700, parents=True)
             self.basetemp.parent.mkdir(mode=0o700, exist_ok=True)
-        compiler_caches.share_default(temp)
+        executor_files.share_default_cache(temp)
         channel = self._spawn(ahead=ahead)
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -433,19 +521,10 @@ ECHO_INTERVAL = 0.1
 _MOST = 1 << 20
 
 
-class GrowingFile(Protocol):
-    """A file to which an executor appends."""
-
-    descriptor: int
-
-    def size(self) -> int:
-        """Bytes written so far."""
-
-
 class OutputEcho:
     """Copies the output files of an executor to standard output and standard error of this process."""
 
-    def __init__(self, files: Sequence[GrowingFile], targets: Sequence[int]) -> None:
+    def __init__(self, files: Sequence[OutputFile], targets: Sequence[int]) -> None:
         """`targets`: the descriptors to copy to, in the order of the files."""
         self._pairs = [*zip(files, targets, strict=True)]
         self._positions = [0 for _ in files]

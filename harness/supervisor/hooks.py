@@ -11,37 +11,50 @@ from typing import Any
 
 import pytest
 
-from harness.collection import collection_errors, kept_results
-from harness.collection.cases import CASE_ID, is_case, select_cases
-from harness.collection.narrowing import NarrowCollection
+from harness.collection import foreign_plugins
+from harness.collection.cases import CASE_ID, NarrowCollection, is_case, select_cases, skip_reason
+from harness.configuration.context import RunContext
 from harness.core.clock import now
 from harness.core.outcome import EXIT_NOTHING_RAN, Outcome
+from harness.devices.device import Inventory
 from harness.protocol import worker_messages
 from harness.protocol.reports import outcome_of_case
 from harness.scheduling.order import Reach
-from harness.scheduling.resumption import ResumeError
-from harness.supervisor.pytest_session import Controller
+from harness.scheduling.workers import ResumeError
+from harness.supervisor.case_reports import Controller
+from harness.supervisor.supervisor import Supervisor
 from harness.supervisor.worker import Worker
 
 
-def register_worker_hooks(config: pytest.Config, worker: Worker, controller: Controller) -> None:
-    """Register the hooks of a worker."""
+def start_worker(
+    config: pytest.Config,
+    context: RunContext,
+    inventory: Inventory,
+    controller: Controller,
+    *,
+    name: str,
+    device: str,
+    workerinput: dict[str, Any] | None = None,
+) -> None:
+    """Make a worker, and register its hooks. See `Worker`."""
+    kind = Worker if context.isolation == "none" else Supervisor
+    worker = kind(context, inventory, controller, name=name, device=device, workerinput=workerinput)
     manager = config.pluginmanager
     narrowing = NarrowCollection(Reach.of(worker.policy, worker.selection.only))
     manager.register(narrowing, "harness-narrowing")
     manager.register(WorkerHooks(worker, controller, narrowing), "harness-worker")
-    if hasattr(config, "workerinput"):
+    if workerinput is not None:
         from harness.protocol.compact_reports import CompactReportsPlugin
 
         manager.register(CompactReportsPlugin(config), "harness-compact-reports")
-    if worker.isolated and worker.context.start != "cold":
-        from harness.collection.hooks import DescribedCollection
-
-        manager.register(DescribedCollection(config, worker), "harness-described")
-    if not worker.isolated:
+    if not isinstance(worker, Supervisor):
         from harness.supervisor.inline import register_inline_hooks
 
         register_inline_hooks(config, worker)
+    elif context.start != "cold":
+        from harness.collection.stand_ins import DescribedCollection
+
+        manager.register(DescribedCollection(config, worker), "harness-described")
 
 
 class DistantController:
@@ -52,11 +65,12 @@ class DistantController:
 
     def report_late(self, report: pytest.TestReport) -> None:
         """Send the report at the end of this worker: xdist accepts reports only on the running case."""
-        worker_messages.send_late_report(self._config, report)
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        worker_messages.news_of(self._config)["late"].append(data)
 
     def report_write_failure(self, text: str) -> None:
         """Send the text at the end of this worker."""
-        worker_messages.send_write_failure(self._config, text)
+        worker_messages.news_of(self._config)["write_failure"] = text
 
     def handling_signals(self) -> AbstractContextManager[None]:
         """Handle no signals: an xdist worker leaves them to its controller."""
@@ -81,6 +95,8 @@ class WorkerHooks:
 
     def __init__(self, worker: Worker, controller: Controller, narrowing: NarrowCollection) -> None:
         self._worker = worker
+        #: None if pytest itself runs the cases.
+        self._supervisor = worker if isinstance(worker, Supervisor) else None
         self._controller = controller
         self._narrowing = narrowing
         self._seen: list[pytest.Item] = []
@@ -99,19 +115,19 @@ class WorkerHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
         manager, root = session.config.pluginmanager, session.config.rootpath
-        if self._worker.isolated:
+        if self._supervisor is not None:
             take_over_allure(manager)
-        begun = kept_results.may_keep_results(manager, root)
+        begun = foreign_plugins.may_keep_results(manager, root)
         try:
             result = yield
-            names = [name for name in kept_results.may_keep_results(manager, root) if name not in begun]
-            if names and self._worker.isolated and hasattr(session.config, "workerinput"):
+            names = [name for name in foreign_plugins.may_keep_results(manager, root) if name not in begun]
+            if names and self._supervisor is not None and hasattr(session.config, "workerinput"):
                 # The controller loads no conftest of a folder.
-                self._worker.print_once(kept_results.kept_results_text(names))
+                self._worker.print_once(foreign_plugins.kept_results_text(names))
             return result
         except pytest.UsageError as error:
             if hasattr(session.config, "workerinput"):
-                worker_messages.send_usage_error(session.config, error)
+                worker_messages.news_of(session.config)["usage_error"] += map(str, error.args)
             raise
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
@@ -129,7 +145,7 @@ class WorkerHooks:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self._skipped[f"{report.nodeid}::"] = collection_errors.skip_reason(report)
+            self._skipped[f"{report.nodeid}::"] = skip_reason(report)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -149,10 +165,10 @@ class WorkerHooks:
                 pytest.exit(reason, returncode=EXIT_NOTHING_RAN)
             return
         self._worker.note_facts(kept)
-        if self._worker.isolated and not session.testsfailed:
+        if self._supervisor is not None and not session.testsfailed:
             described = session.config.pluginmanager.get_plugin("harness-described")
             by_itself = described is None or bool(described.collects_itself)
-            self._worker.seen(self._ids.union(ids), by_itself=by_itself)
+            self._supervisor.seen(self._ids.union(ids), by_itself=by_itself)
         self._ids.clear()
         try:
             deselected = [case for case in seen if case not in wanted]
@@ -162,11 +178,11 @@ class WorkerHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        if not is_case(item) or not self._worker.isolated:
+        if self._supervisor is None or not is_case(item):
             return None
         following = nextitem if nextitem is not None and is_case(nextitem) else None
         with self._controller.handling_signals():
-            self._worker.run(item, following)
+            self._supervisor.run(item, following)
         if self._worker.over:
             item.session.shouldstop = self._worker.over
         return True

@@ -15,15 +15,13 @@ from harness.core import clock
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome, Ruling
 from harness.devices.visibility import masks_for
-from harness.executor import seeding
-from harness.executor.phase_clock import PhaseClock
-from harness.executor.trace_log import TraceLogMuted
+from harness.executor.around_case import PhaseClock, TraceLogMuted, seed_everything
 from harness.fixtures import CURRENT, SUITE_PROPERTIES, Current
 from harness.journal.events import SessionProperty
 from harness.protocol import reports
 from harness.sim.interposer import front
 from harness.sim.native import faults, provider
-from harness.supervisor import recorded_properties
+from harness.supervisor import case_reports
 from harness.supervisor.case import Case, first_line, tracebacks
 from harness.supervisor.judgement import Evidence, judge, phase_of
 from harness.supervisor.worker import Worker
@@ -164,7 +162,7 @@ class InlineHooks:
             backend.import_torch()
         item.config.stash[CURRENT] = Current(backend.kind, case.seed, worker.bindings.settings)
         os.environ.update({name: value for name, value in worker.bindings.types.items() if value is not None})
-        seeding.seed_everything(case.seed, backend)
+        seed_everything(case.seed, backend)
         plugins = item.config.pluginmanager
         if not plugins.has_plugin(_PHASE_CLOCK):
             plugins.register(PhaseClock(), _PHASE_CLOCK)
@@ -206,7 +204,7 @@ class InlineCase:
                 phases={report.when: report.duration for report in self._reports},
                 message=judgement.message or first_line(self._reports),
                 detail=tracebacks(self._reports),
-                properties=recorded_properties.texts(self._reports),
+                properties=case_reports.property_texts(self._reports),
                 reproduce=self._worker.context.reproduce(case.id, case.item.path, {}) if red else None,
             )
         )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
-from harness.protocol.endings import CaseEnd, RemoteFailure
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.endings import (
+    EXIT_CHANNEL_GONE,
+    EXIT_NO_DEVICE,
+    EXIT_NO_MEMORY,
+    WATCHDOG_SIGNAL,
+    CaseEnd,
+    RemoteFailure,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +35,20 @@ _PASSED = {when: Phase(when, "passed") for when in ("setup", "call", "teardown")
 _ALL_PASSED = tuple(_PASSED.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Evidence:
-    """All evidence about one attempt.
+    """All evidence about one attempt. It is complete when the attempt has ended.
 
     - `done`: the executor reported the end of the case. `end`: its report; otherwise empty.
     - `exit_status`: as ``os.waitstatus_to_exitcode`` returns it (negative for a signal), None while the process lives.
     - `leaving`: the executor had been asked to exit.
     - `late`: the supervisor's deadline passed.
-    - `starved`: text that the case had no processor for much of the time, see `harness.supervisor.starvation`.
+    - `starved`: text that the case had no processor for much of the time, see `harness.checks.process`.
     - `harness_error`: an exception of the harness's own code in the executor.
     - `stopped`: why the run was stopped; the supervisor then stopped waiting.
     """
 
-    phases: Sequence[Phase] = ()
+    phases: tuple[Phase, ...] = ()
     done: bool = False
     end: CaseEnd = field(default_factory=CaseEnd)
     exit_status: int | None = None

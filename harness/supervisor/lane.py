@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.core.errors import NoDeviceError
+from harness.journal.journal import WorkerJournal
+from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StoppedError
-from harness.supervisor.attempt import Attempt, CaseRequest, RunningAttempt, leave
-from harness.supervisor.binding import Bindings
-from harness.supervisor.burst import Begun
+from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest, leave
+from harness.supervisor.burst import Begun, Burst, run_attempt
 from harness.supervisor.case import Case, needs_own_process
-from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import CaseLines
+from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
 from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_handle import ExecutorHandle
+from harness.supervisor.executor_handle import Bindings, ExecutorHandle
 from harness.supervisor.executor_slot import ExecutorSlot
-from harness.supervisor.pytest_session import PytestSession
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
 
@@ -65,12 +63,16 @@ class Lane:
 
     def is_drained(self, uuids: Sequence[str]) -> bool:
         """Return whether any of these devices is drained."""
-        return any(self.pool.drained(device) is not None for device in self.pool.known(uuids))
+        return any(self.pool.drained(device) is not None for device in self.pool.ordered(uuids))
+
+    def claim(self, case: Case) -> Claim:
+        """Return what the case needs. Raises NoDeviceError."""
+        return self.pool.claim(case.devices, case.share, case.memory)
 
     def spawn(self, case: Case) -> ExecutorHandle:
         """Start an executor on healthy devices. Raises NoDeviceError if none are left, StoppedError."""
         while True:
-            claim = self.pool.claim(case)
+            claim = self.claim(case)
             devices = self.pool.ordered(self.slot.lease(claim))
             self._monitor.examine_new(devices)
             if all(self.pool.drained(device) is None for device in devices):
@@ -94,30 +96,29 @@ class Lane:
 
         `following`, `leave`, `light`: see `CaseRequest`. With `ahead`, the executor of the next case starts meanwhile.
         """
-        case, number = history.case, history.next_number
         self._journal.record(self._lines.start(history, handle, alone=not handle.cases))
-        request = CaseRequest(case.item, case.id, case.seed, case.limit, following, leave, light, self._levels)
-        running = RunningAttempt(handle, request, number)
+        request = CaseRequest(history.case, following, leave, light, self._levels)
+        begun = Begun(history, Burst(handle, [request], [history.next_number]), 0, None)
         if ahead:
             self.slot.prepare(handle.binding)
-        attempt = self.end_of(history, running)
+        attempt = self.end_of(begun)
         if not attempt.evidence.is_plain_pass or attempt.suspicions:
             self.slot.drop_spare()  # it was alive during this attempt, which may have harmed it
         return attempt
 
-    def end_of(self, history: CaseHistory, running: RunningAttempt | Begun) -> Attempt:
+    def end_of(self, begun: Begun) -> Attempt:
         """Wait for the end of an attempt. Afterwards its executor is current only if it may run another case."""
-        handle, attempt = running.handle, running.result()
+        case, handle, attempt = begun.history.case, begun.handle, begun.result()
         if attempt.outcome.is_red:
             self._red.add(handle.name)
-            attempt = self._diagnostics.add(history.case, handle, attempt)
+            attempt = self._diagnostics.add(case, handle, attempt)
         if attempt.evidence.end.fixtures:
             self._journal.add_finding("teardown", "; ".join(attempt.evidence.end.fixtures), handle.cases)
         if attempt.evidence.zygote_lost:
             self.slot.drop_zygote()
         elif not attempt.usable:
             self._end_unfit(handle, attempt)
-        attempt = self._monitor.after_attempt(history.case, handle, attempt)
+        attempt = self._monitor.after_attempt(case, handle, attempt)
         self.slot.release()
         return attempt
 
@@ -151,3 +152,30 @@ class Lane:
         self._session.apply(handle.end.session)
         if handle.end.error:
             self._journal.add_finding("teardown", handle.end.error, handle.cases)
+
+
+def suspects_of_exit(lane: Lane, cases: Sequence[Case], limit: float) -> list[Case]:
+    """Bisect these cases, whose common process ended badly. Return the single cases that remain.
+
+    Whether one of them causes this alone is not known yet. `limit`: the most seconds for the end of a process. The lane
+    has no executor. Raises NoDeviceError, StoppedError.
+    """
+    if len(cases) == 1:
+        return [*cases]
+    middle = len(cases) // 2
+    halves = (cases[:middle], cases[middle:])
+    return [case for half in halves if _ends_badly(lane, half, limit) for case in suspects_of_exit(lane, half, limit)]
+
+
+def _ends_badly(lane: Lane, cases: Sequence[Case], limit: float) -> bool:
+    """Run these cases in one process again. Return whether that process ended badly."""
+    handle = lane.spawn(cases[0])
+    for case, following in zip(cases, [*cases[1:], None], strict=True):
+        after = None if following is None else following.id
+        attempt = run_attempt(handle, CaseRequest(case, after), 0)
+        if not attempt.usable:
+            break
+    good = handle.exit_status is None and leave(handle, limit, light=False)
+    bad = (not good or handle.exit_status != 0) and handle.harness_error is None
+    lane.slot.dispose(handle, "rehearsal")
+    return bad

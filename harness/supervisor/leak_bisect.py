@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness.checks.batch import (
+from harness.checks.growth import (
     CountedRounds,
+    Leak,
     leak_excess,
     leaks_of_case,
     leaks_together,
     may_case_leak,
     may_leak_together,
 )
-from harness.checks.growth import Leak
 from harness.core.errors import HarnessError
 
 #: Returns whether further rounds after these could still show a leak.

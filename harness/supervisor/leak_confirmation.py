@@ -1,30 +1,138 @@
-"""Confirms a suspected leak: the case runs several times in a fresh process, and a leak must show as growth."""
+"""Confirms a suspected leak: the case runs several times in a fresh process, and a leak must show as growth.
+
+The first parts decide when a worker may search for leaks: it has a share of the time of the run, and one process of a
+host at a time checks shared memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from harness.checks import growth, shm_turn
-from harness.checks.growth import Leak
-from harness.checks.meters.table import format_growths, meter_of
+from harness.checks.growth import COUNTED_REPETITIONS, Leak, confirmed_leaks
+from harness.checks.meters import format_growths, meter_of
+from harness.checks.trend import WARMUP_REPETITIONS
 from harness.core import clock
+from harness.core.clock import monotonic
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
 from harness.journal.events import Confirmation
-from harness.protocol.wire import Message
+from harness.journal.journal import WorkerJournal
 from harness.scheduling.stop_request import StoppedError
 from harness.supervisor.attempt import GRACE, Attempt, CaseRequest
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
-from harness.supervisor.search_time import SearchTime
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ZygoteError
 
-TIMES = growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS
+#: The share of a worker's time that its searches may take, and the seconds that they may take in any run.
+SHARE = 0.1
+LEAST = 10.0
+MORE = "--leak-search=SECONDS gives more"
+
+
+class SearchTime:
+    """The time for all searches of one worker. Its time begins when this object is made."""
+
+    def __init__(self, limit: float | None, multiplier: float = 1.0, *, clock: Callable[[], float] = monotonic) -> None:
+        """`limit`: in seconds; None for a tenth of the worker's time, at least `LEAST`. Both are multiplied.
+
+        `clock` must be the clock of the executors' deadlines.
+        """
+        self._limit = limit
+        self._multiplier = multiplier
+        self._clock = clock
+        self._began = clock()
+        self._spent = 0.0
+        self._since: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """The seconds that all searches up to now may take together."""
+        if self._limit is not None:
+            return self._limit * self._multiplier
+        return max(LEAST, SHARE * (self._clock() - self._began - self.spent)) * self._multiplier
+
+    @property
+    def spent(self) -> float:
+        """The seconds that searches took, including the current one."""
+        return self._spent + (self._clock() - self._since if self._since is not None else 0.0)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left; 0 or less if the time is used up."""
+        return self.limit - self.spent
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is no time at all: the user wants no search."""
+        return self._limit == 0
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time in this context as a search. Contexts may nest; only the outer one counts."""
+        outer, self._since = self._since, self._clock() if self._since is None else self._since
+        try:
+            yield
+        finally:
+            if outer is None:
+                self._spent, self._since = self.spent, None
+
+    def used_up(self) -> str:
+        """Return a text that says why nothing more is searched."""
+        return "--leak-search=off" if self.is_off else f"the {self.limit:.0f} s for leak searches are used up; {MORE}"
+
+
+SHM = Path("/dev/shm")
+#: The meters that count files which other processes may have made.
+SHARED_MEMORY_METERS = frozenset({"shm_files", "shm_bytes"})
+#: Seconds after which a process no longer waits for its turn: another process may be stopped.
+PATIENCE = 600.0
+_PAUSE = 0.05
+
+
+@contextlib.contextmanager
+def shared_memory_turn(
+    meters: Iterable[str], *, over: Callable[[], bool], folder: Path = SHM, patience: float = PATIENCE
+) -> Generator[None]:
+    """Wait for the turn of this process, and hold it, if one of these meters counts files of shared memory.
+
+    Any process may have created a file under /dev/shm that no process holds, so each process that reads the folder
+    counts it. One such file proves nothing. A new one in each repetition of a case is proof, unless another leaking
+    case is repeated at the same time. Therefore only one process of a host at a time repeats a case for its shared
+    memory.
+
+    Continue without the turn once the wait is `over`, after `patience` seconds, or if the folder cannot be locked.
+    """
+    with contextlib.ExitStack() as held:
+        if SHARED_MEMORY_METERS.intersection(meters):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                held.callback(os.close, descriptor)
+                deadline = time.monotonic() + patience
+                if _lock_in_time(descriptor, lambda: over() or time.monotonic() >= deadline):
+                    # Closing is not enough: a process that a case left behind may have inherited the descriptor.
+                    held.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        yield
+
+
+def _lock_in_time(descriptor: int, over: Callable[[], bool]) -> bool:
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if over():
+            return False
+        time.sleep(_PAUSE)  # the kernel does not notify about a free lock
+
+
+TIMES = WARMUP_REPETITIONS + COUNTED_REPETITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +147,14 @@ class RepeatResult:
     failure: str = ""
 
 
-def repeat(
-    handle: ExecutorHandle, request: CaseRequest, history: Sequence[str] = (), *, most: float = math.inf
-) -> RepeatResult:
+def repeat(handle: ExecutorHandle, case: Case, history: Sequence[str] = (), *, most: float = math.inf) -> RepeatResult:
     """Have a fresh executor run the case `TIMES` times, or until a leak is ruled out.
 
     `history`: the meters whose growth is traced to its origin. `most`: the seconds for all repetitions. Raises
     ZygoteError.
     """
-    limit = min(request.limit * TIMES, most)
-    message: Message = {"op": "repeat", "case": request.case, "next": None, "seed": request.seed}
-    counts = {"limit": request.limit, "times": TIMES, "warmup": growth.WARMUP_REPETITIONS, "history": list(history)}
-    handle.send({**message, **counts})
+    limit = min(case.limit * TIMES, most)
+    handle.send({"op": "repeat", **CaseRequest(case).fields, "times": TIMES, "history": list(history)})
     answer = handle.receive(clock.monotonic() + min(limit + GRACE, most))
     if isinstance(answer, dict) and answer.get("op") == "repeated":
         return RepeatResult(tuple(dict(grown) for grown in answer["growths"]), answer["origins"])
@@ -88,14 +192,14 @@ class LeakConfirmation:
             held.enter_context(self._slot.set_aside())
             held.enter_context(self._journal.doing(f"confirming a leak of {case.id}"))
             held.enter_context(
-                shm_turn.shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.receive() is not None)
+                shared_memory_turn(attempt.suspicions, over=lambda: self._slot.stop.receive() is not None)
             )
             repeated = self._repeat(case, within=not is_exact)
-            leaks = _leaks(attempt, repeated)
+            leaks = confirmed_leaks(attempt.suspicions, repeated.growths)
             if leaks and not any(meter_of(leak.meter).is_exact for leak in leaks):
                 self._end_current()
                 again = self._repeat(case, within=not is_exact)
-                shown = {leak.meter for leak in _leaks(attempt, again)}
+                shown = {leak.meter for leak in confirmed_leaks(attempt.suspicions, again.growths)}
                 leaks = [leak for leak in leaks if leak.meter in shown]
                 repeated = replace(repeated, failure=again.failure)
             where = None
@@ -127,12 +231,11 @@ class LeakConfirmation:
 
     def _repeat(self, case: Case, traced: Sequence[str] = (), *, within: bool) -> RepeatResult:
         """Repeat the case in a fresh executor. `within`: the time for searches."""
-        request = CaseRequest(case.item, case.id, case.seed, case.limit)
         if within and self._time.left <= 0:
             return RepeatResult(failure=self._time.used_up())
         try:
             handle = self._lane.spawn(case)
-            repeated = repeat(handle, request, traced, most=self._time.left if within else math.inf)
+            repeated = repeat(handle, case, traced, most=self._time.left if within else math.inf)
         except StoppedError as error:
             return RepeatResult(failure=str(error))
         except ZygoteError as error:
@@ -141,10 +244,6 @@ class LeakConfirmation:
         if repeated.failure and within and self._time.left <= 0:
             return replace(repeated, failure=self._time.used_up())
         return repeated
-
-
-def _leaks(attempt: Attempt, repeated: RepeatResult) -> list[Leak]:
-    return growth.confirmed_leaks(attempt.suspicions, repeated.growths) if repeated.growths else []
 
 
 def leak_lines(leaks: Sequence[Leak], origins: Mapping[str, Sequence[str]] | None) -> list[str]:

@@ -26,20 +26,95 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
+from harness.collection.cases import is_case
 from harness.core.outcome import Outcome
 from harness.journal.events import Start
-from harness.supervisor.ahead import Ahead, Upcoming
-from harness.supervisor.attempt import Attempt, CaseRequest
+from harness.journal.journal import WorkerJournal
+from harness.scheduling.workers import HandedOutList
+from harness.supervisor.attempt import Attempt, CaseHistory, CaseRequest
 from harness.supervisor.burst import MOST, Begun, Burst
-from harness.supervisor.case import Case, may_follow
-from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import CaseLines
-from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.case import Case, CasePreparation, may_follow
+from harness.supervisor.case_reports import CaseLines
 from harness.supervisor.lane import Lane
-from harness.supervisor.worker_journal import WorkerJournal
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A case that pytest will ask for later, and the item after it.
+
+    The next item decides which fixtures the case tears down.
+    """
+
+    item: pytest.Item
+    nextitem: pytest.Item | None
+
+
+class RunOrder:
+    """The order in which pytest asks for the items of a session.
+
+    It is the order of its list, or, on an xdist worker, the order in which the controller hands items out.
+    """
+
+    def __init__(self, handed_out: HandedOutList | None = None) -> None:
+        """`handed_out`: for an xdist worker, the positions of its items in the list."""
+        self._handed_out = handed_out
+        self._items: list[pytest.Item] = []
+        #: The position after the item that pytest has asked for.
+        self._position = 0
+        self._is_known = False
+
+    def at(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Note that pytest asks for `item`. The items after it are unknown if `nextitem` contradicts the order."""
+        self._refresh(item.session, 2)
+        items = self._items
+        if self._position >= len(items) or items[self._position] is not item:
+            self._position = next((number for number, other in enumerate(items) if other is item), len(items))
+        self._position += 1
+        self._is_known = self._position < len(items) and nextitem is not None and items[self._position] is nextitem
+
+    def ahead(self, behind: int, count: int) -> list[Ahead]:
+        """Return up to `count` cases that pytest will ask for next, without the first `behind`.
+
+        Stop at an item that is no case.
+        """
+        upcoming: list[Ahead] = []
+        if not self._is_known:
+            return upcoming
+        first = self._position + behind
+        self._refresh(self._items[0].session, behind + count + 1)
+        for position in range(first, min(first + count, len(self._items))):
+            item = self._items[position]
+            is_last = position + 1 == len(self._items)
+            if not is_case(item) or (is_last and not (self._handed_out is None or self._handed_out.ended)):
+                break
+            following = None if is_last else self._items[position + 1]
+            upcoming.append(Ahead(item, following if following is not None and is_case(following) else None))
+        return upcoming
+
+    @property
+    def starves(self) -> bool:
+        """Whether the next case cannot begin because the controller has not handed out the item after it.
+
+        Pytest begins a case once it knows the next item.
+        """
+        if self._handed_out is None or not self._items:
+            return False
+        self._refresh(self._items[0].session, 2)
+        return not self._handed_out.ended and len(self._items) < self._position + 2
+
+    def _refresh(self, session: pytest.Session, wanted: int) -> None:
+        """Look for newly handed out items, unless `wanted` items from the current position on are known."""
+        if self._handed_out is None:
+            self._items = session.items
+        elif not self._handed_out.ended and self._position + wanted > len(self._items):
+            self._handed_out.refresh()
+            new = self._handed_out.positions[len(self._items) :]
+            self._items += [session.items[position] for position in new]
+
 
 #: Cases that may begin, with empty histories.
 Next = Sequence[tuple[CaseHistory, Ahead]]
@@ -63,8 +138,8 @@ class Lookahead:
         self._lines = lines
         self._journal = journal
         self._enabled = enabled
-        #: Returns the cases that pytest will ask for after the current one; None if that is not known.
-        self.upcoming: Upcoming | None = None
+        #: Has the cases that pytest will ask for after the current one; None if they are not known.
+        self.order: RunOrder | None = None
         #: The cases of the executor's requests, in order. The `start` line of the first one is written.
         self._begun: deque[Begun] = deque()
         #: The number of cases in the next such request: fewer if the last request was not completed.
@@ -113,10 +188,10 @@ class Lookahead:
 
     def next_cases(self, history: CaseHistory, attempt: Attempt) -> Next:
         """Return the cases that may begin before the last attempt is reported."""
-        handle, upcoming = self._lane.slot.current, self.upcoming
+        handle, order = self._lane.slot.current, self.order
         if not self._enabled or (self._begun and not self._begun[-1].burst.over):
             return ()  # the executor is busy with a request
-        if upcoming is None or handle is None or handle.name != attempt.executor or not attempt.usable:
+        if order is None or handle is None or handle.name != attempt.executor or not attempt.usable:
             return ()
         if history.outcome.is_red:
             return ()
@@ -128,7 +203,7 @@ class Lookahead:
             before = self._begun[-1].history.case
         if self._lane.pool.monitored or self._lane.slot.wanted or self._lane.missing(1) != "":
             return ()
-        return self._following(before, upcoming(len(self._begun), self._many))
+        return self._following(before, order.ahead(len(self._begun), self._many))
 
     def _following(self, before: Case, upcoming: Sequence[Ahead]) -> Next:
         """Return the longest sequence of these cases that one request may have."""
@@ -162,7 +237,7 @@ class Lookahead:
         for history, ahead in cases:
             case = history.case
             following = following_id(case, ahead.nextitem, self._preparation)
-            requests.append(CaseRequest(case.item, case.id, case.seed, case.limit, following))
+            requests.append(CaseRequest(case, following))
         burst = Burst(self._lane.slot.current, requests, [history.next_number for history, _ in cases])
         self._begun += [Begun(history, burst, place, ahead.nextitem) for place, (history, ahead) in enumerate(cases)]
 

@@ -1,13 +1,11 @@
-"""One worker of a run: what pytest asks of it, and the parts that do it."""
+"""One worker of a run: what it knows about its cases, and what it records about their collection."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import itertools
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 
 from harness import marks
 from harness.collection.cases import CASE_ID, is_apart
-from harness.collection.description import CollectionDescription, DescriptionError
 from harness.configuration.context import RunContext
 from harness.configuration.values import OptionError, case_time_limit
 from harness.core import clock, linux
@@ -23,36 +20,14 @@ from harness.core.caseid import digest_of_ids
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import CPU, Inventory
 from harness.gating.policy import Policy
-from harness.journal.events import Collected, Wait
-from harness.journal.journal import Journal
-from harness.scheduling import case_facts, device_leases, stop_request
-from harness.scheduling.case_facts import CaseFacts
-from harness.scheduling.device_leases import BoardError, DeviceLeases
+from harness.journal.events import Collected
+from harness.journal.journal import Journal, WorkerJournal
 from harness.scheduling.order import Selection, read_ids
-from harness.scheduling.resumption import ResumeError, Resumption, note_change
-from harness.scheduling.stop_request import StopListener, StoppedError
-from harness.scheduling.workers import HandedOutList
-from harness.supervisor import examination, pytest_reports
-from harness.supervisor.ahead import RunOrder
-from harness.supervisor.binding import Bindings
-from harness.supervisor.case_lines import CaseLines
-from harness.supervisor.case_preparation import CasePreparation, slots_per_device
-from harness.supervisor.collection_check import CollectionCheck
-from harness.supervisor.device_monitor import DeviceMonitor
+from harness.scheduling.workers import CaseFacts, ResumeError, Resumption, note_change
+from harness.supervisor.case import CasePreparation, slots_per_device
+from harness.supervisor.case_reports import Controller
 from harness.supervisor.device_pool import RELEASE_LIMIT, DevicePool
-from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
-from harness.supervisor.lane import Lane
-from harness.supervisor.pytest_session import Controller, PytestSession
-from harness.supervisor.supervisor import Supervisor
-from harness.supervisor.worker_journal import WorkerJournal
-from harness.supervisor.zygote_links import ZygoteLinks
-from harness.zygote.client import ZygoteError
-
-#: An attempt may take this many case time limits: it may be repeated, and a suspected leak runs seven times, twice.
-_ATTEMPT_FACTOR = 20
-#: Errors of a process that has no descriptor, process or memory left.
-_STARVED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+from harness.supervisor.executor_handle import Bindings
 
 #: The reason in `Worker.over` if the journal cannot be written.
 UNRECORDED = "harness: the run cannot be recorded"
@@ -62,7 +37,10 @@ FIRST = ("main", "gw0")
 
 
 class Worker:
-    """The part of a run in one pytest process: an xdist worker, or the only pytest process."""
+    """The part of a run in one pytest process: an xdist worker, or the only pytest process.
+
+    pytest itself runs the cases here. `harness.supervisor.supervisor.Supervisor` runs them in executors.
+    """
 
     def __init__(
         self,
@@ -87,7 +65,6 @@ class Worker:
         self._controller = controller
         self._over = ""
         self._has_told = False
-        self._inventory = inventory
         self.pool = DevicePool(
             next((entry for entry in inventory.devices if entry.uuid == device), CPU),
             inventory.usable,
@@ -107,84 +84,14 @@ class Worker:
             slots=slots_per_device(context.slots, workers, inventory),
         )
         keys = ("workerid", "workercount", "testrunuid")
+        shown = None if workerinput is None else {key: workerinput[key] for key in keys}
+        self.bindings = Bindings(context, self.policy, shown)
         self._is_xdist = workerinput is not None
-        self.bindings = Bindings(
-            context, self.policy, None if workerinput is None else {key: workerinput[key] for key in keys}
-        )
-        #: The list of what the controller hands out; None in a session without xdist, which follows its own list.
-        self._handed_out = None if workerinput is None else HandedOutList(Path(context.temp_dir), name)
-        #: Whether the run has cases that take several devices; None until this is known.
-        self._has_wide: bool | None = None
-        self._order = RunOrder(self._handed_out)
-        self._check = CollectionCheck(self.journal)
-        self._stop: StopListener | None = None
-        self._zygotes: ZygoteLinks | None = None
-        self._supervisor: Supervisor | None = None
-        if context.isolation != "none":
-            self._start_isolation()
-
-    def _start_isolation(self) -> None:
-        """Set up the parts that run cases in executors."""
-        context, journal, pool = self.context, self.journal, self.pool
-        self._stop = stop = StopListener(Path(context.temp_dir) / stop_request.FOLDER, self.name)
-        self._zygotes = ZygoteLinks(context, journal, stop, skip_early_exit_handlers=not pool.device.backend.hardware)
-        naming = ExecutorNaming(
-            self.name,
-            temp=Path(context.temp_dir),
-            run_dir=Path(context.run_dir),
-            last=self._resumption.executors.get(self.name, 0),
-        )
-        slot = ExecutorSlot(
-            naming, self._zygotes, pool, journal, stop=stop, leases=self._device_leases(), check=self._check
-        )
-        monitor = DeviceMonitor(
-            pool,
-            slot,
-            self.bindings,
-            journal,
-            seed=context.seed,
-            limit=examination.LIMIT * context.timeout_multiplier,
-        )
-        lines = CaseLines(context, self.name, verify=self.policy.verify)
-        session = PytestSession(self._controller, lines, journal)
-        lane = Lane(
-            slot,
-            pool,
-            monitor,
-            Diagnostics(context, journal, stop),
-            self.bindings,
-            session,
-            lines,
-            journal,
-            # If each attempt has its own process, there are no levels of one process to compare.
-            levels=self.policy.repeat > 1 and context.isolation != "case",
-        )
-        self._supervisor = Supervisor(context, self.policy, self.preparation, lane, session, lines, journal)
-
-    def description(self) -> CollectionDescription:
-        """Wait for the collection of the run's zygote, and return its description.
-
-        Raises DescriptionError, StoppedError.
-        """
-        assert self._zygotes is not None
-        return self._zygotes.description()
 
     @property
     def over(self) -> str:
         """Why this worker runs no more cases; empty while it runs cases."""
         return UNRECORDED if self.journal.failure else self._over
-
-    def seen(self, ids: Collection[str], *, by_itself: bool) -> None:
-        """Note the ids of all tests that this process has collected, before any was deselected.
-
-        If this process has collected them `by_itself`, compare them with those of the zygote.
-        """
-        self._check.note(ids)
-        if self.context.start == "cold" or not by_itself or self.name not in FIRST:
-            return
-        # Without a description the run ends with the error that `description` has raised elsewhere.
-        with contextlib.suppress(DescriptionError, StoppedError):
-            self._check.compare_with_zygote(self.description().order)
 
     def collected(
         self,
@@ -231,7 +138,7 @@ class Worker:
     def note_facts(self, items: Sequence[pytest.Item]) -> None:
         """Tell the controller of an xdist run the facts about single cases that it needs."""
         folder = Path(self.context.temp_dir)
-        if not self._is_xdist or case_facts.are_written(folder):
+        if not self._is_xdist or CaseFacts.are_written(folder):
             return
         limits = {item.stash[CASE_ID]: limit for item in items if (limit := _own_limit(item)) is not None}
         # Devices that are not hardware are not leased: each process has its own.
@@ -246,75 +153,14 @@ class Worker:
         gates = ((item.stash[CASE_ID], self.preparation.prepare(item).unmet) for item in items)
         return {case: unmet.text for case, unmet in gates if unmet is not None}
 
-    def _may_be_waited_for(self) -> bool:
-        """Return whether this worker might wait for cases while another worker waits for its devices.
-
-        A worker notices a waiting worker only between cases. In a cluster run, the next case may be handed out only
-        when the other worker has ended its case.
-        """
-        if not self.context.node or self._supervisor is None or self._supervisor.has_begun or not self._order.starves:
-            return False
-        if self._has_wide is None:
-            self._has_wide = bool(CaseFacts.read(Path(self.context.temp_dir)).devices)
-        return self._has_wide
-
-    def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run one case in an executor, unless this worker is `over`. A fatal error sets `over`.
-
-        A case that had its verdict before the run was resumed is only reported.
-        """
-        assert self._supervisor is not None
-        if self.check_stop():
-            return
-        self._order.at(item, nextitem)
-        finished = self._resumption.finished.get(item.stash[CASE_ID])
-        try:
-            with self.journal.noting_failures():
-                if finished is None:
-                    self._supervisor.run(item, nextitem, self._order.ahead)
-                    if self._may_be_waited_for():
-                        self._supervisor.finish()
-                else:
-                    pytest_reports.log(item, pytest_reports.replayed_reports(item, finished))
-                    if nextitem is None:
-                        self._supervisor.finish()
-                        self._supervisor.search_leaks()
-        except (ZygoteError, BoardError) as error:
-            self._over = f"harness: {error}"
-        except (OSError, MemoryError) as error:
-            if isinstance(error, OSError) and error.errno not in _STARVED:
-                raise  # a bug in the harness: pytest shows its traceback
-            self._over = (
-                f"harness: worker {self.name} cannot continue: {error!r}; check the limits on open files and processes "
-                f"(`ulimit -n`, `ulimit -u`) and the free memory"
-            )
-        self.tell_failure()
-        self.check_stop()
-
     def check_stop(self) -> str:
-        """Check for a request to stop. Returns `over`. Cases that have begun may end within the grace period."""
-        stop = self._stop.receive() if self._stop is not None else None
-        if stop is not None and not (self._supervisor is not None and self._supervisor.has_begun):
-            self._over = self._over or stop.reason
+        """Return `over`."""
         return self.over
 
-    @property
-    def isolated(self) -> bool:
-        return self._supervisor is not None
-
     def close(self) -> None:
-        """End every process of this worker."""
+        """Release everything."""
         self.journal.begin_to_close()
-        if self._supervisor is not None:
-            self._supervisor.close()
         self.pool.close()
-        if self._handed_out is not None:
-            self._handed_out.close()
-        if self._zygotes is not None:
-            self._zygotes.close()
-        if self._stop is not None:
-            self._stop.close()
-            self._stop = None
         self.tell_failure()
 
     def tell_failure(self) -> None:
@@ -322,25 +168,6 @@ class Worker:
         if self.journal.failure and not self._has_told:
             self._has_told = True
             self._controller.report_write_failure(self.journal.failure)
-
-    def _device_leases(self) -> DeviceLeases:
-        """Return the leases of GPUs. The CPU and software devices need none: each process has its own."""
-        # A worker checks for waiting workers only between cases: it first makes all attempts and repetitions of a case.
-        attempts = max(self.policy.repeat * (1 + self.policy.retries), 2 * self.policy.verify)
-        longest = _ATTEMPT_FACTOR * attempts * self.context.case_timeout
-        return DeviceLeases(
-            device_leases.default_folder() if self.pool.device.backend.hardware else None,
-            worker=self.name,
-            memory={device.uuid: device.memory for device in self._inventory.usable if device.memory},
-            limit=max(device_leases.LIMIT, longest) * self.context.timeout_multiplier,
-            first_message=device_leases.FIRST_MESSAGE * self.context.timeout_multiplier,
-            log=self._log_wait,
-        )
-
-    def _log_wait(self, text: str) -> None:
-        """Record and print what this worker waits for."""
-        self.journal.record(Wait(t=clock.now(), worker=self.name, message=text))
-        self._print(text)
 
     def print_once(self, text: str) -> None:
         """Print a text that holds for all workers of the run. Only the first worker prints it."""

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import pytest
 
-from harness.checks.meters.process import running_children
+from harness.checks.process_meters import running_children
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration.rootdir import RootError
 from harness.configuration.under import WrapperError

@@ -27,7 +27,7 @@ from harness.zygote.spec import COLLECTION_ENVIRONMENT, LOG_FOLLOWS, ZygoteSpec,
 #: cold, busy machine.
 START_LIMIT = 600.0
 #: Seconds for the answer of a zygote that is ready. A fork takes milliseconds. Before a fork, the zygote waits at most
-#: `harness.zygote.orphans.KILL_PATIENCE` for the executors of a worker that died. The rest is for a busy machine.
+#: `harness.zygote.processes.KILL_PATIENCE` for the executors of a worker that died. The rest is for a busy machine.
 ANSWER_LIMIT = 60.0
 #: Seconds within which a killed zygote and its executors must be gone.
 DEATH_LIMIT = 10.0

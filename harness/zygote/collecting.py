@@ -15,21 +15,17 @@ from typing import NoReturn
 import pytest
 
 from harness import _compat
-from harness.checks.dump_later import DUMP_LATER
-from harness.checks.live_fixtures import FixtureWatch
-from harness.checks.state.guard import StateGuard
-from harness.collection.narrowing import NarrowCollection
+from harness.checks.state.essentials import DUMP_LATER
+from harness.checks.state.guard import FixtureWatch, StateGuard
+from harness.collection.cases import NarrowCollection
 from harness.collection.recorder import CollectionRecorder
 from harness.configuration import values
 from harness.configuration.rootdir import RootError, RootFolder
 from harness.configuration.under import CallWrapperPlugin
 from harness.core.errors import HarnessError
 from harness.core.garbage import no_automatic_collection
-from harness.executor import before_fork
-from harness.executor import trace_log as tracelog
-from harness.executor.before_fork import EXIT_HANDLERS
-from harness.executor.phase_clock import PhaseClock
-from harness.executor.session import CollectedSession, ReportRelay
+from harness.executor.around_case import PhaseClock, TraceLogMuted
+from harness.executor.session import EXIT_HANDLERS, CollectedSession, ReportRelay, marked_pid, variables_with_pid
 from harness.protocol.wire import escape_surrogates
 from harness.zygote.spec import ZygoteSpec
 
@@ -64,7 +60,7 @@ class CollectorPlugin:
         self._items: dict[str, pytest.Item] = {}
         self._pid_mark = contextlib.ExitStack()
         if recorder is not None:
-            self._pid_mark.enter_context(before_fork.marked_pid())
+            self._pid_mark.enter_context(marked_pid())
         self._last_finalizer = next(reversed(_compat.finalizers()), None)
         self._relay = ReportRelay()
         self._clock = PhaseClock()
@@ -84,7 +80,7 @@ class CollectorPlugin:
         config.pluginmanager.register(self._relay)
         config.pluginmanager.register(self._clock)
         config.pluginmanager.register(self._watch)
-        config.pluginmanager.register(tracelog.TraceLogMuted())
+        config.pluginmanager.register(TraceLogMuted())
         config.pluginmanager.register(NarrowCollection(self._spec.reach))
         if self._around is not None:
             config.pluginmanager.register(self._around)
@@ -132,7 +128,7 @@ class CollectorPlugin:
                 clock=self._clock,
                 guard=self._guard,
                 watch=self._watch,
-                pids=before_fork.variables_with_pid(list(sys.modules.values()), os.getpid()),
+                pids=variables_with_pid(list(sys.modules.values()), os.getpid()),
             )
         )
         raise AssertionError("serve returned, but must not")

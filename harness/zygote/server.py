@@ -42,13 +42,17 @@ from typing import NoReturn
 
 from harness.core.clock import monotonic
 from harness.executor.become import detach_from_zygote
-from harness.executor.before_fork import EXIT_HANDLERS
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.executor.session import EXIT_HANDLERS
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.protocol.wire import Channel, Message, ProtocolError
-from harness.zygote.loop import EventLoop
-from harness.zygote.orphans import KILL_PATIENCE, REAP_PAUSE, OrphanKiller
-from harness.zygote.parent_watch import ParentWatch
-from harness.zygote.processes import LinuxProcesses, ProcessOperations
+from harness.zygote.processes import (
+    KILL_PATIENCE,
+    REAP_PAUSE,
+    EventLoop,
+    OrphanKiller,
+    ParentWatch,
+    ProcessOperations,
+)
 
 #: The descriptors in an order: the socket to the supervisor, then standard output and error, stacks, facts, and the
 #: page of phases.
@@ -108,7 +112,7 @@ class ForkServer:
         self._cold = cold
         self._unwritten = unwritten
         self._life_line = life_line
-        self._processes = processes or LinuxProcesses()
+        self._processes = processes or ProcessOperations()
         self._loop = EventLoop(clock)
         self._clients: list[_Client] = []
         self._by_pid: dict[int, _Child] = {}

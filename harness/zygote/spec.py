@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from harness.configuration.context import RunContext, lists_to_tuples
+import msgspec
+
+from harness.configuration.context import RunContext
 from harness.configuration.rootdir import RootFolder, insert_options
 from harness.configuration.under import CALL_WRAPPERS
 from harness.gating.policy import Policy
@@ -82,8 +84,7 @@ class ZygoteSpec:
 
     @classmethod
     def from_json(cls, line: str) -> ZygoteSpec:
-        given = json.loads(line)
-        return cls(**lists_to_tuples(given | {"reach": None}) | {"reach": Reach(**lists_to_tuples(given["reach"]))})
+        return msgspec.convert(json.loads(line), cls)
 
 
 def collection_overrides(has_plugin: Callable[[str], bool]) -> tuple[str, ...]:

@@ -40,11 +40,11 @@ def raises(*arguments, **named):
 owner.{name} = raises
 """
 _MISTAKE = 'TypeError("a mistake of ours")'
-SEEDS = ("harness.executor", "seeding", "seed_everything")
+SEEDS = ("harness.executor", "executor", "seed_everything")
 BEGIN = ("harness.checks.inspector", "StateInspector", "begin")
 END = ("harness.checks.inspector", "StateInspector", "end")
 REPORT = ("harness.protocol", "reports", "is_default_pass")
-WRITE = ("harness.executor", "guarded_channel", "write_to")
+WRITE = ("harness.executor", "channel", "write_to")
 
 
 def with_defect(project: Project, target: tuple[str, str, str], *, when: str, error: str = _MISTAKE) -> Project:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness.core.shard import Shard
+from harness.core.caseid import Shard
 from harness.gating import mustpass
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal

@@ -9,7 +9,7 @@ import signal
 import psutil
 import pytest
 
-from harness.supervisor import kept_files
+from harness.supervisor import executor_files
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.project import Project
 
@@ -69,11 +69,11 @@ def test_nothing_is_left_and_the_files_of_red_cases_are_kept(
     result = project.run(spread)
     assert result.status == status, result.tail()
     assert left(project) == []
-    kept = [path for path in (result.run_dir / kept_files.FOLDER).rglob("evidence") if path.is_file()]
+    kept = [path for path in (result.run_dir / executor_files.KEPT).rglob("evidence") if path.is_file()]
     assert bool(kept) is bool(status)
     for path in kept:
         assert path.read_text() == "here"
-        folder = result.run_dir / kept_files.FOLDER / path.relative_to(result.run_dir / kept_files.FOLDER).parts[0]
+        folder = result.run_dir / executor_files.KEPT / path.relative_to(result.run_dir / executor_files.KEPT).parts[0]
         (verdict,) = result.ledger.verdicts
         assert verdict.decided is not None
         assert f"temporary files are kept in {folder}" in verdict.decided.notes
@@ -133,7 +133,7 @@ def test_files_that_their_process_removed_at_its_end_are_not_linked(project: Pro
 def test_a_file_that_is_too_large_is_left_out_and_named(project: Project) -> None:
     project.write("suites/test_it.py", LARGE)
     result = project.run("-n0", "--leak-check=off")
-    kept = result.run_dir / kept_files.FOLDER
+    kept = result.run_dir / executor_files.KEPT
     assert [path.name for path in kept.rglob("*") if path.name in ("small", "large")] == ["small"]
     (listed,) = kept.glob("*.left-out.txt")
     assert "large: 200.0MiB, more than may be kept" in listed.read_text()

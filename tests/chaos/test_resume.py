@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.caseid import Shard
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.journal import journal, merge, reader
 from harness.journal.ledger import Ledger
 from harness.scheduling.resume import resumption_of
@@ -91,7 +91,7 @@ def test_shards_are_killed_resumed_and_merged(tmp_path: Path, seed: int) -> None
         for folder in folders
     ]
     assert merge.merge_problems(parts) == []
-    ledger = Ledger.from_events(merge.merged_events(parts, run_id="merged", argv=["harness"], now=2e9))
+    ledger = Ledger.from_lines(merge.merged_events(parts, run_id="merged", argv=["harness"], now=2e9))
     assert len(ledger.verdicts) == CASES
     assert {*ledger.counts} <= {Outcome.PASSED, Outcome.FLAKY, Outcome.CRASHED}
     assert {finding.kind for finding in ledger.findings} <= {"worker", "damaged_journal"}

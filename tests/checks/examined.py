@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks import growth, origins
-from harness.checks.meters.table import MeterReader, meter_growths, suspicious_growths
-from harness.checks.shm_turn import shared_memory_turn
+from harness.checks import growth, origins, trend
+from harness.checks.meters import MeterReader, meter_growths, suspicious_growths
+from harness.supervisor.leak_confirmation import shared_memory_turn
 
 _ROOT = Path(__file__).parents[2]
 
@@ -91,7 +91,7 @@ def _examine_here(item: pytest.Item, folder: Path) -> Examined:
     full = MeterReader("full", temp=folder)
     repeated = []
     last = full.read()
-    for _ in range(growth.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS):
+    for _ in range(trend.WARMUP_REPETITIONS + growth.COUNTED_REPETITIONS):
         item.ihook.pytest_runtest_protocol(item=item, nextitem=item)
         now = full.read()
         repeated.append(meter_growths(last, now))

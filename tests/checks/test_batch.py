@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from harness.checks.batch import (
+from harness.checks.growth import (
     COUNTED_ROUNDS,
     BatchGrowth,
     KeptMemory,
+    Leak,
     allowed_in_batch,
     allowed_in_repetition,
     is_explained,
@@ -22,9 +23,8 @@ from harness.checks.batch import (
     runs_to_suspect,
     suspicious_batch_growth,
 )
-from harness.checks.growth import Leak
 from harness.checks.keeping import Keeps
-from harness.checks.meters.table import METERS
+from harness.checks.meters import METERS
 
 KIB, MIB = 1 << 10, 1 << 20
 ALL = frozenset(meter.name for meter in METERS)

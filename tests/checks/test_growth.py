@@ -2,101 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.growth import (
-    COUNTED_REPETITIONS,
-    WARMUP_REPETITIONS,
-    GrowthError,
-    GrowthShape,
-    classify_growth,
-    classify_meters,
-    confirmed_leaks,
-)
+from harness.checks.growth import COUNTED_REPETITIONS, Leak, confirmed_leaks, may_still_leak
+from harness.checks.meters import meter_of
+from harness.checks.trend import WARMUP_REPETITIONS
 
-_N = 4096
-_SERIES = st.lists(st.integers(-(1 << 40), 1 << 40), min_size=4, max_size=12)
+#: The first growths do not count.
+_WARMUP = [0, 9 << 20, 0]
+_SERIES = st.lists(st.integers(-(1 << 40), 1 << 40), min_size=1, max_size=9)
 
 
-@pytest.mark.parametrize(
-    ("series", "warmup", "shape"),
-    [
-        ([0, 0, 0], 0, GrowthShape.NONE),
-        ([-_N, -_N, -_N], 0, GrowthShape.NONE),
-        ([_N, 0, 0], 0, GrowthShape.LAZY),
-        ([_N, 0, 0], 1, GrowthShape.LAZY),
-        ([_N, _N, 0], 0, GrowthShape.LAZY),
-        ([_N, -_N, 0], 0, GrowthShape.LAZY),
-        ([_N, _N, _N], 0, GrowthShape.LEAK),
-        ([0, _N, _N], 1, GrowthShape.LEAK),
-        ([-_N, 1, 1], 1, GrowthShape.LEAK),
-        ([_N, _N, 1], 0, GrowthShape.LEAK),
-        ([_N, -_N, 1], 0, GrowthShape.UNSTEADY),
-        ([_N, -_N, _N], 1, GrowthShape.UNSTEADY),
-        ([0, _N, 0], 0, GrowthShape.UNSTEADY),
-        ([0, 0, _N], 0, GrowthShape.UNSTEADY),
-        ([0, 0, _N], 2, GrowthShape.LEAK),
-        ([_N, 0, _N, 0], 0, GrowthShape.UNSTEADY),
-        ([_N, _N, _N, 0], 3, GrowthShape.LAZY),
-    ],
-)
-def test_the_shape_of_a_series(series: list[int], warmup: int, shape: GrowthShape) -> None:
-    assert classify_growth(series, warmup=warmup).shape is shape
+def _leaks(counted: list[int], meter: str = "heap_bytes", warmup: Sequence[int] = _WARMUP) -> list[Leak]:
+    return confirmed_leaks({}, [{meter: growth} for growth in (*warmup, *counted)])
 
 
 @pytest.mark.parametrize(
-    ("series", "threshold", "shape"),
+    ("counted", "leaks"),
     [
-        ([100, 100, 100], 100, GrowthShape.NONE),
-        ([101, 101, 101], 100, GrowthShape.LEAK),
-        ([101, 100, 101], 100, GrowthShape.UNSTEADY),
-        ([5000, 100, 50], 100, GrowthShape.LAZY),
+        ([], False),
+        ([0, 0, 0, 0], False),
+        ([-1, -1, -1, -1], False),
+        ([1, 1, 1, 1], True),
+        ([1, 1, 1, 0], False),
+        ([0, 1, 1, 1], False),
+        ([1, -1, 1, 1], False),
+        ([5000, 1, 1, 1], True),
+        ([1], True),
     ],
 )
-def test_growth_within_the_threshold_is_none(series: list[int], threshold: int, shape: GrowthShape) -> None:
-    assert classify_growth(series, warmup=0, threshold=threshold).shape is shape
+def test_growth_in_each_repetition_that_counts_is_a_leak(counted: list[int], leaks: bool) -> None:
+    assert bool(_leaks(counted, "tensors")) == leaks
+    assert may_still_leak([{"tensors": growth} for growth in (*_WARMUP, *counted)]) == (leaks or not counted)
+
+
+def test_growth_up_to_the_limit_of_the_meter_is_none() -> None:
+    limit = meter_of("heap_bytes").confirm
+    assert limit > 0
+    assert _leaks([limit + 1] * 4)
+    assert not _leaks([limit + 1, limit + 1, limit, limit + 1])
 
 
 def test_the_text_of_a_leak_has_the_amount_and_its_range() -> None:
-    found = classify_growth([9, 1024, 2048, 2048], warmup=1, unit="bytes", noun="memory")
-    assert found.amount == 2048
-    assert found.text == "2.0 KiB more memory after each of 3 repetitions (1.0 KiB to 2.0 KiB)"
-    assert classify_growth([2, 2], warmup=0, noun="thread{s}").text == "2 more threads after each of 2 repetitions"
-    assert classify_growth([1, 1], warmup=0, noun="thread{s}").text == "1 more thread after each of 2 repetitions"
-
-
-@pytest.mark.parametrize(("series", "warmup"), [([], 0), ([1, 1], 2), ([1, 1], 3)])
-def test_nothing_to_count_is_an_error(series: list[int], warmup: int) -> None:
-    with pytest.raises(GrowthError, match="repetitions are too few: the first"):
-        classify_growth(series, warmup=warmup)
-
-
-@given(_SERIES, st.integers(1, 1000), st.integers(0, 1 << 20))
-def test_the_shape_does_not_depend_on_the_scale(series: list[int], factor: int, threshold: int) -> None:
-    scaled = classify_growth([growth * factor for growth in series], warmup=2, threshold=threshold * factor)
-    assert scaled.shape is classify_growth(series, warmup=2, threshold=threshold).shape
+    (leak,) = _leaks([1 << 20, 2 << 20, 2 << 20])
+    assert leak.amount == 2 << 20
+    about = "malloc memory of C code, NumPy or torch on the CPU"
+    assert leak.text == f"2.0 MiB more {about} after each of 3 repetitions (1.0 MiB to 2.0 MiB)"
+    assert [leak.text for leak in _leaks([2, 2], "threads")] == [
+        "2 more threads (Python or native) after each of 2 repetitions"
+    ]
+    assert [leak.text for leak in _leaks([1, 1], "threads")] == [
+        "1 more thread (Python or native) after each of 2 repetitions"
+    ]
 
 
 @given(_SERIES, st.data())
 def test_a_leak_that_grows_more_stays_one(series: list[int], data: st.DataObject) -> None:
     more = [growth + data.draw(st.integers(0, 1 << 30)) for growth in series]
-    if classify_growth(series, warmup=2).shape is GrowthShape.LEAK:
-        assert classify_growth(more, warmup=2).shape is GrowthShape.LEAK
+    if _leaks(series):
+        assert _leaks(more)
 
 
 @given(_SERIES)
 def test_one_counted_repetition_without_growth_means_no_leak(series: list[int]) -> None:
-    for position in range(2, len(series)):
-        spared = [*series[:position], 0, *series[position + 1 :]]
-        assert classify_growth(spared, warmup=2).shape is not GrowthShape.LEAK
+    for position in range(len(series)):
+        assert not _leaks([*series[:position], 0, *series[position + 1 :]])
 
 
-@given(_SERIES, st.lists(st.integers(-(1 << 40), 1 << 40), min_size=2, max_size=2))
+@given(_SERIES, st.lists(st.integers(-(1 << 40), 1 << 40), min_size=3, max_size=3))
 def test_warm_up_repetitions_do_not_make_a_leak(series: list[int], other: list[int]) -> None:
-    leak = classify_growth(series, warmup=2).shape is GrowthShape.LEAK
-    assert (classify_growth([*other, *series[2:]], warmup=2).shape is GrowthShape.LEAK) == leak
+    assert _leaks(series) == _leaks(series, warmup=other)
 
 
 _RUNS = WARMUP_REPETITIONS + COUNTED_REPETITIONS
@@ -160,12 +139,3 @@ def test_a_leak_says_what_and_how_much_and_what_was_seen_first() -> None:
         leak.text
         == f"512 bytes more CUDA memory in use by tensors on device 1 after each of {COUNTED_REPETITIONS} repetitions"
     )
-
-
-def test_every_meter_that_changed_is_judged_in_the_order_of_the_table() -> None:
-    found = classify_meters([{"threads": 1}, {"tensors": 1}, {}], warmup=1)
-    assert {name: growth.shape for name, growth in found.items()} == {
-        "tensors": GrowthShape.UNSTEADY,
-        "threads": GrowthShape.LAZY,
-    }
-    assert list(found) == ["tensors", "threads"]

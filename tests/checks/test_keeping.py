@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.checks.keeping import KEEPS_GROUPS, Keeps, parse_keeps_mark
-from harness.checks.meters.table import METERS
+from harness.checks.meters import METERS
 from harness.core.errors import HarnessError
 
 KIB, MIB = 1 << 10, 1 << 20

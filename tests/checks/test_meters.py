@@ -18,19 +18,17 @@ import pytest
 
 from harness.backends.cuda import CudaBackend, CudaCounters, count_private_pools
 from harness.backends.nvml_memory import NvmlProcess, memory_of_process
-from harness.checks.meters import process as process_meters
-from harness.checks.meters import table
-from harness.checks.meters.process import FileMeters, resident_bytes
-from harness.checks.meters.table import (
+from harness.checks import meters, process_meters
+from harness.checks.meters import (
     METERS,
     MeterReader,
-    MeterReading,
     format_quantity,
     meter_growths,
     meter_of,
     suspicious_growths,
 )
-from harness.checks.meters.torch_memory import count_torch_objects
+from harness.checks.process_meters import FileMeters, resident_bytes
+from harness.checks.torch_memory import count_torch_objects
 from tests.checks.examined import Examined, examine
 from tests.preloaded import run_script
 
@@ -235,8 +233,8 @@ def test_lazy_initialisation_is_suspected_once(without_leaks: Mapping[str, Exami
 def test_growths_and_suspicions(
     before: dict[str, int], after: dict[str, int], changed: dict[str, int], suspected: dict[str, int]
 ) -> None:
-    assert meter_growths(MeterReading(before), MeterReading(after)) == changed
-    assert suspicious_growths(meter_growths(MeterReading(before), MeterReading(after))) == suspected
+    assert meter_growths(before, after) == changed
+    assert suspicious_growths(meter_growths(before, after)) == suspected
 
 
 def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
@@ -252,8 +250,8 @@ def test_every_meter_is_in_the_table_once_with_its_reason() -> None:
 
 _READ = """
 import json, sys
-from harness.checks.meters.table import MeterReader
-print(json.dumps(dict(MeterReader(sys.argv[1]).read().values)), "torch" in sys.modules)
+from harness.checks.meters import MeterReader
+print(json.dumps(MeterReader(sys.argv[1]).read()), "torch" in sys.modules)
 """
 
 
@@ -331,7 +329,7 @@ def test_caches_are_released_before_a_reading_unless_a_graph_is_alive(monkeypatc
         def release_caches(self, torch: ModuleType) -> None:
             released.append(torch)
 
-    monkeypatch.setattr(table, "BACKENDS", {"cuda": Busy("cuda")})
+    monkeypatch.setattr(meters, "BACKENDS", {"cuda": Busy("cuda")})
     reader = MeterReader("full", freeze=False)
     reader.read()
     assert released == [torch]
@@ -500,7 +498,7 @@ def test_temporary_files_are_counted_at_any_depth_but_pytests_and_inductors_link
 _SIDE_BY_SIDE = """
 import os, subprocess, sys
 from pathlib import Path
-from harness.checks.meters.process import FileMeters
+from harness.checks.process_meters import FileMeters
 folder, name = Path(sys.argv[1]), sys.argv[2]
 files = FileMeters(folder / "none", folder)
 print("ready", flush=True)
@@ -617,7 +615,7 @@ def test_resident_memory_is_what_was_touched() -> None:
 
 _COLLECTED = """
 import gc, sys
-from harness.checks.meters.table import collect_garbage
+from harness.checks.meters import collect_garbage
 try:
     1 / 0
 except ZeroDivisionError as error:
@@ -636,7 +634,7 @@ _WITHOUT_GARBAGE = """
 import gc
 import torch
 from harness.backends import simulation
-from harness.checks.meters.table import MeterReader, collect_garbage
+from harness.checks.meters import MeterReader, collect_garbage
 meters = MeterReader("fast")
 meters.read()
 collect_garbage()
@@ -655,7 +653,7 @@ def test_a_reading_makes_no_garbage() -> None:
 
 _MANY = """
 import gc
-from harness.checks.meters.table import MeterReader, meter_growths, suspicious_growths
+from harness.checks.meters import MeterReader, meter_growths, suspicious_growths
 import torch
 gc.collect(); gc.freeze()
 meters = MeterReader("fast")

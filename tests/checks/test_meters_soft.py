@@ -10,9 +10,9 @@ import torch
 
 from harness.backends.accelerator import DeviceCounters
 from harness.backends.table import BACKENDS
-from harness.checks import poison
-from harness.checks.meters.table import METERS, read_device_meters
-from harness.checks.meters.torch_memory import TorchObjectCounts
+from harness.checks import inspector
+from harness.checks.meters import METERS, read_device_meters
+from harness.checks.torch_memory import TorchObjectCounts
 from harness.sim.softdevice.registration import BACKEND
 
 
@@ -109,4 +109,4 @@ def test_a_broken_module_makes_only_its_meters_unreadable(soft: Any) -> None:
 )
 def test_a_sticky_error_of_a_software_device(soft: Any, fake: FakeSoft, expected: str | None) -> None:
     soft(fake)
-    assert poison.sticky_error() == expected
+    assert inspector.sticky_error() == expected

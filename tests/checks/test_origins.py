@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters.holders import describe_holders
-from harness.checks.origins import MAX_FRAMES, caller_frames, describe_allocations, describe_mappings, new_cuda_blocks
+from harness.checks.origins import (
+    MAX_FRAMES,
+    caller_frames,
+    describe_allocations,
+    describe_holders,
+    describe_mappings,
+    new_cuda_blocks,
+)
 from harness.checks.origins import _Mapping as Mapped
 from tests.checks.examined import Examined, examine
 

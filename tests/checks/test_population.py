@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.checks.meters.table import MeterReader
+from harness.checks.meters import MeterReader
 from tests.checks.examined import examine
 from tests.preloaded import run_script
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.acceptance
 _HEAD = """
 import gc, json, sys, weakref
 import torch
-from harness.checks.meters.table import MeterReader, meter_growths
+from harness.checks.meters import MeterReader, meter_growths
 
 gc.collect()
 gc.freeze()
@@ -129,7 +129,7 @@ def test_a_batch_is_examined_for_garbage_among_them_if_its_growth_is_suspicious(
         def read_without_mappings(self):
             # In some processes Python's allocator needs new arenas in the first rounds.
             reading = read(self)
-            reading.values.pop("mapped_bytes")
+            reading.pop("mapped_bytes")
             return reading
         MeterReader.read = read_without_mappings
         inspector = StateInspector(StateGuard(), "fast")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds, leaks_of_case, leaks_together
+from harness.checks.growth import COUNTED_ROUNDS, WARMUP_ROUNDS, CountedRounds, leaks_of_case, leaks_together
 from tests.preloaded import run_script
 
 pytestmark = pytest.mark.acceptance
 
 _PROGRAM = """
 import importlib, json, sys, tempfile
-from harness.checks.rounds import GrowthRounds
+from harness.checks.origins import GrowthRounds
 from harness.checks.keeping import Keeps
 
 tempfile.tempdir = sys.argv[1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.slope import sustained_slope, theil_sen_slope
+from harness.checks.trend import sustained_slope, theil_sen_slope
 
 KIB = 1 << 10
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.checks.state.guard import StateGuard
-from harness.checks.state.interpreter import _set_by_imports
+from harness.checks.state.interpreter import WarningFilters
 from harness.checks.state.section import (
     ABSENT,
     StateChange,
@@ -189,8 +189,13 @@ def test_only_narrow_filters_of_warnings_come_with_imports(
     added: tuple[object, ...], imported: set[str], ignored: bool
 ) -> None:
     kept = (("default", None, DeprecationWarning, "__main__", 0),)
-    assert _set_by_imports(kept, (*added, *kept), frozenset(imported)) is ignored
-    assert not _set_by_imports(kept, added, frozenset(imported))
+    name, section = "the warnings filters", WarningFilters()
+
+    def changes(now: tuple[object, ...]) -> list[StateChange]:
+        return section.changes({name: kept}, {name: now}, frozenset(imported))
+
+    assert (changes((*added, *kept)) == []) is ignored
+    assert changes(added)
 
 
 def test_a_weak_proxy_in_sys_modules_goes_with_its_module() -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks.dump_later import DUMP_LATER
-from harness.checks.state.essentials import essential_settings
+from harness.checks.state.essentials import DUMP_LATER, essential_settings
 from harness.checks.state.guard import StateGuard
 from harness.checks.state.section import SettingsSection
 

@@ -15,7 +15,7 @@ CONFTEST = """
 import json, pathlib, tempfile
 import pytest
 from harness.checks.state.guard import StateGuard
-from harness.checks.live_fixtures import FixtureWatch
+from harness.checks.state.guard import FixtureWatch
 
 guard = StateGuard()
 found = {}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.growth import WARMUP_REPETITIONS
-from harness.checks.meters.table import METERS
+from harness.checks.meters import METERS
 from harness.checks.trend import (
     MIN_REPETITIONS,
     TREND_RULES,
+    WARMUP_REPETITIONS,
     LevelSample,
     TrendShape,
     classify_trend,

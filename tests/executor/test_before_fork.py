@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from harness.executor.before_fork import PidVariable, ZygotePid, variables_with_pid
+from harness.executor.session import PidVariable, ZygotePid, variables_with_pid
 
 
 class Deprecated:

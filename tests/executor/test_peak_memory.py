@@ -11,8 +11,8 @@ import pytest
 
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
-from harness.executor import peak_memory
-from harness.executor.peak_memory import PeakMemory
+from harness.executor import around_case
+from harness.executor.around_case import PeakMemory
 
 MIB = 1 << 20
 
@@ -38,7 +38,7 @@ def test_the_peak_of_a_case_is_that_of_this_case_only() -> None:
 
 
 def test_a_kernel_that_does_not_count_anew_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peak_memory, "_RESET", "/proc/self/nothing")
+    monkeypatch.setattr(around_case, "_RESET", "/proc/self/nothing")
     peaks = PeakMemory(BACKENDS["cpu"])
     peaks.begin()
     touch(16 * MIB)

@@ -9,7 +9,7 @@ import torch
 
 from harness.backends import cpu
 from harness.core.caseid import case_seed
-from harness.executor.seeding import seed_everything
+from harness.executor.around_case import seed_everything
 
 
 def test_the_seed_of_a_case_is_fixed_for_ever() -> None:

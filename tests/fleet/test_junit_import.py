@@ -17,7 +17,7 @@ from harness.journal import journal, reader
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Ledger
 from harness.scheduling.resume import resumption_of
-from harness.scheduling.resumption import ResumeError
+from harness.scheduling.workers import ResumeError
 from harness.tools import order
 from harness.tools.evidence import checks, record
 from harness.tools.evidence.package import Package, PackageError

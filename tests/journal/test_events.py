@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.journal import events, journal, lines
+from harness.journal import events, journal
 from tests.reporting import build
 
 LINES = [
@@ -112,8 +112,8 @@ def accepted_by_schema(line: dict[str, Any]) -> bool:
 
 def accepted_by_models(line: dict[str, Any]) -> bool:
     try:
-        lines.decode_line(json.dumps(line).encode())
-    except lines.LineError:
+        journal.decode_line(json.dumps(line).encode())
+    except journal.LineError:
         return False
     return True
 

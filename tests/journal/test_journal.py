@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from harness.core.caseid import digest_of_ids
 from harness.journal import journal, reader
 from harness.journal.events import SCHEMA, Collected, End, Event, Finding, Start
-from harness.journal.journal import Journal, JournalError, JournalWriteError
-from harness.journal.lines import decode_line, encode_line
+from harness.journal.journal import Journal, JournalError, JournalWriteError, decode_line, encode_line
 from tests.reporting import build
 
 # Appends a finding for each line of stdin, numbered from 0, with texts from tiny to large; confirms each on stdout.

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.caseid import digest_of_ids
+from harness.core.caseid import Shard, digest_of_ids
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.journal import merge
 from harness.journal.events import End, Finish, MergedShard, RunStarted, Waiver
 from harness.journal.ledger import Ledger
@@ -58,7 +57,7 @@ def part(name: str, *lines: build.Line) -> Part:
 
 def together(*parts: Part) -> Ledger:
     assert merge.merge_problems(parts) == []
-    return Ledger.from_events(merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9))
+    return Ledger.from_lines(merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9))
 
 
 def test_all_shards_of_a_run_are_one_run() -> None:
@@ -142,7 +141,7 @@ def test_what_only_all_cases_together_can_satisfy_is_checked_in_the_merged_run()
     listed = build.must_pass(*IDS)
     parts = [shard(index, listed, minimum_cases=12) for index in (1, 2, 3)]
     for each in parts:
-        alone = Ledger.from_events(each.events)
+        alone = Ledger.from_lines(each.events)
         assert (alone.lists, alone.findings, alone.run_exit_status()) == ((), (), 0)
     ledger = together(*parts)
     assert [result.missed for result in ledger.lists] == [()]
@@ -173,7 +172,7 @@ def test_names_of_workers_stay_different_and_a_finding_of_all_is_there_once() ->
     own = build.finding("GPU 2 is sick")
     parts = [shard(1, expired, build.executor()), shard(2, expired, own, build.executor()), shard(3, expired)]
     events = merge.merged_events(parts, run_id="m", argv=["harness"], now=1.8e9)
-    ledger = Ledger.from_events(events)
+    ledger = Ledger.from_lines(events)
     assert [finding.message for finding in ledger.findings] == ["a waiver has expired", "GPU 2 is sick"]
     executors = {event.executor for event in events if isinstance(event, Finish)}
     assert executors == {"shard1-gw0-1", "shard2-gw0-1", "shard3-gw0-1"}

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from harness.progress import live_screen
-from harness.progress.live_screen import LiveScreen
+from harness.progress import signs_of_life
+from harness.progress.signs_of_life import LiveScreen
 from tests.acceptance.window import Window
 
 
@@ -72,10 +72,10 @@ def test_an_error_of_what_is_drawn_is_reported_at_the_end() -> None:
 def test_where_a_screen_fits(monkeypatch: pytest.MonkeyPatch, term: str, size: tuple[int, int], fits: bool) -> None:
     monkeypatch.setenv("TERM", term)
     with Window(*size) as window, os.fdopen(os.dup(window.output.fileno()), "w") as stream:
-        assert live_screen.is_live_terminal(stream) is fits
+        assert signs_of_life.is_live_terminal(stream) is fits
 
 
 def test_no_screen_fits_a_file(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     with open(os.path.join(tmp_path, "file"), "w") as stream:
-        assert not live_screen.is_live_terminal(stream)
+        assert not signs_of_life.is_live_terminal(stream)

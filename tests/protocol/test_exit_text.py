@@ -9,15 +9,15 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
-from harness.protocol import exit_status
-from harness.protocol.exit_status import HARNESS_EXITS, format_executor_exit
+from harness.protocol import endings
+from harness.protocol.endings import HARNESS_EXITS, format_executor_exit
 
-STATUSES = [value for name, value in vars(exit_status).items() if name.startswith("EXIT_")]
+STATUSES = [value for name, value in vars(endings).items() if name.startswith("EXIT_")]
 
 
 def test_each_status_of_the_harness_has_a_reason_and_is_on_the_page_about_verdicts() -> None:
     page = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text()
-    assert {*HARNESS_EXITS} == {*STATUSES, -exit_status.WATCHDOG_SIGNAL}
+    assert {*HARNESS_EXITS} == {*STATUSES, -endings.WATCHDOG_SIGNAL}
     assert [
         status for status, why in HARNESS_EXITS.items() if f"| `{format_exit_code(status)}` | {why} |" not in page
     ] == []

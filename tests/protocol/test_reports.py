@@ -10,7 +10,7 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.protocol import reports
 from harness.protocol.wire import ProtocolError, decode_message, encode_message
-from harness.supervisor import pytest_reports
+from harness.supervisor import case_reports
 
 pytest_plugins = ["pytester"]
 
@@ -104,7 +104,7 @@ def test_what_is_no_report_is_refused(request: pytest.FixtureRequest, message: d
 
 
 def test_an_outcome_stays_on_its_report(request: pytest.FixtureRequest) -> None:
-    shown = pytest_reports.synthetic(request.node, outcome=Outcome.CRASHED, text="SIGSEGV")
+    shown = case_reports.synthetic(request.node, outcome=Outcome.CRASHED, text="SIGSEGV")
     hook = request.config.hook
     data = hook.pytest_report_to_serializable(config=request.config, report=shown)
     again = hook.pytest_report_from_serializable(config=request.config, data=data)
@@ -139,7 +139,7 @@ def test_a_warning_arrives_with_a_class_that_everyone_knows(
     item.config.pluginmanager.register(recorder)
     recorded = warnings.WarningMessage(warning, type(warning), "file.py", 3)
     arrived = reports.unpack_warning(_travelled(reports.pack_warning(recorded, "runtest")))
-    pytest_reports.show_warning(item, arrived)
+    case_reports.show_warning(item, arrived)
     assert recorder.heard[-1] == (text, category, item.nodeid)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.supervisor.pytest_reports import fold_stacks
+from harness.supervisor.case_reports import fold_stacks
 
 _USER = '  File "/home/me/suites/a/test_a.py", line 6 in test_segv'
 _HELPER = '  File "/home/me/suites/a/helper.py", line 2 in deep'

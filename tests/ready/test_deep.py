@@ -41,7 +41,7 @@ def ledger(**outcomes: Outcome) -> Ledger:
         if outcome is not Outcome.NOT_RUN:
             start = Start(t=2.0, case=case, attempt=1, seed=1)
             events += [start, start.ended(outcome, "", t=3.0, final=True)]
-    return Ledger.from_events(events)
+    return Ledger.from_lines(events)
 
 
 @pytest.mark.parametrize(

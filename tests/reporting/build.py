@@ -11,8 +11,8 @@ import msgspec
 from harness.core.caseid import digest_of_ids
 from harness.core.outcome import Outcome
 from harness.journal.events import SCHEMA, Event
+from harness.journal.journal import decode_line
 from harness.journal.ledger import Ledger
-from harness.journal.lines import decode_line
 from harness.journal.reader import JournalContents
 
 Line = dict[str, Any]
@@ -240,4 +240,4 @@ def contents(*lines: Line) -> JournalContents:
 
 
 def ledger(*lines: Line) -> Ledger:
-    return Ledger.from_events(events(*lines))
+    return Ledger.from_lines(events(*lines))

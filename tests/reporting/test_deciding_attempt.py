@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.core.outcome import Outcome, Ruling
 from harness.journal.ledger import Ledger
 from harness.reporting import junit, report_json, terminal
-from harness.supervisor.case_history import CaseHistory
+from harness.supervisor.attempt import CaseHistory
 from tests.reporting import build
 from tests.supervisor.fakes import attempt, case
 

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from junitparser import xunit2
 
 from harness.configuration import values
+from harness.core.caseid import Shard
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.core.text import escape_invalid_xml
 from harness.journal import environment, journal, reader
 from harness.journal.ledger import Ledger

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.checks.meters.table import format_quantity
+from harness.checks.meters import format_quantity
 from harness.reporting.plot import can_encode_blocks, plot
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +12,7 @@ import pytest
 
 from harness.scheduling.remote_queue import VARIABLE, GivenCase, RemoteQueue
 from harness.scheduling.workers import HandedOut
-from harness.scheduling.xdist_scheduling import LEAST, MOST, PullScheduling, depth
+from harness.scheduling.xdist_scheduling import LEAST, MOST, ClusterSession, PullScheduling, depth
 from tests.scheduling.test_xdist_scheduling import FakeConfig, FakeNode
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CASES = 10
 
 
-class Session:
+class Session(ClusterSession):
     """A scheduler with two fake workers, and the agent's end of its socket."""
 
     def __init__(
@@ -36,20 +36,27 @@ class Session:
         self.agent.setblocking(False)
         self.queue = RemoteQueue(theirs.detach(), "n")
         self.stops: list[tuple[str, float]] = []
-        self.scheduler = PullScheduling(
-            cast("pytest.Config", FakeConfig()),
-            self.queue,
-            HandedOut(folder),
-            describe=lambda ids: {"count": len(ids)},
-            widths=lambda ids: [2 * (case in wide) for case in range(len(ids))],
-            device_of=devices,
-            stop=lambda reason, grace: self.stops.append((reason, grace)),
-            failed=lambda: failed,
-        )
+        self._failed, self._devices, self._wide = failed, devices, wide
+        self.scheduler = PullScheduling(cast("pytest.Config", FakeConfig()), self.queue, self, HandedOut(folder))
         self.nodes = [FakeNode("gw0"), FakeNode("gw1")]
         for node in self.nodes:
             self.add(node)
         self.scheduler.schedule()
+
+    def described(self, ids: Sequence[str]) -> dict[str, Any]:
+        return {"count": len(ids)}
+
+    def widths(self, ids: Sequence[str]) -> list[int]:
+        return [2 * (case in self._wide) for case in range(len(ids))]
+
+    def device_of(self, worker: str) -> str:
+        return self._devices(worker)
+
+    def has_failed(self) -> bool:
+        return self._failed
+
+    def request_stop(self, reason: str, grace: float) -> None:
+        self.stops.append((reason, grace))
 
     def add(self, node: FakeNode) -> None:
         worker = cast("WorkerController", node)

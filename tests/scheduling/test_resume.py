@@ -14,7 +14,7 @@ from harness.journal.events import Event, RunStarted
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.scheduling.resume import Needed, finals_needed, in_flight, lost_lines, reopened_lines, resumption_of
-from harness.scheduling.resumption import Finished, ResumeError, Resumption
+from harness.scheduling.workers import Finished, ResumeError, Resumption
 from tests.reporting import build
 
 A, B, C = "suites/a.py::a", "suites/a.py::b", "suites/a.py::c"
@@ -173,7 +173,7 @@ def test_what_is_left_runs_and_nothing_twice(events: list[tuple[str, str, Outcom
     more = [build.finish(case, attempt=found.attempts[case] + 1) for case in left]
     between: list[Event] = [*lost_lines(run), *reopened_lines(run, found)]
     events_now = [*run.events, *between, *build.events(*more)]
-    after = {verdict.case: verdict for verdict in Ledger.from_events(events_now).verdicts}
+    after = {verdict.case: verdict for verdict in Ledger.from_lines(events_now).verdicts}
     for case in left:
         assert after[case].decided is not None or after[case].outcome.is_red or after[case].outcome is Outcome.FLAKY
         assert after[case].outcome not in (Outcome.LOST, Outcome.NOT_RUN)
@@ -190,5 +190,5 @@ def test_a_case_that_the_harness_lost_is_open_again() -> None:
     lines = reopened_lines(run, found)
     assert [line.case for line in lines] == [A, B]
     passed = [build.finish(A, attempt=3), build.finish(B, attempt=2)]
-    after = Ledger.from_events([*run.events, *lines, *build.events(*passed)])
+    after = Ledger.from_lines([*run.events, *lines, *build.events(*passed)])
     assert [verdict.outcome for verdict in after.verdicts] == [Outcome.FLAKY, Outcome.PASSED, Outcome.PASSED]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.configuration.values import VERDICTS
+from harness.core.caseid import Shard
 from harness.core.outcome import Outcome
-from harness.core.shard import Shard
 from harness.gating.policy import Policy
 from harness.scheduling.order import Chosen, Selection, read_ids, shuffled_positions
 from harness.scheduling.resume import EarlierRun

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.core.shard import Shard, shard_index
+from harness.core.caseid import Shard, shard_index
 
 IDS = [f"suites/streams/test_x.py::test_{number}" for number in range(3000)]
 

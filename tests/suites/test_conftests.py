@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.collection import real_items
+from harness.collection import foreign_plugins
 
 ROOT = Path(__file__).parents[2]
 CONFTESTS = sorted((ROOT / "suites").rglob("conftest.py"))
@@ -29,4 +29,4 @@ def test_no_conftest_imports_torch() -> None:
 @pytest.mark.parametrize("path", CONFTESTS, ids=lambda path: path.parent.name)
 def test_no_conftest_needs_real_items(path: Path) -> None:
     module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    assert not [hook for hook in real_items.ITEM_HOOKS if hasattr(module, hook)]
+    assert not [hook for hook in foreign_plugins.ITEM_HOOKS if hasattr(module, hook)]

@@ -15,21 +15,19 @@ from typing import Any, cast
 
 import pytest
 
-from harness.core.clock import now
 from harness.core.outcome import Outcome
 from harness.devices.device import CPU
 from harness.journal.events import Event
-from harness.journal.journal import Journal
+from harness.journal.journal import Journal, WorkerJournal
 from harness.protocol.phase_page import PHASES, PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message, encode_message
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
 from harness.supervisor.attempt import Attempt, CaseRequest
-from harness.supervisor.binding import Binding
 from harness.supervisor.case import Case
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_handle import ExecutorHandle, Outputs
+from harness.supervisor.executor_handle import Binding, ExecutorHandle, Outputs
+from harness.supervisor.executor_slot import ZygoteLinks
 from harness.supervisor.judgement import Evidence, Judgement
-from harness.supervisor.worker_journal import WorkerJournal
 from harness.zygote.client import ForkRefusedError, ZygoteClient, ZygoteError
 from tests.reporting import build
 
@@ -63,9 +61,9 @@ class KeptLines:
 class FakeJournal(WorkerJournal):
     """A worker's journal without a file."""
 
-    def __init__(self, worker: str = "gw0", kept: KeptLines | None = None, clock: Callable[[], float] = now) -> None:
+    def __init__(self, worker: str = "gw0", kept: KeptLines | None = None) -> None:
         self._kept = KeptLines() if kept is None else kept
-        super().__init__(cast(Journal, self._kept), worker, clock=clock)
+        super().__init__(cast(Journal, self._kept), worker)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -82,7 +80,7 @@ class FakeJournal(WorkerJournal):
         ]
 
 
-class FakeZygotes:
+class FakeZygotes(ZygoteLinks):
     """Replaces a worker's connections to zygotes."""
 
     def __init__(self, connect: Callable[[], ZygoteClient]) -> None:
@@ -117,6 +115,7 @@ def attempt(outcome: Outcome, number: int = 1, text: str = "") -> Attempt:
         evidence=Evidence(),
         judgement=Judgement(outcome, text),
         duration=0.5,
+        ended=1.5,
         stdout="",
         stderr="",
         temp=Path(),
@@ -132,7 +131,7 @@ def case(name: str = "a::b", *, limit: float = 60.0, devices: int = 1) -> Case:
 
 
 def request(*, limit: float = 60.0, leave: bool = False) -> CaseRequest:
-    return CaseRequest(cast(pytest.Item, FakeItem()), "a::b", 7, limit, leave=leave)
+    return CaseRequest(case(limit=limit), leave=leave)
 
 
 class FakeExecutor:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.collection.cases import CASE_ID
 from harness.scheduling.workers import HandedOut, HandedOutList
-from harness.supervisor.ahead import Ahead, RunOrder
+from harness.supervisor.lookahead import Ahead, RunOrder
 
 
 def items(names: str) -> list[pytest.Item]:

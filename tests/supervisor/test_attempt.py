@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.protocol.endings import RemoteFailure
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
-from harness.supervisor.attempt import GRACE, Attempt, leave, run_attempt
+from harness.protocol.endings import EXIT_HARNESS_ERROR, RemoteFailure
+from harness.supervisor.attempt import GRACE, Attempt, leave
+from harness.supervisor.burst import run_attempt
 from harness.supervisor.judgement import Judgement
 from tests.supervisor.fakes import BINDING, DIES, FakeExecutor, FakeZygote, Script, handle_on, request
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.core.outcome import Outcome, Ruling
-from harness.supervisor.case_history import CaseHistory, attempt_result, message
+from harness.supervisor.attempt import CaseHistory, attempt_result, message
 from tests.supervisor.fakes import attempt, case
 
 P, F, C, L, LEAKED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED, Outcome.LOST, Outcome.LEAKED

@@ -9,8 +9,8 @@ import pytest
 
 from harness.core.outcome import Outcome, Ruling
 from harness.gating.waivers import Waiver
-from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import rule_options
+from harness.supervisor.attempt import CaseHistory
+from harness.supervisor.case_reports import rule_options
 from tests.supervisor.fakes import case
 
 

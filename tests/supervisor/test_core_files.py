@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.supervisor import core_files
-from harness.supervisor.core_files import CorePlace
+from harness.supervisor import diagnostics
+from harness.supervisor.diagnostics import CorePlace
 
 FOLDER = Path("/work [1]")
 _ESCAPED = "/work [[]1]"
@@ -33,7 +33,7 @@ _ESCAPED = "/work [[]1]"
 def test_the_place_follows_from_the_pattern(
     pattern: str, uses_pid: bool, limit: int, expected: CorePlace | None
 ) -> None:
-    found = core_files.place(f"{pattern}\n", uses_pid=uses_pid, limit=limit, pid=42, folder=FOLDER)
+    found = diagnostics.core_place(f"{pattern}\n", uses_pid=uses_pid, limit=limit, pid=42, folder=FOLDER)
     if expected is not None:
         assert found == expected
     else:
@@ -48,11 +48,11 @@ def test_the_newest_file_since_the_case_began_is_the_core_file(tmp_path: Path) -
         os.utime(tmp_path / name, (when, when))
     (tmp_path / "core.4").mkdir()
     files = str(tmp_path / "core.*")
-    assert core_files.newest(files, 150) == tmp_path / "core.2"
-    assert core_files.newest(str(tmp_path / "core.[123]"), 301) is None
-    assert core_files.newest(str(tmp_path / "no.*"), 0) is None
+    assert diagnostics.newest_core(files, 150) == tmp_path / "core.2"
+    assert diagnostics.newest_core(str(tmp_path / "core.[123]"), 301) is None
+    assert diagnostics.newest_core(str(tmp_path / "no.*"), 0) is None
 
 
 def test_this_machine_says_something(tmp_path: Path) -> None:
-    found, why = core_files.of_process(os.getpid(), tmp_path, 0.0)
+    found, why = diagnostics.core_of_process(os.getpid(), tmp_path, 0.0)
     assert (found is None) == bool(why)

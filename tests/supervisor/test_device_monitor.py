@@ -16,15 +16,15 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.devices.health_events import HealthEvent
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.journal.journal import WorkerJournal
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener, StoppedError, StopRequest, send_stop
-from harness.supervisor.binding import Binding, Bindings
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.device_pool import DevicePool
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
-from harness.supervisor.worker_journal import WorkerJournal
+from harness.supervisor.executor_handle import Binding, Bindings
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteClient
 from tests.supervisor.fakes import FakeExecutor, FakeJournal, FakeZygote, FakeZygotes, attempt, case
 
@@ -40,12 +40,12 @@ class FakePool(DevicePool):
 
     def __init__(self, folder: Path, journal: WorkerJournal) -> None:
         super().__init__(GPUS[0], GPUS, journal, folder=folder / "drained", examine=False)
-        self._monitored = True
+        self.monitored = True
         self.news: dict[str, list[list[HealthEvent]]] = {}
 
     def new_events(self, uuids: Sequence[str]) -> list[tuple[Device, HealthEvent]]:
         found = []
-        for device in self.known(uuids):
+        for device in self.ordered(uuids):
             looks = self.news.get(device.uuid, [])
             found += [(device, event) for event in (looks.pop(0) if looks else [])]
         return found
@@ -89,10 +89,11 @@ class Bench:
         self.other = DeviceLeases(folder / "leases", worker="gw9", limit=0.0)
         self.stop = StopListener(folder / "stop", worker)
         self.slot = ExecutorSlot(
-            ExecutorNaming(worker, folder / worker, folder / worker),
             FakeZygotes(self._connect),
             self.pool,
             self.journal,
+            temp=folder / worker,
+            run_dir=folder / worker,
             stop=self.stop,
             leases=DeviceLeases(folder / "leases", worker=worker, limit=0.0),
         )
@@ -350,6 +351,6 @@ def test_an_nvml_that_hangs_during_an_examination_is_reported(bench: Bench) -> N
 
 
 def test_without_health_nothing_is_done(bench: Bench) -> None:
-    bench.pool._monitored = False
+    bench.pool.monitored = False
     assert bench.after(Outcome.CRASHED) == ()
     assert bench.examined == []

@@ -19,7 +19,7 @@ from harness.configuration.values import DIAGNOSTICS
 from harness.core.outcome import Outcome
 from harness.devices import kernel_log
 from harness.scheduling.stop_request import StopListener, StopRequest, send_stop
-from harness.supervisor import core_files, diagnostics
+from harness.supervisor import diagnostics
 from harness.supervisor.diagnostics import Diagnostics, RedAttempt
 from tests.supervisor.fakes import FakeJournal
 
@@ -39,7 +39,7 @@ class World:
         self.core_pattern.write_text("|/bin/apport %p")
         monkeypatch.setenv("PATH", f"{self.programs}:{os.environ['PATH']}")
         monkeypatch.setattr(kernel_log.gpu_log_lines_since, "__defaults__", (self.kmsg,))
-        monkeypatch.setattr(core_files, "PATTERN", self.core_pattern)
+        monkeypatch.setattr(diagnostics, "CORE_PATTERN", self.core_pattern)
         self.stops = folder / "stop"
         self.stop = StopListener(self.stops, "gw0")
 

@@ -13,8 +13,7 @@ from typing import cast
 
 import pytest
 
-from harness.protocol.endings import RemoteFailure
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.endings import EXIT_HARNESS_ERROR, RemoteFailure
 from harness.protocol.phase_page import PassedPhase, PhasePage
 from harness.protocol.wire import Channel, Message
 from harness.supervisor import executor_handle

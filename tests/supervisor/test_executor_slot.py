@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from harness.core.errors import NoDeviceError
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.leases import Claim
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.supervisor.executor_handle import Outputs
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.zygote.client import ZygoteClient, ZygoteError
 from tests.supervisor.fakes import BINDING, DIES, NO_PID, FakeExecutor, FakeJournal, FakeZygote, FakeZygotes, cpu_pool
 
@@ -40,14 +40,15 @@ class Bench:
         self.other = DeviceLeases(folder / "leases", worker="gw1", limit=0.0)
         self.stop = StopListener(folder / "stop", "gw0")
         self.slot = ExecutorSlot(
-            ExecutorNaming("gw0", folder, folder),
             FakeZygotes(lambda: self.connect()),
             cpu_pool(folder),
             self._journal,
+            temp=folder,
+            run_dir=folder,
             stop=self.stop,
             leases=DeviceLeases(folder / "leases", worker="gw0", limit=0.0),
         )
-        monkeypatch.setattr(compiler_caches, "release_locks", self._count_unclean)
+        monkeypatch.setattr(executor_files, "release_cache_locks", self._count_unclean)
 
     def lines(self, *fields: str) -> list[tuple[Any, ...]]:
         return [tuple(line.get(field) for field in fields) for line in self.reported]

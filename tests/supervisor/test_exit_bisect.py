@@ -14,19 +14,19 @@ from harness.configuration.context import RunContext
 from harness.core.outcome import Outcome
 from harness.devices.device import Device
 from harness.gating.policy import Policy
-from harness.protocol.exit_status import EXIT_HARNESS_ERROR
+from harness.journal.journal import WorkerJournal
+from harness.protocol.endings import EXIT_HARNESS_ERROR
 from harness.scheduling.device_leases import DeviceLeases
 from harness.scheduling.stop_request import StopListener
-from harness.supervisor.binding import Binding, Bindings
-from harness.supervisor.case import Case
-from harness.supervisor.case_history import CaseHistory
-from harness.supervisor.case_lines import CaseLines
-from harness.supervisor.case_preparation import CasePreparation
+from harness.supervisor.attempt import CaseHistory
+from harness.supervisor.case import Case, CasePreparation
+from harness.supervisor.case_reports import CaseLines, PytestSession
 from harness.supervisor.device_monitor import DeviceMonitor
 from harness.supervisor.diagnostics import Diagnostics
-from harness.supervisor.executor_slot import ExecutorNaming, ExecutorSlot
+from harness.supervisor.executor_handle import Binding, Bindings
+from harness.supervisor.executor_slot import ExecutorSlot
 from harness.supervisor.lane import Lane
-from harness.supervisor.pytest_session import PytestSession
+from harness.supervisor.lookahead import RunOrder
 from harness.supervisor.supervisor import Supervisor
 from tests.supervisor.fakes import BINDING, FakeExecutor, FakeItem, FakeJournal, FakeZygote, FakeZygotes, case, cpu_pool
 
@@ -93,6 +93,17 @@ class FakeLane(Lane):
         return self.lost or super().missing(count)
 
 
+class FakeSupervisor(Supervisor):
+    """A supervisor of these parts."""
+
+    def __init__(
+        self, context: RunContext, lane: Lane, session: PytestSession, lines: CaseLines, journal: WorkerJournal
+    ) -> None:
+        self.context, self.policy, self.journal, self.preparation = context, Policy(), journal, FakePreparation()
+        self._order = RunOrder()
+        self._use(lane, session, lines)
+
+
 class World:
     """A supervisor whose executors end badly after all cases of `breaks` have run in them.
 
@@ -124,9 +135,16 @@ class World:
             ),
         )
         pool, lines = cpu_pool(folder), CaseLines(context, "gw0")
-        naming = ExecutorNaming("gw0", folder / "temp", folder)
         zygotes = FakeZygotes(lambda: self._zygote.client)
-        slot = ExecutorSlot(naming, zygotes, pool, self.journal, stop=self.stop, leases=DeviceLeases(None))
+        slot = ExecutorSlot(
+            zygotes,
+            pool,
+            self.journal,
+            temp=folder / "temp",
+            run_dir=folder,
+            stop=self.stop,
+            leases=DeviceLeases(None),
+        )
         bindings = FakeBindings()
         self.lane = FakeLane(
             slot,
@@ -139,13 +157,13 @@ class World:
             self.journal,
             levels=False,
         )
-        self.supervisor = Supervisor(context, Policy(), FakePreparation(), self.lane, self.session, lines, self.journal)
+        self.supervisor = FakeSupervisor(context, self.lane, self.session, lines, self.journal)
 
     def run(self, names: Sequence[str]) -> None:
         """Run these cases, one after the other, as pytest does."""
         items = [cast(pytest.Item, NamedItem(name)) for name in names]
         for item, following in zip(items, [*items[1:], None], strict=True):
-            self.supervisor.run(item, following)
+            self.supervisor.run_case(item, following)
 
     @property
     def rehearsed(self) -> list[list[str]]:
@@ -159,7 +177,7 @@ class World:
         return [(line["case"], line["outcome"]) for line in ends]
 
     def close(self) -> None:
-        self.supervisor.close()
+        self.lane.slot.close("the test has ended")
         self.stop.close()
         self._zygote.end()
 

@@ -9,8 +9,15 @@ import pytest
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_exit_code
-from harness.protocol.endings import CaseEnd, RemoteFailure, StateProblem
-from harness.protocol.exit_status import EXIT_CHANNEL_GONE, EXIT_NO_DEVICE, EXIT_NO_MEMORY, WATCHDOG_SIGNAL
+from harness.protocol.endings import (
+    EXIT_CHANNEL_GONE,
+    EXIT_NO_DEVICE,
+    EXIT_NO_MEMORY,
+    WATCHDOG_SIGNAL,
+    CaseEnd,
+    RemoteFailure,
+    StateProblem,
+)
 from harness.supervisor.judgement import Evidence, Phase, judge
 
 SETUP, CALL, TEARDOWN = (Phase(when, "passed") for when in ("setup", "call", "teardown"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from harness.checks.batch import COUNTED_ROUNDS, CountedRounds
+from harness.checks.growth import COUNTED_ROUNDS, CountedRounds
 from harness.supervisor.leak_bisect import Culprits, Open, SpentError, alone, find_culprits
 
 KIB = 1 << 10

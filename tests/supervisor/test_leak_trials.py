@@ -8,16 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from harness.checks.batch import COUNTED_ROUNDS, WARMUP_ROUNDS
-from harness.checks.growth import Leak
-from harness.checks.shm_turn import SHARED_MEMORY_METERS
+from harness.checks.growth import COUNTED_ROUNDS, WARMUP_ROUNDS, Leak
 from harness.protocol.wire import Message
 from harness.supervisor.case import Case
 from harness.supervisor.executor_handle import ExecutorHandle, NoMessage
 from harness.supervisor.lane import Lane
 from harness.supervisor.leak_bisect import Culprits, alone, find_culprits
-from harness.supervisor.leak_trials import LeakTrials, describe, details
-from harness.supervisor.search_time import SearchTime
+from harness.supervisor.leak_confirmation import SHARED_MEMORY_METERS, SearchTime, leak_lines
+from harness.supervisor.leak_search import LeakTrials, describe
 from harness.zygote.client import ZygoteError
 from tests.supervisor.fakes import Clock, FakeJournal
 
@@ -124,8 +122,8 @@ def test_a_leak_is_found_in_fresh_processes_that_are_ended() -> None:
     whole, alone, again = bench.handles
     assert [len(each.sent) for each in (whole, alone, again)] == [WARMUP_ROUNDS + COUNTED_ROUNDS] * 3
     assert whole.sent[0]["cases"] == [
-        {"case": f"c{number}", "seed": 7, "limit": LIMIT, "next": f"c{number + 1}" if number < 3 else None}
-        for number in range(4)
+        {"case": f"c{n}", "seed": 7, "limit": LIMIT, "next": f"c{n + 1}" if n < 3 else None, "levels": False}
+        for n in range(4)
     ]
     assert [message["counts"] for message in alone.sent] == [False] * WARMUP_ROUNDS + [True] * COUNTED_ROUNDS
     assert not any(message["history"] for message in alone.sent)
@@ -270,7 +268,7 @@ def test_what_was_found_in_one_line(culprits: Culprits, text: str) -> None:
 
 def test_further_leaks_and_origins_have_lines_of_their_own() -> None:
     culprits = Culprits(("a",), "a", (ONE, Leak("threads", 1, "threads: 1 more")), certain=True)
-    assert details(culprits, {"heap_bytes": ["x.py:1"], "threads": ["y.py:2"]}) == [
+    assert leak_lines(culprits.leaks, {"heap_bytes": ["x.py:1"], "threads": ["y.py:2"]}) == [
         "heap_bytes: x.py:1",
         "also leaked: threads: 1 more",
         "threads: y.py:2",

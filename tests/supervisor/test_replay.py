@@ -8,14 +8,14 @@ import pytest
 
 from harness import plugin
 from harness.core.outcome import Outcome
-from harness.scheduling.resumption import Finished
-from harness.supervisor import pytest_reports
+from harness.scheduling.workers import Finished
+from harness.supervisor import case_reports
 from tests.supervisor.fakes import FakeItem
 
 
 def shown(outcome: Outcome) -> list[pytest.TestReport]:
     finished = Finished(outcome, "why", "Traceback", 2.0, {"setup": 0.5, "call": 1.0, "teardown": 0.25}, "pytest x")
-    return pytest_reports.replayed_reports(cast(pytest.Item, FakeItem()), finished)
+    return case_reports.replayed_reports(cast(pytest.Item, FakeItem()), finished)
 
 
 def category(report: pytest.TestReport) -> str:

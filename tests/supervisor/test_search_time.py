@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.supervisor.search_time import LEAST, SearchTime
+from harness.supervisor.leak_confirmation import LEAST, SearchTime
 from tests.supervisor.fakes import Clock
 
 

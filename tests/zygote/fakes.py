@@ -7,6 +7,7 @@ import os
 import signal
 
 from harness.checks.process import stuck_text
+from harness.zygote.processes import ProcessOperations
 
 
 def no_room(code: int = errno.EAGAIN) -> OSError:
@@ -14,8 +15,8 @@ def no_room(code: int = errno.EAGAIN) -> OSError:
     return OSError(code, os.strerror(code))
 
 
-class FakeProcesses:
-    """Implements `harness.zygote.processes.ProcessOperations`. A descriptor of a process is the end of a pipe."""
+class FakeProcesses(ProcessOperations):
+    """Replaces the operations of a zygote. A descriptor of a process is the end of a pipe."""
 
     def __init__(self) -> None:
         self.fork_errors: list[OSError] = []

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import linux
-from harness.zygote.loop import EventLoop
-from harness.zygote.parent_watch import PAUSE, ParentWatch
+from harness.zygote.processes import PAUSE, EventLoop, ParentWatch
 
 _WAITS = [sys.executable, "-c", "input()"]
 
@@ -101,4 +100,4 @@ def test_a_closed_output_and_a_process_that_is_gone_are_no_errors() -> None:
     ],
 )
 def test_when_a_stopped_process_is_shown_by_no_shell(end: str, stopped: bool) -> None:
-    assert linux.is_stopped_line(f"7 (pytest (x) T) {end} 0 0 0") is stopped
+    assert linux.is_stopped_line(linux.fields_of_stat(f"7 (pytest (x) T) {end} 0 0 0")) is stopped

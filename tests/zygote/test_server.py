@@ -15,7 +15,7 @@ import pytest
 
 from harness.checks.process import FORK_OF_CASE
 from harness.protocol.wire import Channel, Message
-from harness.zygote.orphans import CLEANER_PATIENCE, KILL_PATIENCE, REAP_PAUSE
+from harness.zygote.processes import CLEANER_PATIENCE, KILL_PATIENCE, REAP_PAUSE
 from harness.zygote.server import ACCEPT_PAUSE, ORDER_DESCRIPTORS, ForkServer
 from tests.zygote.fakes import FakeProcesses, no_room
 

@@ -15,10 +15,10 @@ from typing import Any
 from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.checks.state.section import ABSENT, StateRow
-from harness.checks.state.torch_settings import find_torch_attribute, rows_from_table
+from harness.checks.state.torch_settings import PlainRow, find_torch_attribute, rows_from_table
 
 #: Settings that exist only once CUDA is initialised: rows for `rows_from_table`.
-_CUDA: tuple[tuple[str, str, str, object], ...] = (
+_CUDA: tuple[PlainRow, ...] = (
     ("the current CUDA device", "_C._cuda_getDevice", "_C._cuda_setDevice", 0),
     ("the CUDA sync debug mode", "_C._cuda_get_sync_debug_mode", "_C._cuda_set_sync_debug_mode", 0),
     ("CUDA graph capture on the current stream", "_C._cuda_isCurrentStreamCapturing", "", False),
@@ -48,10 +48,8 @@ def cuda_settings() -> Sequence[StateRow] | None:
     if torch is None or not torch.cuda.is_initialized():
         return None
     rows = [*rows_from_table(torch, _CUDA), *_seen_devices(torch)]
-    current, choose = (
-        find_torch_attribute(torch, "_C._cuda_getCurrentStream"),
-        find_torch_attribute(torch, "_C._cuda_setStream"),
-    )
+    current = find_torch_attribute(torch, "_C._cuda_getCurrentStream")
+    choose = find_torch_attribute(torch, "_C._cuda_setStream")
     exchange = find_torch_attribute(torch, "_C._cuda_exchangeDevice")
     plan_cache = find_torch_attribute(torch, "_C._cufft_get_plan_cache_max_size")
     plan_cache_setter = find_torch_attribute(torch, "_C._cufft_set_plan_cache_max_size")

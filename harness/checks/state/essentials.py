@@ -6,10 +6,11 @@ the folder for temporary files.
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import resource
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # Imported by name: a case may have replaced the attributes of these modules by the time of the check.
 from os import fstat, getcwd, stat
@@ -17,8 +18,48 @@ from resource import getrlimit
 from signal import ITIMER_REAL, getitimer, setitimer
 from typing import Any
 
-from harness.checks.dump_later import DUMP_LATER
 from harness.checks.state.section import StateRow
+from harness.core import clock
+
+
+class DumpLater:
+    """Records whether ``faulthandler.dump_traceback_later`` will fire. Python does not report that.
+
+    With ``exit=True``, it would end the process of a later case.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._cancel: Callable[[], None] = faulthandler.cancel_dump_traceback_later
+
+    def install(self) -> None:
+        """Replace the functions of faulthandler by ones that do the same and record the call."""
+        later, cancel = faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later
+
+        def dump_traceback_later(timeout: float, repeat: bool = False, *more: Any, **named: Any) -> None:
+            later(timeout, repeat, *more, **named)
+            self._until = float("inf") if repeat else clock.monotonic() + timeout
+
+        def cancel_dump_traceback_later() -> None:
+            cancel()
+            self._until = 0.0
+
+        faulthandler.dump_traceback_later = dump_traceback_later
+        faulthandler.cancel_dump_traceback_later = cancel_dump_traceback_later
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the dump will fire."""
+        return self._until > 0.0 and clock.monotonic() < self._until
+
+    def disarm(self) -> None:
+        """Cancel the dump."""
+        self._until = 0.0
+        self._cancel()
+
+
+DUMP_LATER = DumpLater()
+
 
 #: All limits of this kernel. RLIMIT_OFILE is another name of RLIMIT_NOFILE.
 LIMITS = {

@@ -27,12 +27,10 @@ from typing import Any
 from harness import _compat
 from harness.checks.state.section import (
     ABSENT,
-    FlatSection,
     SectionValues,
     StateChange,
     StateRow,
-    are_readings_equal,
-    are_values_equal,
+    StateSection,
 )
 from harness.core.text import signal_name
 
@@ -285,7 +283,7 @@ _SET_BY_PYTEST = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
 _ENVIRON = os.environ
 
 
-class Environment(FlatSection):
+class Environment(StateSection):
     """The environment variables, as Python sees them."""
 
     def __init__(self) -> None:
@@ -298,19 +296,13 @@ class Environment(FlatSection):
         raw: dict[Any, Any] | None = getattr(_ENVIRON, "_data", None)
         if raw is None or raw != self._raw or not self._last:
             self._raw = {} if raw is None else raw.copy()
-            self._last = {_variable(name): value for name, value in _ENVIRON.copy().items()}
+            self._last = {_VARIABLE + name: value for name, value in _ENVIRON.copy().items()}
         return self._last
 
-    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
-        if before is after:
-            return []
-        changes = []
-        for name in sorted({**before, **after}):
-            old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-            if old == new or name in _NAMES_SET_BY_PYTEST or (old is ABSENT and _is_set_by_library(name, new)):
-                continue
-            changes.append(StateChange(name, old, new))
-        return changes
+    def ignores(self, change: StateChange, before: SectionValues, imported: frozenset[str]) -> bool:  # noqa: ARG002
+        name = change.name.removeprefix(_VARIABLE)
+        by_library = name in _SET_BY_LIBRARIES or _VALUES_OF_LIBRARIES.get(name) == change.new
+        return name in _SET_BY_PYTEST or (change.old is ABSENT and by_library)
 
     def restore(self, change: StateChange) -> None:
         name = change.name.removeprefix(_VARIABLE)
@@ -323,19 +315,7 @@ class Environment(FlatSection):
 _VARIABLE = "the environment variable "
 
 
-def _variable(name: str) -> str:
-    return _VARIABLE + name
-
-
-def _is_set_by_library(name: str, value: object) -> bool:
-    return name in _NAMES_SET_BY_LIBRARIES or _VALUES_OF_LIBRARIES.get(name.removeprefix(_VARIABLE)) == value
-
-
-_NAMES_SET_BY_LIBRARIES = frozenset(map(_variable, _SET_BY_LIBRARIES))
-_NAMES_SET_BY_PYTEST = frozenset(map(_variable, _SET_BY_PYTEST))
-
-
-class SignalHandlers(FlatSection):
+class SignalHandlers(StateSection):
     """The handler that Python calls for each signal; None for a handler that C code has set."""
 
     def __init__(self) -> None:
@@ -351,29 +331,17 @@ class SignalHandlers(FlatSection):
             self._last = {name: signal.getsignal(number) for name, number in self._numbers.items()}
         return self._last
 
-    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
-        if are_readings_equal(before, after):
-            return []
-        return [
-            StateChange(name, before[name], new)
-            for name, new in after.items()
-            if name in before and not are_values_equal(before[name], new) and not _is_data_loaders(new)
-        ]
+    def ignores(self, change: StateChange, before: SectionValues, imported: frozenset[str]) -> bool:  # noqa: ARG002
+        # torch's data loader sets one for SIGCHLD with its first worker, permanently.
+        module = getattr(change.new, "__module__", None)
+        return module == "torch.utils.data._utils.signal_handling" or not before
 
     def restore(self, change: StateChange) -> None:
         if change.old is not None:  # Python cannot set a handler of C code again
             signal.signal(self._numbers[change.name], change.old)  # type: ignore[arg-type]
 
 
-def _is_data_loaders(handler: object) -> bool:
-    """Return whether torch's data loader has set the handler.
-
-    It sets one for SIGCHLD with its first worker, permanently.
-    """
-    return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
-
-
-class WarningFilters(FlatSection):
+class WarningFilters(StateSection):
     """The warnings filters. By default pytest saves and restores them around each phase."""
 
     restored_by_pytest = True
@@ -384,14 +352,15 @@ class WarningFilters(FlatSection):
             "warnings.showwarning": warnings.showwarning,
         }
 
-    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
-        if are_readings_equal(before, after):
-            return []
-        return [
-            StateChange(name, before[name], new)
-            for name, new in after.items()
-            if not are_values_equal(before[name], new) and not _set_by_imports(before[name], new, imported)
-        ]
+    def ignores(self, change: StateChange, before: SectionValues, imported: frozenset[str]) -> bool:  # noqa: ARG002
+        """Ignore that imported libraries added filters for their own warnings.
+
+        A filter for all warnings of all modules is no such filter.
+        """
+        old, new = change.old, change.new
+        if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
+            return False
+        return _only_adds(old, new, lambda entry: bool(entry[1] or entry[3] or entry[2] is not Warning))
 
     def restore(self, change: StateChange) -> None:
         if isinstance(change.old, tuple):
@@ -402,17 +371,7 @@ class WarningFilters(FlatSection):
             warnings.showwarning = change.old  # type: ignore[assignment]
 
 
-def _set_by_imports(old: object, new: object, imported: frozenset[str]) -> bool:
-    """Return whether the only change is that imported libraries added filters for their own warnings.
-
-    A filter for all warnings of all modules is no such filter.
-    """
-    if not imported or not isinstance(old, tuple) or not isinstance(new, tuple):
-        return False
-    return _only_adds(old, new, lambda entry: bool(entry[1] or entry[3] or entry[2] is not Warning))
-
-
-class LogHandlers(FlatSection):
+class LogHandlers(StateSection):
     """The handlers of the root logger, each with its level, without those that pytest adds for each phase."""
 
     def __init__(self) -> None:
@@ -423,15 +382,15 @@ class LogHandlers(FlatSection):
         self._handlers.update(handlers)
         return {name: handler.level for name, handler in handlers.items()}
 
-    def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:  # noqa: ARG002
-        if are_readings_equal(before, after):
-            return []
-        changes = []
-        for name in {**before, **after}:
-            old, new = before.get(name, ABSENT), after.get(name, ABSENT)
-            if old != new and not (old is ABSENT and not before and _is_last_resort(self._handlers[name])):
-                changes.append(StateChange(name, old, new))
-        return changes
+    def ignores(self, change: StateChange, before: SectionValues, imported: frozenset[str]) -> bool:  # noqa: ARG002
+        """Ignore the handler that `logging.warning` or a similar function has added because there was none."""
+        handler = self._handlers[change.name]
+        return (
+            not before
+            and type(handler) is logging.StreamHandler
+            and handler.stream is sys.stderr
+            and getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT
+        )
 
     def restore(self, change: StateChange) -> None:
         handler = self._handlers[change.name]
@@ -449,13 +408,3 @@ def _is_pytests(handler: logging.Handler) -> bool:
 def _handler_name(handler: logging.Handler) -> str:
     kind = type(handler)
     return f"the root log handler {kind.__module__}.{kind.__qualname__} at {id(handler):#x}"
-
-
-def _is_last_resort(handler: logging.Handler) -> bool:
-    """Return whether `logging.warning` or a similar function has added this handler because there was none."""
-    formatter = handler.formatter
-    return (
-        type(handler) is logging.StreamHandler
-        and handler.stream is sys.stderr
-        and getattr(formatter, "_fmt", None) == logging.BASIC_FORMAT
-    )

@@ -1,74 +1,47 @@
-"""Names that must keep their meaning: modules as ``import`` finds them, functions and classes in modules.
+"""Modules, and the names in them that must keep their meaning.
 
-Two things are checked: `sys.modules`, and the functions, classes and modules in the namespaces of `_MODULES` and
-`_CLASSES`. Data in a module is not checked, since most of it is caches and counters. Attributes of other modules are
-not checked either.
+Three things are checked: `sys.modules`, the configuration modules of torch, and the functions, classes and modules in
+the namespaces of `_MODULES` and `_CLASSES`. Data in a module is not checked, since most of it is caches and counters.
+Attributes of other modules are not checked either.
 """
 
 from __future__ import annotations
 
+import contextvars
+import copy
 import gc
 import operator
 import sys
 import types
 import weakref
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
 from harness import _compat
-from harness.checks.state.section import ABSENT, FlatSection, SectionValues, StateChange, with_value
+from harness.checks.state.section import (
+    ABSENT,
+    SectionValues,
+    StateChange,
+    StateSection,
+    are_readings_equal,
+    are_values_equal,
+    with_value,
+)
 
 #: Tests often replace functions and classes of these modules.
 _MODULES = (
-    "builtins",
-    "importlib",
-    "math",
-    "os",
-    "random",
-    "socket",
-    "subprocess",
-    "tempfile",
-    "threading",
-    "time",
-    "numpy",
-    "torch",
-    "torch.autograd",
-    "torch.autograd.graph",
-    "torch.autograd.profiler",
-    "torch.backends.cudnn",
-    "torch.cuda",
-    "torch.cuda.amp",
-    "torch.cuda.graphs",
-    "torch.cuda.memory",
-    "torch.cuda.streams",
-    "torch.fft",
-    "torch.functional",
-    "torch.jit",
-    "torch.linalg",
-    "torch.multiprocessing",
-    "torch.nn",
-    "torch.nn.functional",
-    "torch.nn.init",
-    "torch.optim",
-    "torch.profiler",
-    "torch.random",
-    "torch.serialization",
-    "torch.special",
-    "torch.utils.data",
+    *("builtins", "importlib", "math", "os", "random", "socket", "subprocess", "tempfile", "threading", "time"),
+    *("numpy", "torch", "torch.autograd", "torch.autograd.graph", "torch.autograd.profiler", "torch.backends.cudnn"),
+    *("torch.cuda", "torch.cuda.amp", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams", "torch.fft"),
+    *("torch.functional", "torch.jit", "torch.linalg", "torch.multiprocessing", "torch.nn", "torch.nn.functional"),
+    *("torch.nn.init", "torch.optim", "torch.profiler", "torch.random", "torch.serialization", "torch.special"),
+    *("torch.utils.data",),
 )
 #: Tests often replace methods of these classes of torch.
 _CLASSES = (
-    "Tensor",
-    "Generator",
-    "autograd.Function",
-    "autograd.function.Function",
-    "autograd.profiler.profile",
-    "cuda.Event",
-    "cuda.Stream",
-    "cuda.CUDAGraph",
-    "nn.Module",
-    "nn.Parameter",
-    "optim.Optimizer",
+    *("Tensor", "Generator", "autograd.Function", "autograd.function.Function", "autograd.profiler.profile"),
+    *("cuda.Event", "cuda.Stream", "cuda.CUDAGraph", "nn.Module", "nn.Parameter", "optim.Optimizer"),
 )
 #: Names that follow from a setting with its own row.
 _DERIVED = frozenset({"torch.Storage"})
@@ -103,7 +76,7 @@ def _identical(first: dict[str, object], second: dict[str, object]) -> bool:
     return len(first) == len(second) and all(map(operator.is_, map(second.get, first, repeat(ABSENT)), first.values()))
 
 
-class ModulesSection(FlatSection):
+class ModulesSection(StateSection):
     """`sys.modules`: an old entry must stay the same; new entries are imports.
 
     Weak proxies are ignored: such an entry disappears with its module, as with jinja2's loader of compiled templates.
@@ -145,7 +118,7 @@ def _module_name(name: str) -> str:
     return name[len("sys.modules['") : -len("']")]
 
 
-class NamespacesSection(FlatSection):
+class NamespacesSection(StateSection):
     """The functions, classes and modules in some modules and classes. A replaced or removed one is a change.
 
     A new name is a change among the built-ins, and in a class that had inherited the name. Elsewhere it is no change:
@@ -259,3 +232,104 @@ def _wrapped_by_library(owner: str, old: object, new: object) -> bool:
     cells = [cell.cell_contents for cell in getattr(new, "__closure__", None) or ()]
     inside = [getattr(new, "__wrapped__", None), getattr(new, "_torchdynamo_orig_callable", None), *cells]
     return any(candidate is old for candidate in inside) and code.co_filename.startswith(tuple(package.__path__))
+
+
+_MACHINERY = "torch.utils._config_module"
+#: Types of immutable values.
+_IMMUTABLE = (bool, int, float, str, bytes, type(None), types.FunctionType, type)
+
+
+class TorchConfigModules(StateSection):
+    """By name, the values in torch's configuration modules that differ from the defaults."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._modules: dict[str, types.ModuleType] = {}
+        #: Entries, by the context variable that has their value. In some releases of torch the entry itself has the
+        #: value: see `_plain`.
+        self._by_variable: dict[contextvars.ContextVar[Any], tuple[str, Any]] = {}
+        self._plain: list[tuple[str, Any]] = []
+        self._unset: object = ABSENT
+        self._last: dict[str, object] = {}
+
+    def read(self) -> SectionValues:
+        if len(sys.modules) != self._seen:
+            self._seen = len(sys.modules)
+            self._find_modules()
+        now = {
+            name: value
+            for name, entry, value in self._overrides()
+            if not are_values_equal(value, _default(entry, self._unset))
+        }
+        if not are_readings_equal(self._last, now):
+            # Copied, since lists and dictionaries are changed in place.
+            self._last = {
+                name: value if isinstance(value, _IMMUTABLE) else _copied(value) for name, value in now.items()
+            }
+        return self._last
+
+    def _find_modules(self) -> None:
+        machinery = sys.modules.get(_MACHINERY)
+        kind = getattr(machinery, "ConfigModule", None)
+        if kind is None:
+            return
+        self._unset = getattr(machinery, "_UNSET_SENTINEL", ABSENT)
+        for name, module in sys.modules.copy().items():
+            if name in self._modules or not name.endswith("config") or not isinstance(module, kind):
+                continue
+            self._modules[name] = module
+            for key, entry in getattr(module, "_config", {}).items():
+                if getattr(entry, "alias", None) is not None:
+                    continue  # an alias of an entry that is read anyway
+                held = getattr(entry, "user_override", ABSENT)
+                if isinstance(held, contextvars.ContextVar):
+                    self._by_variable[held] = (f"{name}.{key}", entry)
+                else:
+                    self._plain.append((f"{name}.{key}", entry))
+
+    def _overrides(self) -> Iterator[tuple[str, Any, object]]:
+        """Yield the values that are set.
+
+        Walks only the variables that have a value, since there are a thousand entries.
+        """
+        if self._by_variable:
+            for variable, value in contextvars.copy_context().items():
+                if variable in self._by_variable and value is not self._unset:
+                    yield *self._by_variable[variable], value
+        for name, entry in self._plain:
+            value = getattr(entry, "user_override", self._unset)
+            if value is not self._unset:
+                yield name, entry, value
+
+    def value(self, values: SectionValues, name: str) -> object:
+        """Return the value as in `StateSection`; for an entry that is not set, the default."""
+        if name in values:
+            return values[name]
+        entries = dict(self._by_variable.values()) | dict(self._plain)
+        return _default(entries[name], self._unset)
+
+    def restore(self, change: StateChange) -> None:
+        """Set the value through the module, which records what was changed."""
+        for name, module in self._modules.items():
+            if change.name.startswith(f"{name}."):
+                target: Any = module
+                *path, last = change.name.removeprefix(f"{name}.").split(".")
+                for step in path:
+                    target = getattr(target, step)
+                setattr(target, last, _copied(change.old))
+
+
+def _default(entry: Any, unset: object) -> object:
+    """Return the value of an entry that is not set: from the environment, or the default."""
+    for name in ("env_value_force", "env_value_default"):
+        value: object = getattr(entry, name, unset)
+        if value is not unset:
+            return value
+    return getattr(entry, "default", ABSENT)
+
+
+def _copied(value: object) -> object:
+    try:
+        return copy.deepcopy(value)
+    except (TypeError, RuntimeError):  # a value that cannot be copied cannot be compared with its old value either
+        return value

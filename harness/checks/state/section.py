@@ -7,7 +7,7 @@ import functools
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from harness.core.text import single_line
 
@@ -34,40 +34,37 @@ class StateChange:
     new: object
 
 
-class StateSection(Protocol):
-    """A part of the state that is read in one step.
+class StateSection:
+    """A part of the state that is read in one step. By default the keys of its readings are the names of changes."""
 
-    `restored_by_pytest`: pytest itself saves this state at the start of a phase (set-up, call, tear-down) and restores
-    it at its end. A value read inside a phase does not last.
-    """
-
-    restored_by_pytest: bool
+    #: pytest itself saves this state at the start of a phase (set-up, call, tear-down) and restores it at its end: a
+    #: value read inside a phase does not last.
+    restored_by_pytest = False
 
     def read(self) -> SectionValues:
         """Return the current values. Return the same object as before if nothing is known to have changed."""
+        raise NotImplementedError
 
     def changes(self, before: SectionValues, after: SectionValues, imported: frozenset[str]) -> list[StateChange]:
         """Return the changes that are not to be ignored. `imported`: the modules that were imported in between."""
+        if are_readings_equal(before, after):
+            return []
+        changes = [StateChange(n, self.value(before, n), self.value(after, n)) for n in {**before, **after}]
+        return [c for c in changes if not are_values_equal(c.old, c.new) and not self.ignores(c, before, imported)]
+
+    def ignores(self, change: StateChange, before: SectionValues, imported: frozenset[str]) -> bool:  # noqa: ARG002
+        """Return whether a change is expected. `before`: the whole earlier reading."""
+        return False
 
     def restore(self, change: StateChange) -> None:
         """Undo a change where that is safe; otherwise do nothing."""
 
     def value(self, values: SectionValues, name: str) -> object:
         """Return the value that a reading has for the name of a change; `ABSENT` if it has none."""
-
-    def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
-        """Return the reading with another value for the name of a change."""
-
-
-class FlatSection:
-    """Base for sections whose readings use the names of changes as keys."""
-
-    restored_by_pytest = False
-
-    def value(self, values: SectionValues, name: str) -> object:
         return values.get(name, ABSENT)
 
     def expecting(self, values: SectionValues, name: str, value: object) -> SectionValues:
+        """Return the reading with another value for the name of a change."""
         return with_value(values, name, value)
 
 
@@ -98,7 +95,7 @@ class StateRow:
     derived: bool = False
 
 
-class SettingsSection(FlatSection):
+class SettingsSection(StateSection):
     """A fixed list of settings, read one by one."""
 
     def __init__(self, find: Callable[[], Sequence[StateRow] | None]) -> None:

@@ -16,20 +16,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.checks.state.section import ABSENT, FlatSection, SectionValues, StateChange, StateRow
+from harness.checks.state.section import ABSENT, SectionValues, StateChange, StateRow, StateSection
 
 _ATTENTION = "the priority order of attention backends"
 
-#: Settings that one function reads, and one function with one argument sets: name, reader, setter ("" if none is safe),
-#: and the value in a process that has not changed it (`ABSENT` if this depends on the machine or the build).
-_PLAIN: tuple[tuple[str, str, str, object], ...] = (
+#: A setting that one function reads, and one function with one argument sets: name, reader, setter ("" if none is
+#: safe), and the value in a process that has not changed it (`ABSENT` if this depends on the machine or the build).
+PlainRow = tuple[str, str, str, object]
+
+
+def _pair(name: str, stem: str, initial: object) -> PlainRow:
+    return name, f"_C._get_{stem}", f"_C._set_{stem}", initial
+
+
+_PLAIN: tuple[PlainRow, ...] = (
     ("grad mode", "is_grad_enabled", "_C._set_grad_enabled", True),
     ("inference mode", "is_inference_mode_enabled", "", False),
     ("forward-mode differentiation", "_C._is_fwd_grad_enabled", "_C._set_fwd_grad_enabled", True),
     ("view replay in autograd", "_C._is_view_replay_enabled", "_C._set_view_replay_enabled", False),
     ("multithreading in autograd", "_C._is_multithreading_enabled", "_C._set_multithreading_enabled", True),
     ("gradient layout enforcement in autograd", "_C._is_grad_layout_enforcement_enabled", "", ABSENT),
-    ("the autograd fallback mode", "_C._get_autograd_fallback_mode", "_C._set_autograd_fallback_mode", ABSENT),
+    _pair("the autograd fallback mode", "autograd_fallback_mode", ABSENT),
     ("anomaly mode", "_C.is_anomaly_enabled", "_C.set_anomaly_enabled", False),
     ("the NaN check of anomaly mode", "_C.is_anomaly_check_nan_enabled", "", ABSENT),
     ("the permission for saved-tensor hooks", "_C._autograd._saved_tensors_hooks_is_enabled", "", True),
@@ -38,17 +45,12 @@ _PLAIN: tuple[tuple[str, str, str, object], ...] = (
     ("torch.is_warn_always_enabled()", "is_warn_always_enabled", "set_warn_always", False),
     ("deterministic algorithms", "_C._get_deterministic_algorithms", "", False),
     ("warn_only of deterministic algorithms", "_C._get_deterministic_algorithms_warn_only", "", False),
-    (
-        "deterministic filling of uninitialised memory",
-        "_C._get_deterministic_fill_uninitialized_memory",
-        "_C._set_deterministic_fill_uninitialized_memory",
-        True,
-    ),
-    ("torch.backends.cudnn.enabled", "_C._get_cudnn_enabled", "_C._set_cudnn_enabled", True),
-    ("torch.backends.cudnn.benchmark", "_C._get_cudnn_benchmark", "_C._set_cudnn_benchmark", False),
-    ("torch.backends.cudnn.deterministic", "_C._get_cudnn_deterministic", "_C._set_cudnn_deterministic", False),
-    ("the cuDNN depthwise kernel", "_C._get_cudnn_depthwise_kernel", "_C._set_cudnn_depthwise_kernel", ABSENT),
-    ("the MIOpen immediate mode", "_C._get_miopen_immediate", "_C._set_miopen_immediate", ABSENT),
+    _pair("deterministic filling of uninitialised memory", "deterministic_fill_uninitialized_memory", True),
+    _pair("torch.backends.cudnn.enabled", "cudnn_enabled", True),
+    _pair("torch.backends.cudnn.benchmark", "cudnn_benchmark", False),
+    _pair("torch.backends.cudnn.deterministic", "cudnn_deterministic", False),
+    _pair("the cuDNN depthwise kernel", "cudnn_depthwise_kernel", ABSENT),
+    _pair("the MIOpen immediate mode", "miopen_immediate", ABSENT),
     (
         "reduced-precision reductions of cuBLAS in float16",
         "_C._get_cublas_allow_fp16_reduced_precision_reduction",
@@ -61,61 +63,31 @@ _PLAIN: tuple[tuple[str, str, str, object], ...] = (
         "",
         ABSENT,
     ),
-    (
-        "float16 accumulation of cuBLAS",
-        "_C._get_cublas_allow_fp16_accumulation",
-        "_C._set_cublas_allow_fp16_accumulation",
-        False,
-    ),
-    ("the SM carveout", "_C._get_sm_carveout_experimental", "_C._set_sm_carveout_experimental", None),
-    ("the preferred BLAS library", "_C._get_blas_preferred_backend", "_C._set_blas_preferred_backend", ABSENT),
-    (
-        "the preferred linear algebra library",
-        "_C._get_linalg_preferred_backend",
-        "_C._set_linalg_preferred_backend",
-        ABSENT,
-    ),
-    (
-        "the preferred flash attention of ROCm",
-        "_C._get_rocm_fa_preferred_backend",
-        "_C._set_rocm_fa_preferred_backend",
-        ABSENT,
-    ),
-    ("torch.backends.mkldnn.enabled", "_C._get_mkldnn_enabled", "_C._set_mkldnn_enabled", True),
-    ("torch.backends.mkldnn.deterministic", "_C._get_mkldnn_deterministic", "_C._set_mkldnn_deterministic", False),
-    ("the enabled flag of NNPACK", "_C._get_nnpack_enabled", "_C._set_nnpack_enabled", ABSENT),
-    (
-        "reduced-precision reductions of the CPU in float16",
-        "_C._get_cpu_allow_fp16_reduced_precision_reduction",
-        "_C._set_cpu_allow_fp16_reduced_precision_reduction",
-        ABSENT,
-    ),
+    _pair("float16 accumulation of cuBLAS", "cublas_allow_fp16_accumulation", False),
+    _pair("the SM carveout", "sm_carveout_experimental", None),
+    _pair("the preferred BLAS library", "blas_preferred_backend", ABSENT),
+    _pair("the preferred linear algebra library", "linalg_preferred_backend", ABSENT),
+    _pair("the preferred flash attention of ROCm", "rocm_fa_preferred_backend", ABSENT),
+    _pair("torch.backends.mkldnn.enabled", "mkldnn_enabled", True),
+    _pair("torch.backends.mkldnn.deterministic", "mkldnn_deterministic", False),
+    _pair("the enabled flag of NNPACK", "nnpack_enabled", ABSENT),
+    _pair("reduced-precision reductions of the CPU in float16", "cpu_allow_fp16_reduced_precision_reduction", ABSENT),
     ("flash attention", "_C._get_flash_sdp_enabled", "_C._set_sdp_use_flash", True),
     ("memory-efficient attention", "_C._get_mem_efficient_sdp_enabled", "_C._set_sdp_use_mem_efficient", True),
     ("math attention", "_C._get_math_sdp_enabled", "_C._set_sdp_use_math", True),
     ("cuDNN attention", "_C._get_cudnn_sdp_enabled", "_C._set_sdp_use_cudnn", True),
     ("overrideable attention", "_C._get_overrideable_sdp_enabled", "_C._set_sdp_use_overrideable", True),
-    (
-        "reduced-precision reductions of math attention",
-        "_C._get_math_sdp_allow_fp16_bf16_reduction",
-        "_C._set_math_sdp_allow_fp16_bf16_reduction",
-        False,
-    ),
-    (_ATTENTION, "_C._get_sdp_priority_order", "_C._set_sdp_priority_order", ABSENT),
+    _pair("reduced-precision reductions of math attention", "math_sdp_allow_fp16_bf16_reduction", False),
+    _pair(_ATTENTION, "sdp_priority_order", ABSENT),
     ("the fast path of multi-head attention", "backends.mha.get_fastpath_enabled", "", True),
-    ("torch.backends.quantized.engine", "_C._get_qengine", "_C._set_qengine", ABSENT),
+    _pair("torch.backends.quantized.engine", "qengine", ABSENT),
     (
         "the invariant checks of sparse tensors",
         "_C._check_sparse_tensor_invariants",
         "_C._set_check_sparse_tensor_invariants",
         False,
     ),
-    (
-        "implicit replication of DTensors",
-        "_C._get_dtensor_allow_implicit_replication",
-        "_C._set_dtensor_allow_implicit_replication",
-        False,
-    ),
+    _pair("implicit replication of DTensors", "dtensor_allow_implicit_replication", False),
     ("the number of intra-op threads", "get_num_threads", "set_num_threads", ABSENT),
     ("the number of inter-op threads", "get_num_interop_threads", "", ABSENT),
     ("the state of __torch_function__", "_C._get_torch_function_state", "", ABSENT),
@@ -123,22 +95,14 @@ _PLAIN: tuple[tuple[str, str, str, object], ...] = (
     ("the excluded dispatch keys", "_C._dispatch_tls_local_exclude_set", "", ABSENT),
     ("the nesting level of functorch transforms", "_C._functorch.maybe_current_level", "", None),
     ("the active profiler", "_C._autograd._profiler_type", "", ABSENT),
-    ("TorchScript graph optimization", "_C._get_graph_executor_optimize", "_C._set_graph_executor_optimize", True),
+    _pair("TorchScript graph optimization", "graph_executor_optimize", True),
     ("the TensorExpr fuser of TorchScript", "_C._jit_texpr_fuser_enabled", "_C._jit_set_texpr_fuser_enabled", ABSENT),
     ("TorchScript fusion on the CPU", "_C._jit_can_fuse_on_cpu", "_C._jit_override_can_fuse_on_cpu", ABSENT),
     ("TorchScript fusion on GPUs", "_C._jit_can_fuse_on_gpu", "_C._jit_override_can_fuse_on_gpu", ABSENT),
     ("the LLGA fuser of TorchScript", "_C._jit_llga_enabled", "_C._jit_set_llga_enabled", ABSENT),
-    (
-        "torch.__future__.get_overwrite_module_params_on_conversion()",
-        "__future__.get_overwrite_module_params_on_conversion",
-        "__future__.set_overwrite_module_params_on_conversion",
-        False,
-    ),
-    (
-        "torch.__future__.get_swap_module_params_on_conversion()",
-        "__future__.get_swap_module_params_on_conversion",
-        "__future__.set_swap_module_params_on_conversion",
-        False,
+    *(
+        (f"torch.__future__.get_{name}()", f"__future__.get_{name}", f"__future__.set_{name}", False)
+        for name in ("overwrite_module_params_on_conversion", "swap_module_params_on_conversion")
     ),
     ("the sharing strategy of torch.multiprocessing", "multiprocessing.get_sharing_strategy", "", ABSENT),
     ("torch.distributed.is_initialized()", "distributed.is_initialized", "", False),
@@ -162,30 +126,17 @@ _OLD_PRECISIONS = (
 _AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla", "privateuseone")
 #: Modules, and their dictionaries of hooks that are called for every module or optimiser.
 _GLOBAL_HOOKS = (
-    ("torch.nn.modules.module", "_global_forward_hooks"),
-    ("torch.nn.modules.module", "_global_forward_pre_hooks"),
-    ("torch.nn.modules.module", "_global_backward_hooks"),
+    *(("torch.nn.modules.module", f"_global_{name}_hooks") for name in ("forward", "forward_pre", "backward")),
     ("torch.nn.modules.module", "_global_backward_pre_hooks"),
-    ("torch.nn.modules.module", "_global_buffer_registration_hooks"),
-    ("torch.nn.modules.module", "_global_module_registration_hooks"),
-    ("torch.nn.modules.module", "_global_parameter_registration_hooks"),
-    ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
-    ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
+    *(("torch.nn.modules.module", f"_global_{name}_registration_hooks") for name in ("buffer", "module", "parameter")),
+    *(("torch.optim.optimizer", f"_global_optimizer_{name}_hooks") for name in ("pre", "post")),
 )
 #: Names that special rows use, for `missing_torch_names`.
 _OTHERS = (
-    "_C._get_fp32_precision_getter",
-    "_C._set_fp32_precision_setter",
-    "_C._set_deterministic_algorithms",
-    "_C._len_torch_function_stack",
-    "_C._get_function_stack_at",
-    "_C._len_torch_dispatch_stack",
-    "_C._get_dispatch_stack_at",
-    "_C._autograd._top_saved_tensors_default_hooks",
-    "_GLOBAL_DEVICE_CONTEXT",
-    "_tensor_str.PRINT_OPTS",
-    "library._defs",
-    "library._impls",
+    *("_C._get_fp32_precision_getter", "_C._set_fp32_precision_setter", "_C._set_deterministic_algorithms"),
+    *("_C._len_torch_function_stack", "_C._get_function_stack_at", "_C._len_torch_dispatch_stack"),
+    *("_C._get_dispatch_stack_at", "_C._autograd._top_saved_tensors_default_hooks"),
+    *("_GLOBAL_DEVICE_CONTEXT", "_tensor_str.PRINT_OPTS", "library._defs", "library._impls"),
 )
 
 
@@ -246,7 +197,7 @@ def torch_settings() -> Sequence[StateRow] | None:
     return [_refined(torch, row) for row in rows]
 
 
-def rows_from_table(torch: Any, table: Sequence[tuple[str, str, str, object]]) -> list[StateRow]:
+def rows_from_table(torch: Any, table: Sequence[PlainRow]) -> list[StateRow]:
     """Return rows from a table of name, path of the reader, path of the setter or "", and initial value."""
     rows = []
     for name, reader, setter, initial in table:
@@ -289,10 +240,8 @@ def _cudnn_goes_first(torch: Any, old: object, new: object, imported: frozenset[
 
 
 def _precision_rows(torch: Any) -> list[StateRow]:
-    read, write = (
-        find_torch_attribute(torch, "_C._get_fp32_precision_getter"),
-        find_torch_attribute(torch, "_C._set_fp32_precision_setter"),
-    )
+    read = find_torch_attribute(torch, "_C._get_fp32_precision_getter")
+    write = find_torch_attribute(torch, "_C._set_fp32_precision_setter")
     if read is ABSENT or write is ABSENT:
         return rows_from_table(torch, [(*row, ABSENT) for row in _OLD_PRECISIONS])
     return [
@@ -306,21 +255,11 @@ def _precision_rows(torch: Any) -> list[StateRow]:
 
 
 def _autocast_rows(torch: Any) -> list[StateRow]:
-    rows = []
+    bind, rows = functools.partial, []
     for kind in _AUTOCAST:
-        rows += [
-            StateRow(
-                f"autocast on {kind}",
-                functools.partial(torch.is_autocast_enabled, kind),
-                functools.partial(torch.set_autocast_enabled, kind),
-                False,
-            ),
-            StateRow(
-                f"the dtype of autocast on {kind}",
-                functools.partial(torch.get_autocast_dtype, kind),
-                functools.partial(torch.set_autocast_dtype, kind),
-            ),
-        ]
+        switch = bind(torch.is_autocast_enabled, kind), bind(torch.set_autocast_enabled, kind)
+        dtype = bind(torch.get_autocast_dtype, kind), bind(torch.set_autocast_dtype, kind)
+        rows += [StateRow(f"autocast on {kind}", *switch, False), StateRow(f"the dtype of autocast on {kind}", *dtype)]
     return rows
 
 
@@ -428,7 +367,7 @@ def numpy_settings() -> Sequence[StateRow] | None:
     ]
 
 
-class OperatorRegistrations(FlatSection):
+class OperatorRegistrations(StateSection):
     """Operators defined and implemented through `torch.library`, by name.
 
     There are thousands of registrations, so they are compared only if their number has changed. If one registration is
@@ -465,9 +404,6 @@ class OperatorRegistrations(FlatSection):
             if not _is_of_a_library(_origin(operator, key), imported):
                 changes.append(StateChange(name, ABSENT, after[name]))
         return changes
-
-    def restore(self, change: StateChange) -> None:
-        pass
 
 
 _OPERATOR, _OF = "the operator ", " implementation of "

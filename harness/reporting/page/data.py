@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.checks.meters.table import inflect_noun
+from harness.checks.meters import inflect_noun
 from harness.core.outcome import Outcome
 from harness.reporting.page import inert
 from harness.reporting.page.cases import Attempt, PageCase

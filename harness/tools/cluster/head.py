@@ -19,7 +19,7 @@ from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED
 from harness.core.text import format_count, list_first, single_line
 from harness.journal.events import StateOfNode, Stopped
 from harness.scheduling.resume import changed_conditions_message
-from harness.scheduling.resumption import Resumption
+from harness.scheduling.workers import Resumption
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.intake import Intake, Member

@@ -16,7 +16,7 @@ from harness.backends.table import labels
 from harness.core.caseid import case_seed, digest_of_ids
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml
-from harness.journal import environment, finding_kinds, journal
+from harness.journal import environment, identity, journal
 from harness.journal.events import (
     SCHEMA,
     Collected,
@@ -116,7 +116,7 @@ class ClusterRecord:
     def copy(self, node: str, session: int, event: Event) -> None:
         """Copy a line of a node."""
         if isinstance(event, Finding):
-            text = f"node {node}: {event.message}" if event.kind in finding_kinds.OF_SESSION else event.message
+            text = f"node {node}: {event.message}" if event.kind in identity.OF_SESSION else event.message
             self.finding(event.kind, text, node, event.cases, event.reproduce)
             return
         changed: dict[str, Any] = {"host": node, "t": self._moment(node, event.t)}

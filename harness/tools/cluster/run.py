@@ -30,7 +30,7 @@ from harness.scheduling.resume import (
     resumption_of,
     set_aside,
 )
-from harness.scheduling.resumption import ResumeError
+from harness.scheduling.workers import ResumeError
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Engine
 from harness.tools.cluster.head import Head

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.core.errors import HarnessError
 from harness.journal.events import Event
-from harness.scheduling.resumption import Resumption
+from harness.scheduling.workers import Resumption
 
 
 class ClusterError(HarnessError):

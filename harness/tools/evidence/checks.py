@@ -11,9 +11,8 @@ from typing import TypeGuard
 import msgspec
 
 from harness.backends.table import BACKENDS, backend_of, labels, own_kinds
-from harness.core.caseid import case_seed, digest_of_ids
+from harness.core.caseid import Shard, case_seed, digest_of_ids
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
-from harness.core.shard import Shard
 from harness.core.text import escape_invalid_xml, format_count, format_exit_code, list_first, single_line
 from harness.journal import environment, identity
 from harness.journal.events import (

@@ -14,7 +14,7 @@ from harness.core.errors import HarnessError
 from harness.journal import journal, reader
 from harness.journal.events import RunStarted
 from harness.reporting.page import report as page
-from harness.supervisor import compiler_caches, kept_files
+from harness.supervisor import executor_files
 from harness.tools.evidence import archive, checks, record
 from harness.tools.evidence import manifest as manifests
 from harness.tools.evidence.manifest import FileFacts, Manifest
@@ -22,7 +22,7 @@ from harness.tools.evidence.record import EvidenceRecord
 
 #: Files that exist only during a run, and the page, which cannot be verified; `harness report html` makes it again from
 #: the journal.
-_NOT_PACKED = frozenset({".lock", compiler_caches.FOLDER, page.FILE_NAME})
+_NOT_PACKED = frozenset({".lock", executor_files.COMPILER_CACHES, page.FILE_NAME})
 
 
 class PackageError(HarnessError):
@@ -48,7 +48,7 @@ def files_of(run_dir: Path) -> RunFiles:
         name = path.relative_to(run_dir).as_posix()
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            if not name.startswith(f"{kept_files.FOLDER}/"):
+            if not name.startswith(f"{executor_files.KEPT}/"):
                 leads = "out of the run directory" if _leads_out(path, run_dir) else "to another file"
                 raise PackageError(
                     f"{str(path)!r} is a link that leads {leads}, to {str(path.readlink())!r}: "

@@ -22,7 +22,7 @@ from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.sim.native import build, provider
 from harness.sim.native.provider import ProvidedDevice
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from harness.zygote.spec import COLLECTION_ENVIRONMENT
 from tests.breaks.breaks import BreakError
 from tests.breaks.engine import PytestRuns, environment, observed
@@ -226,7 +226,7 @@ def run_mutants(
     plan.write_text(json.dumps(values), encoding="utf-8")
     command = [sys.executable, "-m", "tests.breaks.mutants.warm", str(plan)]
     # Later mutants find what earlier ones compiled. Inductor's headers are in the folder for temporary files.
-    caches = compiler_caches.variables(results, os.environ)
+    caches = executor_files.cache_variables(results, os.environ)
     with (results / "warm.txt").open("wb") as output, tempfile.TemporaryDirectory(prefix="mutants-") as temp:
         variables = {
             **environment(os.environ),

@@ -21,11 +21,11 @@ from harness import _compat
 from harness.backends.backend import Backend
 from harness.core.caseid import case_seed
 from harness.core.plain_values import safe_repr, safe_str
-from harness.executor import become, seeding
+from harness.executor import around_case, become
 from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, CaseSettings, Current
 from harness.protocol import reports
-from harness.supervisor import compiler_caches
+from harness.supervisor import executor_files
 from tests.breaks.breaks import Break, is_mistake
 from tests.breaks.engine import Observed, Red
 from tests.breaks.mutants.applying import UnfitError
@@ -124,7 +124,7 @@ def _run(
 
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
-    compiler_caches.share_default(Path(folder))
+    executor_files.share_default_cache(Path(folder))
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -166,7 +166,7 @@ def _case(collected: CollectedSession, backend: Backend, item: pytest.Item, foll
     collected.guard.capture()
     seed = case_seed(1, item.nodeid)
     item.config.stash[CURRENT] = Current(backend.kind, seed, CaseSettings(), 0.0, None, None)
-    seeding.seed_everything(seed, backend)
+    around_case.seed_everything(seed, backend)
     try:
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         if following is None:

@@ -21,7 +21,7 @@ from harness.fleet.comparison import (
     is_slower,
 )
 from harness.journal.events import Finding
-from harness.journal.finding_kinds import is_same_finding, without_numbers
+from harness.journal.identity import is_same_finding, without_numbers
 
 A = "suites/a/test_a.py::a"
 P, F, G, S, K, N, L = (

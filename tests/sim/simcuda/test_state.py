@@ -136,12 +136,12 @@ def test_a_block_that_is_left_is_reported_with_its_stack() -> None:
 _STREAMS = """
 import json
 import torch
-from harness.checks.meters.table import MeterReader
+from harness.checks.meters import MeterReader
 
 meters = MeterReader("full")
-before = meters.read().values
+before = meters.read()
 kept = torch.cuda.Stream()
-after = meters.read().values
+after = meters.read()
 names = ("threads", "heap_bytes", "mapped_bytes", "cuda_streams")
 print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["threads"], *map(after.get, names[1:])]))
 """
