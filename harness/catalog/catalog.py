@@ -8,17 +8,25 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from harness.catalog import kept
 from harness.core.errors import HarnessError
-from harness.core.text import inert_line
+from harness.core.file_kind import FileKind
+from harness.core.text import inert_line, single_line
 
 _INDENT = "    "
+_WRITTEN = "harness catalog --format json"
 
 
 class CatalogError(HarnessError):
-    """The cases could not be collected."""
+    """The cases could not be collected, or a catalogue on disk cannot be read."""
+
+
+_KIND = FileKind("catalogue", f"give the output of {_WRITTEN!r}", CatalogError, 256 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,22 @@ def catalog_json(entries: Sequence[CatalogEntry]) -> str:
     """
     values = [{**asdict(entry), "partial": entry.partial} for entry in entries]
     return json.dumps(values, indent=2, default=repr)
+
+
+class CatalogFileEntry(msgspec.Struct, frozen=True):
+    """One case of a catalogue on disk: the fields that are read."""
+
+    id: str
+    requires: tuple[dict[str, Any], ...]
+
+
+def read_catalog(path: Path) -> list[CatalogFileEntry]:
+    """Return the cases in an output of `catalog_json`, in its order. Raise CatalogError."""
+    data = _KIND.read(path)
+    try:
+        return msgspec.json.decode(data, type=list[CatalogFileEntry])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CatalogError(f"{str(path)!r} is not an output of {_WRITTEN!r}: {single_line(str(error))}") from None
 
 
 def covered_in_part(entries: Sequence[CatalogEntry]) -> Mapping[str, int]:

@@ -37,11 +37,11 @@ def package(
     Exit status: 0 packed, even if the run is red; 1 harness verify would refuse the archive; 4 RUN is not a run
     directory or FILE cannot be written.
     """
-    from harness.tools.evidence import signature
+    from harness.tools.evidence import archive
     from harness.tools.evidence.package import Package
 
     if sign is not None and not sign.is_file():
-        raise signature.SignatureError(f"--sign={str(sign)!r}: there is no such key")
+        raise archive.SignatureError(f"--sign={str(sign)!r}: there is no such key")
     run = Package.of(run_dir)
     refused = [problem for problem in run.problems if not (problem.unfinished and unfinished)]
     if refused:
@@ -62,7 +62,7 @@ def package(
     if not manifest.complete:
         say("the run is not complete: harness verify refuses the archive")
     if sign is not None:
-        say(f"signed: {signature.sign_archive(out, sign)}")
+        say(f"signed: {archive.sign_archive(out, sign)}")
 
 
 def _must_pass_list(name: str) -> Path:
@@ -108,7 +108,7 @@ def verify(
     Exit status: 0 verified; 1 refused; 4 FILE cannot be read as an archive, or a signature cannot be examined.
     """
     from harness.gating import mustpass
-    from harness.tools.evidence import signature
+    from harness.tools.evidence import archive
     from harness.tools.evidence import verify as verification
     from harness.tools.evidence.archive import ArchiveError
 
@@ -123,8 +123,8 @@ def verify(
         verified = verification.verify_archive(file, evidence, demands, max_size << 20)
         problems, who = list(verified.problems), ""
         if signers is not None:
-            who, problem = signature.signature_problem(
-                file, signature_file or signature.signature_path(evidence), signers, identity
+            who, problem = archive.signature_problem(
+                file, signature_file or archive.signature_path(evidence), signers, identity
             )
             problems += [problem] if problem else []
         if problems or verified.record is None or verified.manifest is None:
@@ -134,7 +134,7 @@ def verify(
         for line in verification.verification_lines(verified.record, verified.manifest):
             say(line)
         say("  shown: its files are unchanged since they were packed, and the results follow from its journal")
-        say(f"  signed by {who}" if who else _unsigned(signature.signature_path(evidence)))
+        say(f"  signed by {who}" if who else _unsigned(archive.signature_path(evidence)))
         if extract is not None:
             verification.extract_archive(file, extract)
             say(f"  extracted into {extract}")

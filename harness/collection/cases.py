@@ -9,8 +9,8 @@ from pathlib import PurePath
 import pytest
 
 from harness import marks
-from harness.gating.clauses import RANKS
 from harness.gating.policy import Policy, selects_marked
+from harness.gating.requirements import RANKS
 from harness.scheduling.order import Selection
 
 #: The id with which a case was collected. xdist's ``loadgroup`` changes the node id later, and only in workers.

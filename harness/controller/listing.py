@@ -10,7 +10,7 @@ import pytest
 
 from harness.collection.cases import select_cases
 from harness.collection.narrowing import NarrowCollection
-from harness.configuration import other_plugins
+from harness.configuration import options
 from harness.controller import plan
 from harness.core.garbage import no_automatic_collection
 from harness.scheduling.order import Reach, Selection
@@ -41,4 +41,4 @@ class ListingHooks:
         select_cases(config, items, self._selection)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        other_plugins.leave_out_idle_hypothesis(session.config)
+        options.leave_out_idle_hypothesis(session.config)

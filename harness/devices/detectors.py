@@ -11,8 +11,8 @@ from pathlib import Path
 from harness.core.text import single_line
 from harness.devices import nvml as nvml_queries
 from harness.devices import software
+from harness.devices.census import OBSERVATIONS
 from harness.devices.device import Detected, Device, Inventory, Version
-from harness.devices.observations import OBSERVATIONS
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
 from harness.devices.visibility import combinable_devices

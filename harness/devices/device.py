@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.backends import cpu
+from harness.backends import table
 from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
@@ -24,7 +24,7 @@ class Device:
     is in bytes. `graphics_clock` and `memory_clock` are those that are set for applications, in MHz, `power_limit` is
     in watts: they determine how fast cases run. Values that could not be read are None, and `fault` holds the reason. A
     lost GPU still has an entry, so that it is reported. `mask_entry` is its name in the mask of its kind, if that is
-    not the UUID. `observed`: facts that its kind does not determine, by capability (`harness.devices.observations`);
+    not the UUID. `observed`: facts that its kind does not determine, by capability (`harness.devices.census`);
     None is unknown.
     """
 
@@ -50,7 +50,7 @@ class Device:
         return BACKENDS[self.kind]
 
 
-CPU = Device(uuid="cpu", kind=cpu.BACKEND.kind, name=cpu.BACKEND.label)
+CPU = Device(uuid="cpu", kind=table.CPU.kind, name=table.CPU.label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,11 @@ from harness.core.figures import Floor, parse_floor
 from harness.core.text import format_exit_code, list_first, single_line
 from harness.devices.device import Device
 from harness.devices.visibility import masks_for
-from harness.gating.hardware import Hardware
-from harness.ready import floors as speeds
-from harness.ready import orders, quick_tests
+from harness.gating.profiles import Hardware
+from harness.ready import hardware as speeds
+from harness.ready import quick_tests
 from harness.ready.model import Problem
-from harness.ready.orders import Line, Order
-from harness.ready.quick_tests import Plan, plan
+from harness.ready.quick_tests import Line, Order, Plan, plan
 from harness.ready.rules import Finding, Findings, State
 
 #: Of the budget: until when tests begin; how long one may take before it hangs; what the end of processes takes.
@@ -94,7 +93,7 @@ def make_order(devices: Sequence[Device], budget: float, chosen: Plan, folder: s
     """Return the order for the process with the tests."""
     return Order(
         kind=devices[0].kind,
-        gpus=tuple(orders.Gpu(device.uuid, label_of(device), masks_for([device])) for device in devices),
+        gpus=tuple(quick_tests.Gpu(device.uuid, label_of(device), masks_for([device])) for device in devices),
         solo=tuple(name for name in chosen.run if not quick_tests.ENTRIES[name].group),
         group=tuple(name for name in chosen.run if quick_tests.ENTRIES[name].group),
         folder=folder,
@@ -119,10 +118,10 @@ def carry_out(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[l
         run = DisposableRun(127, True, time.monotonic() - began, errors=str(error).encode())
     try:
         with result.open("rb") as file:
-            data = file.read(orders.MOST_BYTES)
+            data = file.read(quick_tests.MOST_BYTES)
     except FileNotFoundError:
         data = b""
-    return list(orders.decode(data)), run
+    return list(quick_tests.decode(data)), run
 
 
 @dataclass(slots=True)

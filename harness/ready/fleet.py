@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,15 +18,88 @@ from typing import Any
 
 import msgspec
 
+from harness.core import figures
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_count, format_exit_code, single_line
-from harness.ready import drift
-from harness.ready.halving import Blame
+from harness.ready.fabric_search import Blame
+from harness.ready.hardware import judge_figures
 from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
 from harness.tools.cluster import hostlist
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.link import last_words
+
+#: Facts that differ between nodes by nature: the hardware file is chosen per node.
+_FREE = frozenset({"hardware"})
+_ABSENT = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A fact in which nodes differ. `usual`: the value of `count` nodes; `others`: the nodes with each other value.
+
+    `majority`: more than half of the nodes have the usual value. Without a majority, nobody can say who is wrong.
+    """
+
+    name: str
+    usual: str
+    count: int
+    majority: bool
+    others: Mapping[str, tuple[str, ...]]
+
+
+def drifts(stacks: Mapping[str, Mapping[str, str]]) -> list[Drift]:
+    """Return the facts that differ, by node. A node without a fact has the value ``none``.
+
+    Facts in which a single node differs come first: they are the most likely mistakes.
+    """
+    names = dict.fromkeys(name for stack in stacks.values() for name in stack if name not in _FREE)
+    found = []
+    for name in names:
+        values = {node: stack.get(name, _ABSENT) for node, stack in stacks.items()}
+        counts = Counter(values.values())
+        if len(counts) < 2:
+            continue
+        usual, count = min(counts.items(), key=lambda item: (-item[1], item[0]))
+        others: dict[str, tuple[str, ...]] = {}
+        for node, value in values.items():
+            if value != usual:
+                others[value] = (*others.get(value, ()), node)
+        found.append(Drift(name, usual, count, 2 * count > len(stacks), others))
+    return sorted(found, key=lambda drift: (not drift.majority, sum(map(len, drift.others.values())), drift.name))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGpu:
+    """A GPU that is slower than those of its model in the fleet."""
+
+    node: str
+    gpu: str
+    figure: str
+    value: float
+    median: float
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The figure beside that of the others."""
+        found, usual = (figures.figure_text(self.figure, value) for value in (self.value, self.median))
+        return f"{self.figure} is {found}, and the median of {self.count} GPUs is {usual}"
+
+
+def slow_gpus(checks: Mapping[str, Sequence[CheckRun]], models: Mapping[tuple[str, str], str]) -> list[SlowGpu]:
+    """Return the GPUs with a figure that is an outlier among all of their model; see `harness.ready.hardware`.
+
+    `checks`: by node. `models`: the model of each GPU, by node and UUID.
+    """
+    measured: dict[tuple[str, str], dict[str, float]] = {}
+    for node, runs in checks.items():
+        for run in runs:
+            if run.value is not None and run.gpu is not None:
+                measured.setdefault((node, run.gpu), {})[run.name] = run.value
+    slow = [each for each in judge_figures(measured, {}, models) if each.why]
+    return [SlowGpu(*each.gpu, each.name, each.value, each.median, each.count) for each in slow]
+
 
 #: Bytes of an answer.
 MOST_ANSWER = 8 << 20
@@ -109,14 +183,14 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.drift`.
+    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.fleet`.
 
     `fabric`: the test of the nodes together, if it was asked for.
     """
 
     answers: tuple[NodeAnswer, ...]
-    drifts: tuple[drift.Drift, ...] = ()
-    slow: tuple[drift.SlowGpu, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    slow: tuple[SlowGpu, ...] = ()
     notes: tuple[str, ...] = ()
     fabric: Fabric | None = None
 
@@ -270,8 +344,8 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
     if short:
         notes.append(f"{hostlist.fold(short)} did not reach all checks within the budget; give more with --budget")
     models = {(node, gpu.uuid): gpu.name for node, report in reports.items() for gpu in report.gpus}
-    found = drift.drifts({node: stack_of(report) for node, report in reports.items()})
-    slow = drift.slow_gpus({node: report.checks for node, report in reports.items()}, models)
+    found = drifts({node: stack_of(report) for node, report in reports.items()})
+    slow = slow_gpus({node: report.checks for node, report in reports.items()}, models)
     return FleetReport(tuple(answers), tuple(found), tuple(slow), tuple(notes))
 
 

@@ -26,7 +26,7 @@ from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
 from harness.ready.rules import RULES, Findings, Rule, worst_first
 
 if TYPE_CHECKING:
-    from harness.gating.hardware import Hardware
+    from harness.gating.profiles import Hardware
 
 #: A budget of so many seconds or more is enough for a run of the suites.
 DEEP = 180.0
@@ -100,8 +100,7 @@ def check_node(request: Request, tell: Callable[[str], object] = lambda _: None)
         else:
             found.add("quick_tests", state="skipped", text="no GPU can be tested")
     if request.mode == "deep":
-        from harness.ready.dcgm import run_dcgm
-        from harness.ready.deep import run_suites
+        from harness.ready.deep import run_dcgm, run_suites
 
         if devices.simulated is None and gpus:
             run_dcgm(request, left(), found, tell)

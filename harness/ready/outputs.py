@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.core.text import format_count, inert_line
 from harness.ready.model import GpuReport, NodeReport, Problem, Reading, Verdict, worst
-from harness.reporting.metric import Labels, Metric
+from harness.reporting.prometheus import Labels, Metric
 
 #: The longest line for ``Reason=``: `sinfo -R` and logs cut longer ones.
 MOST_REASON = 200

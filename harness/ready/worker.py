@@ -4,7 +4,7 @@ A fork costs milliseconds, and an import of torch seconds of a processor: eight 
 host. This process never uses a device, so a sick device cannot hang it; it watches the forks, ends those that hang, and
 writes what happened. If it dies, the kernel kills the forks.
 
-As a program: ``python -m harness.ready.worker ORDER LINES``, two files (`harness.ready.orders`).
+As a program: ``python -m harness.ready.worker ORDER LINES``, two files (`harness.ready.quick_tests`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from harness.backends.table import BACKENDS
 from harness.core import linux
 from harness.core.disposable import end_groups
 from harness.core.text import single_line
-from harness.devices.known_answers import HealthError
-from harness.ready import orders, quick_tests
+from harness.devices.health import HealthError
+from harness.ready import quick_tests
 from harness.ready.bench import FULL, SMALL, Bench, CannotTestError, LacksError, SlowError
 from harness.ready.group import Crew
-from harness.ready.orders import MOST_TEXT, Gpu, Line, Order
+from harness.ready.quick_tests import MOST_TEXT, Gpu, Line, Order
 from harness.supervisor.starvation import read_waits
 
 _PAUSE = 0.01  # seconds between two looks at the forks
@@ -55,14 +55,14 @@ class Lines:
 
     def write(self, line: Line) -> None:
         """Append a line."""
-        os.write(self._descriptor, orders.encode(line))
+        os.write(self._descriptor, quick_tests.encode(line))
 
     def new(self) -> list[Line]:
         """Return the complete lines that were appended since the last call."""
         data = os.pread(self._descriptor, 1 << 20, self._read)
         data = data[: data.rfind(b"\n") + 1]
         self._read += len(data)
-        return list(orders.decode(data))
+        return list(quick_tests.decode(data))
 
 
 @dataclass(slots=True)
@@ -116,7 +116,9 @@ def run_order(order: Order, lines: Lines) -> None:
             return
 
 
-def _run_fabric(torch: Any, backend: Backend, order: Order, fabric: orders.Fabric, began: float, lines: Lines) -> None:
+def _run_fabric(
+    torch: Any, backend: Backend, order: Order, fabric: quick_tests.Fabric, began: float, lines: Lines
+) -> None:
     """Run the tests of groups with all GPUs of this node, as ranks beside those of other nodes."""
     labels = tuple(f"rank {number}" for number in range(fabric.world))
     for name in order.group:
@@ -132,7 +134,7 @@ def _run_fabric(torch: Any, backend: Backend, order: Order, fabric: orders.Fabri
 class Crowd:
     """Forks that work at the same time."""
 
-    def __init__(self, order: Order, lines: Lines, began: float, phase: orders.Phase) -> None:
+    def __init__(self, order: Order, lines: Lines, began: float, phase: quick_tests.Phase) -> None:
         self._order, self._lines, self._began, self._phase = order, lines, began, phase
         self._children: dict[str, Child] = {}
 
@@ -301,7 +303,7 @@ def _bench(torch: Any, backend: Backend, order: Order, index: int) -> Bench:
     return Bench(torch, backend, device, order.seed, FULL if order.full else SMALL)
 
 
-def _one(name: str, bench: Bench, lines: Lines, gpu: str, phase: orders.Phase, body: Callable[[], None]) -> str:
+def _one(name: str, bench: Bench, lines: Lines, gpu: str, phase: quick_tests.Phase, body: Callable[[], None]) -> str:
     """Run a test, write its result, and return its state."""
     lines.write(Line(what="test", phase=phase, gpu=gpu, name=name))
     began, text = time.monotonic(), ""

@@ -132,22 +132,20 @@ class _SummaryContents:
         del self.red[_KEPT:]
 
 
-def job_summary(results: Results, facts: Mapping[str, Any] | None) -> bytes:
-    """Return the job summary, red cases first. `facts`: the facts of environment.json.
+def job_summary(results: Results, facts: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the job summary, red cases first. `facts`: the facts of environment.json.
 
     The summary begins and ends with an empty line, so that it can follow other text.
     """
     contents = _SummaryContents.of(results, facts)
     room = MOST_BYTES - 200  # leaves room for the last line
-    parts = []
     for part in _parts(results.summary, contents):
         data = part.encode("utf-8")
         if len(data) > room:
-            parts.append(b"\n_More is left out: GitHub takes 1 MiB. The run directory has all of it._\n")
-            break
-        parts.append(data)
+            yield b"\n_More is left out: GitHub takes 1 MiB. The run directory has all of it._\n"
+            return
+        yield data
         room -= len(data)
-    return b"".join(parts)
 
 
 def _parts(summary: Summary, contents: _SummaryContents) -> Iterator[str]:

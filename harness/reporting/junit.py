@@ -27,10 +27,17 @@ from harness.journal.events import RunStarted
 from harness.journal.ledger import Results, Summary
 from harness.journal.place import Place, Places
 from harness.journal.stored_run import StoredRun
-from harness.reporting.junit_case import LIMITS, CaseWriter, finding_case, run_case, tag_of, xml
-from harness.reporting.junit_flavour import named
-from harness.reporting.junit_names import Names
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.junit_case import (
+    LIMITS,
+    MOST_TEXT,
+    CaseWriter,
+    Names,
+    finding_case,
+    named,
+    run_case,
+    tag_of,
+    xml,
+)
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)

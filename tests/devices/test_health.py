@@ -315,4 +315,4 @@ def test_examining_inside_a_process_names_the_step(tmp_path: Path) -> None:
     script = "from harness.backends import cuda; from harness.devices.health import *; examine_device(cuda.BACKEND, 0)"
     environ = torch_of(tmp_path, "raise ImportError('x')")
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "harness.devices.known_answers.HealthError: import of torch: x"
+    assert done.stderr.splitlines()[-1] == "harness.devices.health.HealthError: import of torch: x"

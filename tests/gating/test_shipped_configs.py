@@ -16,10 +16,9 @@ from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
 from harness.devices.device import CPU, Detected, Device, Inventory, Value
 from harness.gating import configfile, mustpass, requirements
-from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle_rules, rule_on_gate
-from harness.gating.profiles import Profile, load_profile, suite_groups
+from harness.gating.profiles import Hardware, Profile, hardware_mismatches, load_hardware, load_profile, suite_groups
 from harness.sim.simcuda import machine as simulated
 from harness.sim.softdevice import registration as soft
 from tests.breaks.calls import overloads

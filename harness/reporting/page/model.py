@@ -18,13 +18,11 @@ from harness.journal import environment
 from harness.journal.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
 from harness.journal.ledger import Ledger, ListResult
 from harness.journal.reader import JournalContents
-from harness.reporting import leak_searches
+from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.page import cases as case_views
 from harness.reporting.page import inert, tables, timeline
-from harness.reporting.page.axis import Axis
-from harness.reporting.page.cases import PageCase
-from harness.reporting.repetitions import Repeated, repetitions
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.page.cases import Axis, PageCase
+from harness.reporting.repetitions import Repeated, leak_search_cost, repetitions, unproven_leaks
 
 #: Maximum characters of all texts of a page together.
 MOST_OF_TEXTS = 8_000_000
@@ -141,7 +139,7 @@ def page_of(
         marks=marks,
         durations=tables.duration_table(cases),
         repeated=tuple(repeated),
-        grew=tuple(inert.inert_line(text, 600) for text in leak_searches.unproven_leaks(ledger.searches)),
+        grew=tuple(inert.inert_line(text, 600) for text in unproven_leaks(ledger.searches)),
         figures=tables.figure_rows(ledger.verdicts, cases),
         gates=tables.gate_rows(ledger.verdicts, cases),
         waivers=tables.waiver_rows([waiver for waiver in events if isinstance(waiver, Waiver)], cases, _day(ledger)),
@@ -223,7 +221,7 @@ def _headline_facts(ledger: Ledger, facts: Mapping[str, Any]) -> Iterable[tuple[
     yield (
         "Isolation",
         f"{format_count(cost.executors, 'executor')}, {format_count(cost.restarts, 'restart')}, "
-        f"{format_count(cost.retries, 'retry', 'retries')}{leak_searches.leak_search_cost(ledger.searches)}",
+        f"{format_count(cost.retries, 'retry', 'retries')}{leak_search_cost(ledger.searches)}",
     )
 
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 from harness.core.text import format_exit_code
 from harness.journal.events import Activity, Device, Event, Executor
 from harness.reporting.page import inert
-from harness.reporting.page.axis import Axis
-from harness.reporting.page.cases import PageCase
+from harness.reporting.page.cases import Axis, PageCase
 
 #: The label of a worker that runs cases again.
 _SEARCHES = ("searching for leaks", "confirming a leak")

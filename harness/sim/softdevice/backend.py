@@ -16,60 +16,6 @@ import torch
 
 from harness.sim.softdevice import _softdevice as _native
 
-__all__ = [
-    "DeviceProperties",
-    "Event",
-    "Stream",
-    "StreamContext",
-    "current_device",
-    "current_stream",
-    "default_stream",
-    "device",
-    "device_count",
-    "empty_cache",
-    "failure",
-    "faults_struck",
-    "get_amp_supported_dtype",
-    "get_device_name",
-    "get_device_properties",
-    "get_rng_state",
-    "get_rng_state_all",
-    "host_memory_stats",
-    "initial_seed",
-    "inject",
-    "is_available",
-    "is_bf16_supported",
-    "is_current_stream_capturing",
-    "is_initialized",
-    "loading_code",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_snapshot",
-    "memory_stats",
-    "reset_accumulated_host_memory_stats",
-    "reset_accumulated_memory_stats",
-    "reset_peak_host_memory_stats",
-    "reset_peak_memory_stats",
-    "seed",
-    "seed_all",
-    "set_device",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_stream",
-    "sleep",
-    "stream",
-    "supports_graphs",
-    "synchronize",
-    "thread_count",
-    "times_struck",
-    "uuid",
-]
-
 _TYPE = "soft"
 _NAME = "software device of the GPU conformance harness"
 
@@ -189,7 +135,7 @@ def failure(device: DeviceLike = None) -> str | None:
 
 def loading_code() -> str:
     """Return Python code that loads the devices into a new process with the environment of this one."""
-    return f"from harness.sim.softdevice.loading import load_software_device as load\nload({_native.__file__!r})\n"
+    return f"from harness.sim.softdevice.build import load_software_device as load\nload({_native.__file__!r})\n"
 
 
 def _lazy_init() -> None:

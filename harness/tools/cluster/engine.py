@@ -17,17 +17,153 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, Self
 
+from harness.core import linux
 from harness.core.errors import HarnessError
-from harness.core.text import format_exit_code
-from harness.tools.cluster import allocation
+from harness.core.text import format_count, format_exit_code, list_first
 
-_HOLDER = ("-m", "harness.tools.cluster.holder")
+# Check whether Slurm can grant a new allocation: the request against the nodes of the partition.
+#
+# Slurm also refuses such a request, but names neither the nodes nor their resources. If these functions do not
+# understand a request, they have no objection, and Slurm decides.
+
+_GRES = re.compile(r"(?:gres/)?([a-z_][a-z0-9_]*)(?::([A-Za-z_][A-Za-z0-9_.-]*))?(?:[:=](\d+))?")
+_FEATURES = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?:&[A-Za-z_][A-Za-z0-9_.-]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A generic resource. `type`: empty for any."""
+
+    name: str
+    type: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, [self.name, self.type, str(self.count)]))
+
+    def is_met_by(self, others: Iterable[Resource]) -> bool:
+        """Return whether a node with these resources has this one."""
+        same = [other for other in others if other.name == self.name and self.type in ("", other.type)]
+        return sum(resource.count for resource in same) >= self.count
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """Slurm's facts about a node."""
+
+    name: str
+    partitions: tuple[str, ...] = ()
+    gres: tuple[Resource, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> SlurmNode:
+        """Return a node from the fields of ``scontrol show node``."""
+        return cls(
+            fields.get("NodeName", ""),
+            _words(fields.get("Partitions", "")),
+            parse_resources(fields.get("Gres", "")) or (),
+            _words(fields.get("AvailableFeatures", "")),
+        )
+
+    @property
+    def has(self) -> str:
+        """The node's resources and features as text."""
+        return ", ".join([*map(str, self.gres), *self.features]) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The per-node request of salloc options. None where it is not understood."""
+
+    nodes: int
+    partitions: tuple[str, ...] = ()
+    gres: tuple[Resource, ...] | None = ()
+    features: tuple[str, ...] | None = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: int, options: Sequence[str]) -> Request:
+        given = _given(options)
+        features = given.get("--constraint", "")
+        return cls(
+            nodes,
+            _words(given.get("--partition", "")),
+            parse_resources(given.get("--gres", "")),
+            tuple(features.split("&")) if _FEATURES.fullmatch(features) else None if features else (),
+            given,
+        )
+
+
+def parse_resources(text: str) -> tuple[Resource, ...] | None:
+    """Return the resources in a Slurm text such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
+    resources = []
+    for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
+        match = _GRES.fullmatch(word)
+        if match is None:
+            return None
+        resources.append(Resource(match[1], match[2] or "", 1 if match[3] is None else int(match[3])))
+    return tuple(resources)
+
+
+def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
+    """Return why no nodes can satisfy a request; empty if there is no known reason.
+
+    `default`: the default partition.
+    """
+    partitions = request.partitions or ((default,) if default else ())
+    here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]
+    where = f"partition {', '.join(map(repr, partitions))}" if partitions else "the cluster"
+    if not here:
+        existing = sorted({name for node in nodes for name in node.partitions})
+        return f"no node is in {where}; there {'is' if len(existing) == 1 else 'are'} {list_first(existing) or 'none'}"
+    gres, features = request.gres, request.features
+    for option, able in (
+        ("--gres", [node for node in here if gres is None or all(resource.is_met_by(node.gres) for resource in gres)]),
+        ("--constraint", [node for node in here if features is None or {*features} <= {*node.features}]),
+    ):
+        understood = (gres if option == "--gres" else features) is not None
+        if len(able) < request.nodes and understood and option in request.options:
+            asked = f"{option}={request.options[option]}"
+            have = f"only {list_first([node.name for node in able])} of {where}" if able else f"no node of {where}"
+            there = "; ".join(_there(here))
+            wanted = format_count(request.nodes, "node")
+            return (
+                f"{asked}: {have} can meet that, and {wanted} {'is' if request.nodes == 1 else 'are'} wanted: {there}"
+            )
+    return ""
+
+
+def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
+    """Yield the available resources, and their nodes."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        names.setdefault(node.has, []).append(node.name)
+    yield from (f"{list_first(node_names, 8)} ({has})" for has, node_names in names.items())
+
+
+def _given(options: Sequence[str]) -> dict[str, str]:
+    """Return long options with their values, and the relevant short options."""
+    values: dict[str, str] = {}
+    for word in options:
+        name, _, value = word.partition("=")
+        if name[:2] in ("-p", "-C") and not word.startswith("--"):
+            name, value = {"-p": "--partition", "-C": "--constraint"}[word[:2]], word[2:].lstrip("= ")
+        values[name] = value
+    return values
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip() not in ("", "(null)", "N/A"))
+
+
+_HOLDER = ("-m", "harness.tools.cluster.engine")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 AGENT = ("-m", "harness.tools.cluster.agent")
 #: The variable with the number of the allocation that this process is in.
@@ -184,14 +320,12 @@ class Slurm:
 
 def check_request(nodes: int, options: Sequence[str]) -> None:
     """Reject a request that no node of the partition can meet, before Slurm queues it. Raise EngineError."""
-    slurm_nodes = [
-        allocation.SlurmNode.of(scontrol_fields(line)) for line in _query(*_SHOW, "nodes").splitlines() if line.strip()
-    ]
+    slurm_nodes = [SlurmNode.of(scontrol_fields(line)) for line in _query(*_SHOW, "nodes").splitlines() if line.strip()]
     partitions = [scontrol_fields(line) for line in _query(*_SHOW, "partitions").splitlines()]
     usual = next(
         (partition.get("PartitionName", "") for partition in partitions if partition.get("Default") == "YES"), ""
     )
-    if why := allocation.request_objection(allocation.Request.of(nodes, options), slurm_nodes, usual):
+    if why := request_objection(Request.of(nodes, options), slurm_nodes, usual):
         raise EngineError(why)
 
 
@@ -288,3 +422,25 @@ def _query(*command: str) -> str:
     if done.returncode != 0:
         raise EngineError(f"{shlex.join(command)} failed: {' '.join(done.stderr.split())}")
     return done.stdout
+
+
+# Hold a Slurm allocation: ``python -m harness.tools.cluster.engine HEAD salloc …``, started by the head.
+#
+# The process becomes salloc, which gets SIGTERM if the head ends in any way: it then withdraws a request that waits,
+# and ends an allocation. salloc gives the allocation back when its command ends. That is this module again, without
+# arguments: it prints the variables of the allocation, and ends with its standard input.
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become salloc; without arguments, print one line of JSON, and wait."""
+    if arguments:
+        head, *command = arguments
+        linux.die_with_parent(int(head), signal.SIGTERM)
+        os.execvp(command[0], command)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "SALLOC"))}
+    print(json.dumps(variables), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

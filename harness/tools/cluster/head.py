@@ -36,8 +36,7 @@ from harness.tools.cluster.jobs import (
     ReopenedCase,
     Suspected,
 )
-from harness.tools.cluster.link import Link
-from harness.tools.cluster.messages import (
+from harness.tools.cluster.link import (
     BEAT,
     VERSION,
     Beat,
@@ -49,6 +48,7 @@ from harness.tools.cluster.messages import (
     Give,
     Hello,
     Lines,
+    Link,
     LinkProtocolError,
     Open,
     Quit,
@@ -60,9 +60,7 @@ from harness.tools.cluster.messages import (
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
 from harness.tools.cluster.record import ClusterRecord, Environments, skew_of, skew_text
-from harness.tools.cluster.rules import Rules
-from harness.tools.cluster.sessions import SessionLines
-from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
+from harness.tools.cluster.sessions import ClusterError, ClusterRequest, Earlier, Rules, SessionLines
 
 #: Seconds between two progress lines.
 PROGRESS = 10.0

@@ -18,8 +18,7 @@ from harness.journal.events import Finding, Finish, Start
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.jobs import Action
-from harness.tools.cluster.link import Link
-from harness.tools.cluster.messages import LinkProtocolError, Ready
+from harness.tools.cluster.link import Link, LinkProtocolError, Ready
 from harness.tools.cluster.queue import CaseQueue
 from harness.tools.cluster.record import ClusterRecord
 from harness.tools.cluster.sessions import SessionLines

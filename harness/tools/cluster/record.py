@@ -35,8 +35,7 @@ from harness.journal.events import (
     Suspect,
 )
 from harness.journal.journal import Journal
-from harness.tools.cluster.rules import Rules
-from harness.tools.cluster.sessions import SessionLines, cases_of
+from harness.tools.cluster.sessions import Rules, SessionLines, cases_of
 
 #: Seconds by which the clock of a node may be wrong, or its first message late.
 _TOLERATED = 5.0

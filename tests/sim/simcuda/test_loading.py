@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.simcuda import autoload, loading
-from harness.sim.simcuda.build import SimcudaLibraries
-from harness.sim.simcuda.loading import SimcudaLoadError
+from harness.sim.simcuda import autoload, build
+from harness.sim.simcuda.build import SimcudaLibraries, SimcudaLoadError
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
 pytestmark = pytest.mark.acceptance
@@ -76,7 +75,7 @@ def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None
     ],
 )
 def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> None:
-    assert loading.simcuda_environment(BUILT, outer) == {
+    assert build.simcuda_environment(BUILT, outer) == {
         "LD_PRELOAD": preload,
         "SIMCUDA_OPERATORS": "/c/operators.so",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
@@ -87,7 +86,7 @@ def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> 
 
 def test_a_process_without_it_is_found(tmp_path: Path) -> None:
     with pytest.raises(SimcudaLoadError, match="the simulated CUDA is not in this process: LD_PRELOAD is None"):
-        loading.check_simcuda_loaded("/c/operators.so")
+        build.check_simcuda_loaded("/c/operators.so")
     script = "import torch\nfrom harness.sim.simcuda import loading\nloading.check_simcuda_loaded('/c/operators.so')"
     done = run_python(script, {"LD_PRELOAD": str(fake_runtime(tmp_path))})
     assert "torch found no entry point 'simcuda' in the group 'torch.backends'; install the harness" in done.stderr

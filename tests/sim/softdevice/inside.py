@@ -137,9 +137,9 @@ def _read(results: Path) -> Iterator[tuple[str, str]]:
 
 
 def _main(path: str, results: str, how: str, module: str, *names: str) -> None:
-    from harness.sim.softdevice import loading
+    from harness.sim.softdevice import build
 
-    loading.load_software_device(path)
+    build.load_software_device(path)
     functions = importlib.import_module(module)
     for name in names:
         if how == "alone" and (child := os.fork()):

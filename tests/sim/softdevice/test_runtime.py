@@ -43,7 +43,7 @@ def test_loading_twice_is_loading_once_and_another_library_is_refused() -> None:
     )
     assert done.stdout == "soft\n"
     assert done.stderr.splitlines()[-1].startswith(
-        "harness.sim.softdevice.loading.SoftdeviceLoadError: cannot load the software device from '/nowhere.so'"
+        "harness.sim.softdevice.build.SoftdeviceLoadError: cannot load the software device from '/nowhere.so'"
     )
 
 

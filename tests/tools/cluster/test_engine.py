@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.tools.cluster.engine import EngineError, Ssh, read_hosts
+from harness.tools.cluster.engine import (
+    EngineError,
+    Request,
+    Resource,
+    SlurmNode,
+    Ssh,
+    parse_resources,
+    read_hosts,
+    request_objection,
+    scontrol_fields,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +56,78 @@ def test_two_destinations_with_one_name(tmp_path: Path) -> None:
     path.write_text("n0\nssh://n0\n")
     with pytest.raises(EngineError, match="names 'n0' twice"):
         read_hosts(path)
+
+
+H0 = SlurmNode("h0", ("all", "big"), (Resource("gpu", "h200", 8),), ("hopper", "nvlink"))
+H1 = SlurmNode("h1", ("all",), (Resource("gpu", "h200", 8),), ("hopper",))
+A0 = SlurmNode("a0", ("all",), (Resource("gpu", "a100", 4),))
+NODES = (H0, H1, A0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options"),
+    [
+        (3, []),
+        (3, ["--gres=gpu:4"]),
+        (3, ["--gres=none"]),
+        (2, ["--gres=gpu:h200:8"]),
+        (2, ["--constraint=hopper"]),
+        (1, ["--constraint=hopper&nvlink", "--partition=big"]),
+        (1, ["-pbig"]),
+        (9, ["--time=3"]),
+        (9, ["--gres=gpu:nonsense:4k"]),
+        (9, ["--constraint=[a|b]"]),
+    ],
+)
+def test_what_may_be_had(nodes: int, options: list[str]) -> None:
+    assert request_objection(Request.of(nodes, options), NODES, "all") == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "text"),
+    [
+        (
+            1,
+            ["--gres=gpu:b200:1"],
+            "--gres=gpu:b200:1: no node of partition 'all' can meet that, and 1 node is wanted: "
+            "h0 (gpu:h200:8, hopper, nvlink); h1 (gpu:h200:8, hopper); a0 (gpu:a100:4)",
+        ),
+        (
+            3,
+            ["--gres=gpu:8"],
+            "--gres=gpu:8: only h0, h1 of partition 'all' can meet that, and 3 nodes are wanted: "
+            "h0 (gpu:h200:8, hopper, nvlink); h1 (gpu:h200:8, hopper); a0 (gpu:a100:4)",
+        ),
+        (
+            2,
+            ["--constraint=nvlink"],
+            "--constraint=nvlink: only h0 of partition 'all' can meet that, and 2 nodes are wanted: "
+            "h0 (gpu:h200:8, hopper, nvlink); h1 (gpu:h200:8, hopper); a0 (gpu:a100:4)",
+        ),
+        (1, ["--partition=night"], "no node is in partition 'night'; there are all, big"),
+    ],
+)
+def test_what_cannot(nodes: int, options: list[str], text: str) -> None:
+    assert request_objection(Request.of(nodes, options), NODES, "all") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", ()),
+        ("(null)", ()),
+        ("none", ()),
+        ("gpu:8", (Resource("gpu", "", 8),)),
+        ("gpu", (Resource("gpu"),)),
+        ("gpu:h200:8(S:0-1),shard:4", (Resource("gpu", "h200", 8), Resource("shard", "", 4))),
+        ("gpu:H100_pcie.80:2(IDX:0,3)", (Resource("gpu", "H100_pcie.80", 2),)),
+        ("gpu:4k", None),
+    ],
+)
+def test_resources(text: str, found: tuple[Resource, ...] | None) -> None:
+    assert parse_resources(text) == found
+
+
+def test_a_node_of_scontrol() -> None:
+    line = "NodeName=h0 Arch=x86_64 AvailableFeatures=hopper,nvlink Gres=gpu:h200:8 Partitions=all,big  State=IDLE"
+    assert SlurmNode.of(scontrol_fields(line)) == H0

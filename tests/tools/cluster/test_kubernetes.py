@@ -12,8 +12,8 @@ import yaml
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.tools.cluster import indexed, manifest
-from harness.tools.cluster.manifest import ManifestError, ManifestRequest
+from harness.tools.cluster import kubernetes
+from harness.tools.cluster.kubernetes import ManifestError, ManifestRequest
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "job.golden.yaml"
@@ -39,13 +39,13 @@ def test_golden() -> None:
     ],
 )
 def test_the_text_is_the_job_and_the_job_is_valid(wanted: ManifestRequest) -> None:
-    made = manifest.kubernetes_job(wanted)
-    assert yaml.safe_load(manifest.manifest_text(wanted)) == made
+    made = kubernetes.kubernetes_job(wanted)
+    assert yaml.safe_load(kubernetes.manifest_text(wanted)) == made
     jsonschema.Draft202012Validator(json.loads((HERE / "job.schema.json").read_text())).validate(made)
 
 
 def test_a_pod_gets_no_token_and_no_rights() -> None:
-    pod = manifest.kubernetes_job(ManifestRequest("image", "claim", ("suites",)))["spec"]["template"]["spec"]
+    pod = kubernetes.kubernetes_job(ManifestRequest("image", "claim", ("suites",)))["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     (container,) = pod["containers"]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -58,23 +58,23 @@ def test_the_golden_file_is_valid() -> None:
 
 def test_a_bad_name() -> None:
     with pytest.raises(ManifestError, match="--name='No'"):
-        manifest.kubernetes_job(ManifestRequest("image", "claim", (), name="No"))
+        kubernetes.kubernetes_job(ManifestRequest("image", "claim", (), name="No"))
     with pytest.raises(ManifestError, match="expected NAME=VALUE"):
-        manifest.label_pairs(["a"])
+        kubernetes.label_pairs(["a"])
 
 
 def test_a_pod_runs_its_shard(tmp_path: Path) -> None:
     words = ["--shards=3", f"--results={tmp_path}", "--", "suites", "-k", "a"]
     shard = ["--shard=3/3", f"--resume={tmp_path}/shard-3"]
-    assert indexed.command(words, {indexed.INDEX: "2"}) == [sys.executable, "-m", "pytest", *words[3:], *shard]
+    assert kubernetes.command(words, {kubernetes.INDEX: "2"}) == [sys.executable, "-m", "pytest", *words[3:], *shard]
 
 
 @pytest.mark.parametrize("index", ["", "3", "x", "-1"])
 def test_no_pod(index: str) -> None:
-    with pytest.raises(indexed.PodError, match=f"JOB_COMPLETION_INDEX='{index}'"):
-        indexed.command(["--shards=3", "--results=/results", "--"], {indexed.INDEX: index})
+    with pytest.raises(kubernetes.PodError, match=f"JOB_COMPLETION_INDEX='{index}'"):
+        kubernetes.command(["--shards=3", "--results=/results", "--"], {kubernetes.INDEX: index})
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(indexed.PodError, match="expected --shards=N"):
-        indexed.command(["--shards=x"], {})
+    with pytest.raises(kubernetes.PodError, match="expected --shards=N"):
+        kubernetes.command(["--shards=x"], {})

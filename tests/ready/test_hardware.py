@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.figures import parse_floor
-from harness.ready.floors import judge_figures, outlier_bound, unit_of
+from harness.ready.hardware import judge_figures, outlier_bound, unit_of
 
 BANDWIDTH = {"d2d_bandwidth": parse_floor("d2d_bandwidth", ">=2.4TB/s")}
 

@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tools.cluster import messages
-from harness.tools.cluster.link import Link, last_words
-from harness.tools.cluster.messages import VERSION, Beat, Done, Hello, LineBuffer, LinkProtocolError, Want
+from harness.tools.cluster import link
+from harness.tools.cluster.link import (
+    VERSION,
+    Beat,
+    Done,
+    Hello,
+    LineBuffer,
+    Link,
+    LinkProtocolError,
+    ToHead,
+    Want,
+    last_words,
+)
 
 BAD = [
     b"",
@@ -34,20 +44,20 @@ BAD = [
 @pytest.mark.parametrize("line", BAD)
 def test_what_is_not_of_the_protocol_is_refused(line: bytes) -> None:
     with pytest.raises(LinkProtocolError, match="it sent"):
-        messages.to_head(line)
+        link.to_head(line)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_message_or_refused(line: bytes) -> None:
     with contextlib.suppress(LinkProtocolError):
-        messages.to_head(line)
+        link.to_head(line)
 
 
 @pytest.mark.parametrize("message", [Beat(), Want(cases=3), Done(case=0)])
 def test_there_and_back(message: Beat | Want | Done) -> None:
-    line = messages.encode_message(message)
+    line = link.encode_message(message)
     assert line.count(b"\n") == 1
-    assert messages.to_head(line) == message
+    assert link.to_head(line) == message
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda data: b"\n" not in data)), st.integers(1, 7))
@@ -70,10 +80,10 @@ def linked(code: str, folder: Path) -> Link:
     return Link("n", [sys.executable, "-c", code], folder / "n.log")
 
 
-def received(link: Link) -> list[messages.ToHead]:
+def received(link: Link) -> list[ToHead]:
     import select
 
-    found: list[messages.ToHead] = []
+    found: list[ToHead] = []
     while True:
         select.select([link.source], [], [], 60)
         some = link.receive()

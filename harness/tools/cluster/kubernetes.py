@@ -6,14 +6,18 @@ shards' run directories are on one volume, ``harness report merge`` makes one ru
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import yaml
 
 from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_USAGE
 
 #: The names that DNS allows for a Job, with space for the suffix that Kubernetes adds.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
@@ -51,7 +55,7 @@ def kubernetes_job(wanted: ManifestRequest) -> dict[str, Any]:
     command = [
         "python",
         "-m",
-        "harness.tools.cluster.indexed",
+        "harness.tools.cluster.kubernetes",
         f"--shards={wanted.shards}",
         f"--results={RESULTS}",
         "--",
@@ -131,3 +135,49 @@ def label_pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if len(pairs) != len(words):
         raise ManifestError(f"{', '.join(map(repr, words))}: expected NAME=VALUE")
     return tuple(pairs)
+
+
+# One pod of an indexed Kubernetes Job.
+#
+# ``python -m harness.tools.cluster.kubernetes --shards=N --results=DIR -- ARGUMENTS``. The process becomes pytest with
+# the pod's shard. A pod that replaces an evicted one resumes its run.
+
+#: Kubernetes sets this variable in each pod of an indexed Job, from 0.
+INDEX = "JOB_COMPLETION_INDEX"
+
+
+class PodError(HarnessError):
+    """This process is not a pod of an indexed Job, or its arguments are wrong."""
+
+
+def command(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the command of this pod's pytest. Raise PodError."""
+    options = dict(word[2:].split("=", 1) for word in words[: _end(words)] if "=" in word)
+    shards, results = options.get("shards", ""), options.get("results", "")
+    if not shards.isdecimal() or not results or int(shards) < 1:
+        raise PodError(f"{' '.join(words)!r}: expected --shards=N --results=DIR -- PYTEST-ARGUMENTS")
+    index = environ.get(INDEX, "")
+    if not index.isdecimal() or int(index) >= int(shards):
+        raise PodError(f"{INDEX}={index!r}: expected a number from 0 to {int(shards) - 1}, as in an indexed Job")
+    number = int(index) + 1
+    run_dir = Path(results) / f"shard-{number}"
+    shard = [f"--shard={number}/{shards}", f"--resume={run_dir}"]
+    return [sys.executable, "-m", "pytest", *words[_end(words) + 1 :], *shard]
+
+
+def _end(words: Sequence[str]) -> int:
+    return list(words).index("--") if "--" in words else len(words)
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """Become pytest."""
+    try:
+        made = command(words, os.environ)
+    except PodError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    os.execv(made[0], made)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -13,7 +13,7 @@ import pytest
 
 from harness.backends.backend import Backend
 from harness.devices.capabilities import VOCABULARY
-from harness.devices.observations import OBSERVATIONS, observe
+from harness.devices.census import OBSERVATIONS, observe
 
 BACKEND = Backend("npu")
 
