@@ -27,7 +27,6 @@ GPUS = ("a", "b")
 _SCRIPT = """
 import os, signal, subprocess, sys, time, types
 from pathlib import Path
-from harness.backends import cpu
 from harness.core import disposable
 from harness.devices.health import HealthError
 from harness.ready import quick_tests, worker

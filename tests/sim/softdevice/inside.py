@@ -84,7 +84,7 @@ def library() -> Path:
 def run_script(script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a script in its own process, with the soft device loaded."""
     prelude = (
-        f"from harness.sim.softdevice import loading\nloading.load_software_device({str(library())!r})\nimport torch\n"
+        f"from harness.sim.softdevice import build\nbuild.load_software_device({str(library())!r})\nimport torch\n"
     )
     return _start([sys.executable, "-c", prelude + script], environ or {})
 
