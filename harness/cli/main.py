@@ -21,10 +21,9 @@ from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
 from harness.cli.backend import faults
 from harness.cli.cluster import app as cluster
-from harness.cli.conformance import conformance
 from harness.cli.console import make_console, say, say_lines, say_styled, with_verbatim_help
 from harness.cli.diff import diff
-from harness.cli.evidence import package, verify
+from harness.cli.evidence import conformance, package, verify
 from harness.cli.history import app as history_app
 from harness.cli.installed import run
 from harness.cli.matrix import app as matrix
@@ -405,7 +404,7 @@ def _print_entries(entries: list[CatalogEntry], format_: Format) -> None:
 
         say_lines(catalog_json(entries))
     elif format_ is Format.MARKDOWN:
-        from harness.catalog.suites_page import suites_page
+        from harness.catalog.catalog import suites_page
 
         say_lines(suites_page(entries, Path()))
     else:

@@ -329,15 +329,15 @@ def _check_fleet(
 ) -> int:
     """Check all nodes, print the table, and write the lists. Return the exit status. Raise HarnessError.
 
-    `fabric`: the kind of devices to test together; empty for none. `request`: see `harness.ready.fleet_run`.
+    `fabric`: the kind of devices to test together; empty for none. `request`: see `harness.ready.fleet`.
     """
-    from harness.ready import fleet_run
+    from harness.ready import fleet
 
-    asked = fleet_run.FleetRequest(**request, python=python or sys.executable, launcher=_words(launcher))
-    report = fleet_run.check_fleet(asked, _progress())
+    asked = fleet.FleetRequest(**request, python=python or sys.executable, launcher=_words(launcher))
+    report = fleet.check_fleet(asked, _progress())
     if fabric:
-        report = fleet_run.check_fabric(asked, report, fabric, lambda line: say(f"harness: {line}", err=True))
-    written = fleet_run.write_lists(report, lists, strict=strict)
+        report = fleet.check_fabric(asked, report, fabric, lambda line: say(f"harness: {line}", err=True))
+    written = fleet.write_lists(report, lists, strict=strict)
     _print_fleet(report, written, as_json=as_json)
     broken = report.fabric is not None and report.fabric.broken
     return 1 if broken or report.nodes(ready=False, strict=strict) or not report.answers else 0

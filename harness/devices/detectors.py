@@ -12,10 +12,9 @@ from harness.core.text import single_line
 from harness.devices import nvml as nvml_queries
 from harness.devices import software
 from harness.devices.census import OBSERVATIONS
-from harness.devices.device import Detected, Device, Inventory, Version
+from harness.devices.device import Detected, Device, Inventory, Version, combinable_devices
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
-from harness.devices.visibility import combinable_devices
 
 _BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _ACCELERATOR_GRAPHS_FROM = (2, 13)  # the first torch with torch.accelerator.Graph

@@ -29,8 +29,7 @@ from harness.core.disposable import DisposableRun, json_objects, run_disposable
 from harness.core.errors import HarnessError
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_exit_code, single_line
-from harness.devices.device import Device
-from harness.devices.visibility import masks_for
+from harness.devices.device import Device, masks_for
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from harness.backends.table import parse_device
 from harness.core import figures
 from harness.core.models import StrictModel
 from harness.devices.capabilities import VOCABULARY, Capabilities
-from harness.gating import configfile, requirements, types
+from harness.gating import configfile, requirements
 from harness.gating.configfile import Conditions, ConfigError, Loaded, Where
 from harness.gating.implication import implication
 from harness.gating.requirements import Unmet
@@ -56,8 +56,8 @@ def _floors(written: dict[str, Any]) -> dict[str, str]:
 
 
 def _known_type(name: str) -> str:
-    if name not in types.KNOWN:
-        raise ValueError(f"{name!r} is no type of torch: expected one of {', '.join(types.KNOWN)}")
+    if name not in requirements.KNOWN:
+        raise ValueError(f"{name!r} is no type of torch: expected one of {', '.join(requirements.KNOWN)}")
     return name
 
 

@@ -19,8 +19,7 @@ import msgspec
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.figures import Floor, parse_floor
 from harness.core.text import format_exit_code, list_first, single_line
-from harness.devices.device import Device
-from harness.devices.visibility import masks_for
+from harness.devices.device import Device, masks_for
 from harness.gating.profiles import Hardware
 from harness.ready import hardware as speeds
 from harness.ready import quick_tests

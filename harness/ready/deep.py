@@ -22,8 +22,7 @@ from harness.core.errors import HarnessError
 from harness.core.kill_ladder import LADDER
 from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
 from harness.core.text import format_count, format_exit_code, list_first, single_line
-from harness.devices.device import Device
-from harness.devices.visibility import masks_for
+from harness.devices.device import Device, masks_for
 from harness.journal.ledger import Ledger
 from harness.ready.rules import Finding, Findings, unkillable
 

@@ -21,8 +21,7 @@ import msgspec
 from harness.controller import machine
 from harness.core.errors import HarnessError
 from harness.core.text import list_first
-from harness.devices.device import CPU, Device
-from harness.devices.visibility import masks_for
+from harness.devices.device import CPU, Device, masks_for
 from harness.ready import quick_tests
 from harness.ready.active import carry_out, label_of
 from harness.ready.quick_tests import Fabric, Line

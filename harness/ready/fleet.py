@@ -8,25 +8,31 @@ and checked (`harness.ready.model`), and a report that contradicts itself is ref
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from harness.core import figures
+from harness.core.atomic import write_atomically
 from harness.core.disposable import DisposableRun, run_disposable
+from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.kill_ladder import LADDER
 from harness.core.text import format_count, format_exit_code, single_line
+from harness.ready import fabric_search
 from harness.ready.fabric_search import Blame
 from harness.ready.hardware import judge_figures
 from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
-from harness.tools.cluster import hostlist
-from harness.tools.cluster.engine import Host
+from harness.tools.cluster import engine
+from harness.tools.cluster import engine as engines
+from harness.tools.cluster.engine import Engine, Host
 from harness.tools.cluster.link import last_words
 
 #: Facts that differ between nodes by nature: the hardware file is chosen per node.
@@ -173,7 +179,7 @@ class Fabric:
         for first, second in self.blame.links:
             yield f"fabric: the link between {first} and {second} breaks collectives: {self._said(first, second)}"
         for group in self.blame.unclear:
-            yield f"fabric: {hostlist.fold(group)} failed together, and parts of them did not; try again"
+            yield f"fabric: {engine.fold(group)} failed together, and parts of them did not; try again"
         if not self.broken:
             yield f"fabric: {format_count(len(self.nodes), 'node')} pass a collective together"
 
@@ -332,7 +338,7 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
             owners.setdefault(gpu.uuid, []).append(node)
     shared = {tuple(nodes) for nodes in owners.values() if len(nodes) > 1}
     notes = [
-        f"{hostlist.fold(nodes)} report the same GPUs: one machine under several names, or simulated GPUs"
+        f"{engine.fold(nodes)} report the same GPUs: one machine under several names, or simulated GPUs"
         for nodes in sorted(shared)
     ]
     notes += [
@@ -342,7 +348,7 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
     ]
     short = [node for node, report in reports.items() if any(map(is_left_out, report.checks))]
     if short:
-        notes.append(f"{hostlist.fold(short)} did not reach all checks within the budget; give more with --budget")
+        notes.append(f"{engine.fold(short)} did not reach all checks within the budget; give more with --budget")
     models = {(node, gpu.uuid): gpu.name for node, report in reports.items() for gpu in report.gpus}
     found = drifts({node: stack_of(report) for node, report in reports.items()})
     slow = slow_gpus({node: report.checks for node, report in reports.items()}, models)
@@ -371,9 +377,9 @@ def table(report: FleetReport) -> list[tuple[str, Verdict | None]]:
         step = f"; next step: {answer.step}" if answer.step else ""
         lines.append((f"{answer.node:<{width}}  {answer.verdict.text:<9}  {answer.reason}{step}", answer.verdict))
     if good := [answer.node for answer in answers if answer.verdict is Verdict.READY]:
-        lines.append((f"ready: {format_count(len(good), 'node')}: {hostlist.fold(good)}", Verdict.READY))
+        lines.append((f"ready: {format_count(len(good), 'node')}: {engine.fold(good)}", Verdict.READY))
     if silent := [answer.node for answer in answers if answer.report is None]:
-        lines.append((f"without a report: {format_count(len(silent), 'node')}: {hostlist.fold(silent)}", None))
+        lines.append((f"without a report: {format_count(len(silent), 'node')}: {engine.fold(silent)}", None))
     return [*lines, *((line, None) for line in _differences(report))]
 
 
@@ -382,7 +388,7 @@ def _differences(report: FleetReport) -> Iterator[str]:
         usual = f"{single_line(each.usual, 80)!r} on {format_count(each.count, 'node')}"
         for value, nodes in each.others.items():
             without = "" if each.majority else ", without a majority"
-            yield f"drift: {each.name} is {single_line(value, 80)!r} on {hostlist.fold(nodes)}, {usual}{without}"
+            yield f"drift: {each.name} is {single_line(value, 80)!r} on {engine.fold(nodes)}, {usual}{without}"
     for slow in report.slow:
         yield f"slow: {slow.node}, {slow.gpu}: {slow.text}"
     if report.fabric is not None:
@@ -420,3 +426,112 @@ def as_plain(report: FleetReport) -> dict[str, Any]:
         "notes": list(report.notes),
         "fabric": None if report.fabric is None else msgspec.to_builtins(report.fabric),
     }
+
+
+#: Seconds for each place of a collective of many nodes, the first of which makes all connections.
+FABRIC_LIMIT = 60
+READY_FILE, NOT_READY_FILE = "ready.txt", "not_ready.txt"
+
+
+class FleetError(HarnessError):
+    """A fleet cannot be asked as requested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRequest:
+    """The nodes, and what each is asked. One of these names the nodes:
+
+    `hosts`: a list as ``a[1-64]``, and `hostfile`: a file with one host per line; both by ssh. `slurm`: the nodes of
+    the allocation that this process is in. `local`: so many times this machine, for a trial.
+
+    `options`: those of ``harness ready`` on each node. `budget`: seconds that each node gets; `limit`: seconds until
+    its answer must be there, by default the budget and `MARGIN`.
+    """
+
+    hosts: str = ""
+    hostfile: Path | None = None
+    slurm: bool = False
+    local: int = 0
+    options: tuple[str, ...] = ()
+    budget: float = 60.0
+    limit: float | None = None
+    parallel: int = PARALLEL
+    python: str = sys.executable
+    launcher: tuple[str, ...] = ()
+    ssh_config: Path | None = None
+
+    @property
+    def answer_limit(self) -> float:
+        """Seconds until the answer of a node must be there."""
+        return self.budget + MARGIN if self.limit is None else self.limit
+
+
+def engine_of(request: FleetRequest, program: tuple[str, ...] = ()) -> Engine:
+    """Return the engine that knows the nodes. `program`: what it runs there, instead of the check of a node.
+
+    Raise FleetError, HostlistError, EngineError.
+    """
+    given = {
+        "--hosts": bool(request.hosts),
+        "--hostfile": request.hostfile is not None,
+        "--slurm": request.slurm,
+        "--local": bool(request.local),
+    }
+    chosen = [name for name, is_given in given.items() if is_given]
+    if len(chosen) != 1:
+        raise FleetError(f"{' and '.join(chosen) or 'no nodes'}: expected exactly one of {', '.join(given)}")
+    program = program or ("-m", "harness", "ready", "--json", *request.options)
+    python, launcher = request.python, request.launcher
+    if request.slurm:
+        return engines.Slurm(None, python, launcher, program=program)
+    if request.local:
+        return engines.Local(request.local, python, launcher, program)
+    if request.hostfile is not None:
+        destinations = engines.read_hosts(request.hostfile)
+    else:
+        destinations = engine.expand(request.hosts)
+    return engines.Ssh(destinations, python, launcher, request.ssh_config, program)
+
+
+def check_fleet(
+    request: FleetRequest, tell: Callable[[NodeAnswer, int], object] = lambda _answer, _left: None
+) -> FleetReport:
+    """Ask all nodes. `tell` gets each answer, and how many are missing. Raise HarnessError if none can be asked."""
+    hosts = engine_of(request).hosts()
+    return ask_fleet(hosts, request.answer_limit, parallel=request.parallel, tell=tell)
+
+
+def check_fabric(request: FleetRequest, report: FleetReport, kind: str, tell: Callable[[str], object]) -> FleetReport:
+    """Test the good nodes of a fleet together; return the report with what breaks them. Raise HarnessError."""
+    good = {*report.nodes(ready=True)}
+    gpus = {
+        answer.node: len(answer.report.gpus)
+        for answer in report.answers
+        if answer.node in good and answer.report is not None
+    }
+    hosts = engine_of(request, fabric_search.PROGRAM).hosts()
+    nodes = fabric_search.nodes_of(hosts, gpus, local=bool(request.local))
+    if len(nodes) < 2:
+        note = "the fabric was not tested: it needs two nodes that may get work"
+        return replace(report, notes=(*report.notes, note))
+    blame, words = fabric_search.search_fabric(nodes, kind, FABRIC_LIMIT, tell=tell)
+    return replace(report, fabric=Fabric(tuple(node.name for node in nodes), blame, words))
+
+
+def write_lists(report: FleetReport, folder: Path, *, strict: bool = False) -> tuple[Path, Path]:
+    """Write the nodes that may get work, and all others, each as one line in Slurm's notation. Raise WriteError.
+
+    ``srun --exclude=$(cat not_ready.txt)`` takes such a list.
+    """
+    written = []
+    for name, ready in ((READY_FILE, True), (NOT_READY_FILE, False)):
+        path = folder / name
+        with convert_to_write_error(str(path)):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, _line(report.nodes(ready=ready, strict=strict)).encode())
+        written.append(path)
+    return written[0], written[1]
+
+
+def _line(nodes: Sequence[str]) -> str:
+    return engine.fold(nodes) + "\n" if nodes else ""

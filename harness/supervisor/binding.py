@@ -10,10 +10,9 @@ from pathlib import Path
 from harness.backends.backend import DeviceKind
 from harness.backends.table import device_variables
 from harness.configuration.context import RunContext
-from harness.devices.device import Device
-from harness.devices.visibility import masks_for
+from harness.devices.device import Device, masks_for
 from harness.fixtures import CaseSettings
-from harness.gating import types
+from harness.gating import requirements
 from harness.gating.policy import Policy
 from harness.sim.native import faults
 from harness.supervisor import compiler_caches
@@ -93,7 +92,7 @@ class Bindings:
     @property
     def types(self) -> dict[str, str | None]:
         """The environment variable with the types that the device lacks."""
-        return {types.VARIABLE: ",".join(self._policy.without_types) or None}
+        return {requirements.VARIABLE: ",".join(self._policy.without_types) or None}
 
     @property
     def settings(self) -> CaseSettings:

@@ -14,7 +14,7 @@ from harness.configuration.under import CallWrapperPlugin, WrapperError
 from harness.core import clock
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome, Ruling
-from harness.devices.visibility import masks_for
+from harness.devices.device import masks_for
 from harness.executor import seeding
 from harness.executor.phase_clock import PhaseClock
 from harness.executor.trace_log import TraceLogMuted

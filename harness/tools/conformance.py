@@ -22,7 +22,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import MustPass
-from harness.gating.types import TYPES
+from harness.gating.requirements import TYPES
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 

@@ -20,7 +20,7 @@ from harness.journal.ledger import Ledger, ListResult
 from harness.journal.reader import JournalContents
 from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.page import cases as case_views
-from harness.reporting.page import inert, tables, timeline
+from harness.reporting.page import inert, tables
 from harness.reporting.page.cases import Axis, PageCase
 from harness.reporting.repetitions import Repeated, leak_search_cost, repetitions, unproven_leaks
 
@@ -68,9 +68,9 @@ class Page:
     begun: float
     span: float
     parts: tuple[float, ...]
-    lives: tuple[timeline.Life, ...]
-    uses: tuple[timeline.Use, ...]
-    marks: tuple[timeline.TimelineMark, ...]
+    lives: tuple[tables.Life, ...]
+    uses: tuple[tables.Use, ...]
+    marks: tuple[tables.TimelineMark, ...]
     durations: tables.DurationTable
     repeated: tuple[Repeated, ...]
     grew: tuple[str, ...]
@@ -106,7 +106,7 @@ def page_of(
     if ledger is None or doubled:
         ledger = Ledger.from_journal(contents)
     axis = Axis.from_events(events)
-    lives = timeline.lives(events, axis)
+    lives = tables.lives(events, axis)
     ends = {end.executor: end.t for end in events if isinstance(end, Executor) and end.state == "ended"}
     starts: dict[str, list[Start]] = {}
     for event in events:
@@ -116,7 +116,7 @@ def page_of(
     cases = case_views.page_cases(ledger.verdicts, starts, ends, axis, limit, functools.cache(has_files))
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
-    marks = timeline.marks(events, axis)
+    marks = tables.marks(events, axis)
     names = _device_names(ledger, facts or {})
     repeated = sorted(repetitions(ledger), key=lambda entry: not entry.grows)
     return Page(
@@ -135,7 +135,7 @@ def page_of(
         span=axis.span,
         parts=axis.offsets,
         lives=lives,
-        uses=timeline.uses(cases, lives, marks, axis, names),
+        uses=tables.uses(cases, lives, marks, axis, names),
         marks=marks,
         durations=tables.duration_table(cases),
         repeated=tuple(repeated),

@@ -22,8 +22,7 @@ from harness.core.errors import HarnessError
 from harness.core.text import format_bytes, format_count, format_exit_code, single_line
 from harness.devices import software
 from harness.devices.capabilities import format_capability
-from harness.devices.device import Device, DeviceError, Inventory
-from harness.devices.visibility import apply_visible_mask
+from harness.devices.device import Device, DeviceError, Inventory, apply_visible_mask
 from harness.sim.native import provider
 from harness.sim.native.provider import MachineError
 from harness.sim.native.toolchain import BuildError, require_compiler

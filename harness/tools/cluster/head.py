@@ -22,7 +22,6 @@ from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.resumption import Resumption
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
-from harness.tools.cluster.intake import Intake, Member
 from harness.tools.cluster.jobs import (
     Action,
     Drop,
@@ -59,7 +58,7 @@ from harness.tools.cluster.link import (
     Want,
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
-from harness.tools.cluster.record import ClusterRecord, Environments, skew_of, skew_text
+from harness.tools.cluster.record import ClusterRecord, Environments, Intake, Member, skew_of, skew_text
 from harness.tools.cluster.sessions import ClusterError, ClusterRequest, Earlier, Rules, SessionLines
 
 #: Seconds between two progress lines.

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.devices.device import CPU, Device
-from harness.devices.visibility import apply_visible_mask, combinable_devices, mask_for, masks_for
+from harness.devices.device import CPU, Device, apply_visible_mask, combinable_devices, mask_for, masks_for
 
 
 def _gpu(index: int, uuid: str, name: str = "A", parent: str | None = None, fault: str | None = None) -> Device:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.catalog.catalog import CatalogEntry
-from harness.catalog.suites_page import suites_page
+from harness.catalog.catalog import CatalogEntry, suites_page
 
 HELPER = '''"""Work for streams.
 
