@@ -101,7 +101,7 @@ def html(
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
-    from harness.devices.capabilities import format_bytes
+    from harness.core.text import format_bytes
     from harness.reporting.page import report
 
     path = report.write_html_report(run_dir, out=out)

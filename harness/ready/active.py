@@ -25,7 +25,7 @@ from harness.ready import hardware as speeds
 from harness.ready import quick_tests
 from harness.ready.model import Problem
 from harness.ready.quick_tests import Line, Order, Plan, plan
-from harness.ready.rules import Finding, Findings, State
+from harness.ready.rules import Finding, Findings, State, unkillable
 
 #: Of the budget: until when tests begin; how long one may take before it hangs; what the end of processes takes.
 _START_SHARE, _HANG_SHARE, _LEAST_HANG, _MOST_HANG, _END_RESERVE = 0.6, 0.25, 4.0, 20.0, 5.0
@@ -222,7 +222,11 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
         )
     elif end.status is None:
         if len(found.problems) == before or found.problems[-1].kind != "unkillable":
-            found.problem(end.name, _unkillable(end.name), gpu)
+            found.problem(
+                end.name,
+                unkillable(f"the process hangs in {end.name}, and SIGKILL does not end it: it waits in the kernel"),
+                gpu,
+            )
     elif end.status != 0 and not story.open and not out_of_time:
         kind, how = "crash", f"{format_exit_code(end.status)}; last output: {end.text or 'none'}"
         if end.state == "hang":
@@ -265,7 +269,10 @@ def _judge_open(name: str, gpu: str, story: _Story, found: Findings, budget: flo
     if end is None:
         state, kind, why = "unknown", "cannot_run", f"nothing is known of its end{where}"
     elif end.status is None:
-        why, finding = f"hangs{where}, and cannot be killed", _unkillable(name)
+        why, finding = (
+            f"hangs{where}, and cannot be killed",
+            unkillable(f"the process hangs in {name}, and SIGKILL does not end it: it waits in the kernel"),
+        )
     elif end.state == "hang" and end.starved > end.seconds / 2:
         why = f"no end within {end.seconds:.0f} s{where}, but for {end.starved:.0f} s no processor was free"
         state, kind = "unknown", "cannot_run"
@@ -282,11 +289,6 @@ def _judge_open(name: str, gpu: str, story: _Story, found: Findings, budget: flo
         finding = Finding(kind, entry.promise, why)
     seconds = 0.0 if end is None else end.seconds
     found.add(name, [finding] if finding else [], gpu, state=state, text=why, seconds=seconds)
-
-
-def _unkillable(name: str) -> Finding:
-    why = f"the process hangs in {name}, and SIGKILL does not end it: it waits in the kernel"
-    return Finding("unkillable", "a process that is killed ends", why)
 
 
 def _judge_group(

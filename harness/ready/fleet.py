@@ -346,18 +346,13 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
         for answer in answers
         if answer.clock
     ]
-    short = [node for node, report in reports.items() if any(map(is_left_out, report.checks))]
+    short = [node for node, report in reports.items() if any(check.left_out for check in report.checks)]
     if short:
         notes.append(f"{engine.fold(short)} did not reach all checks within the budget; give more with --budget")
     models = {(node, gpu.uuid): gpu.name for node, report in reports.items() for gpu in report.gpus}
     found = drifts({node: stack_of(report) for node, report in reports.items()})
     slow = slow_gpus({node: report.checks for node, report in reports.items()}, models)
     return FleetReport(tuple(answers), tuple(found), tuple(slow), tuple(notes))
-
-
-def is_left_out(check: CheckRun) -> bool:
-    """Return whether a check was not reached within the budget."""
-    return check.state == "skipped" and "budget" in check.text
 
 
 def stack_of(report: NodeReport) -> Mapping[str, str]:

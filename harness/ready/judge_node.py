@@ -14,7 +14,7 @@ from harness.devices.nvml import QUERIES
 from harness.ready.judge_gpu import GpuFacts, judge_gpu
 from harness.ready.model import Reading
 from harness.ready.passive import NodeFacts
-from harness.ready.rules import Finding, Findings, Rule
+from harness.ready.rules import Finding, Findings, Rule, unkillable
 
 if TYPE_CHECKING:
     from harness.gating.profiles import Hardware
@@ -190,7 +190,7 @@ def judge_stuck(host: Host) -> Iterator[Finding]:
         where = f" in {process['where']}" if process["where"] else ""
         what = f"process {process['pid']} ({process['name']})"
         if process["killed"]:
-            yield Finding("unkillable", "processes that end when they are killed", f"{what} does not end{where}", what)
+            yield unkillable(f"{what} does not end{where}", what)
         else:
             yield Finding("stuck_process", "no process that waits without end", f"{what} waits{where}", what)
 
@@ -310,7 +310,7 @@ def judge_node(
 def _driver(facts: NodeFacts) -> Iterator[Finding]:
     for what, end in (("gpus", facts.gpus_end), ("host", facts.host_end)):
         if not end.killable:
-            yield Finding("unkillable", "processes that end when they are killed", f"{end.text} (reading the {what})")
+            yield unkillable(f"{end.text} (reading the {what})")
     incomplete = facts.gpus_end.text
     if facts.hang:
         yield Finding("driver_hangs", "an answer of the driver", f"none to: {facts.hang}")

@@ -57,22 +57,19 @@ def lines(report: NodeReport, *, verbose: bool) -> Iterator[tuple[str, Verdict |
         verdict = worst(problem.verdict for problem in of_node)
         yield f"{verdict.text:9}  node {report.host}", verdict
         yield from _problems(of_node)
+    of = {gpu.uuid: [problem for problem in report.problems if problem.gpu == gpu.uuid] for gpu in report.gpus}
     groups: dict[tuple[str, ...], list[GpuReport]] = {}
     for gpu in sorted(report.gpus, key=lambda each: (-each.verdict.severity, each.index or 0)):
-        groups.setdefault((gpu.verdict.value, *(line for line, _ in _own(gpu, report))), []).append(gpu)
+        groups.setdefault((gpu.verdict.value, *(line for line, _ in _problems(of[gpu.uuid]))), []).append(gpu)
     for gpus in groups.values():
         for gpu in gpus:
             serial = f", serial {gpu.serial}" if gpu.serial else ""
             number = "" if gpu.index is None else f" {gpu.index}"
             yield f"{gpu.verdict.text:9}  GPU{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
-        yield from _own(gpus[0], report)
+        yield from _problems(of[gpus[0].uuid])
     yield from _unchecked(report)
     if verbose:
         yield from ((line, None) for line in _everything(report))
-
-
-def _own(gpu: GpuReport, report: NodeReport) -> list[tuple[str, Verdict | None]]:
-    return [*_problems([problem for problem in report.problems if problem.gpu == gpu.uuid])]
 
 
 def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, Verdict | None]]:
@@ -88,7 +85,7 @@ def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, Verdict | None
 
 def _unchecked(report: NodeReport) -> Iterator[tuple[str, Verdict | None]]:
     """Yield what was not looked at within the budget, so that nobody takes it for good."""
-    left = sorted({run.name for run in report.checks if run.state == "skipped" and "budget" in run.text})
+    left = sorted({run.name for run in report.checks if run.left_out})
     if left:
         yield f"not tried within {report.budget:g} s: {', '.join(left)}", None
 

@@ -171,34 +171,35 @@ class Entry:
 _SILICON = frozenset({"product_fp8", "product_int8", "fourier"})
 
 
-def _arithmetic(name: str, kind: str, full: float, small: float, finds: float, holds: str) -> Entry:
-    return Entry(name, f"arithmetic:{name}", kind, full, small, finds, holds)
-
-
-def _order(name: str, kind: str, full: float, small: float, finds: float, holds: str) -> Entry:
-    return Entry(name, f"order:{name}", kind, full, small, finds, holds)
+def _entry(function: str, kind: str, full: float, small: float, finds: float, holds: str) -> Entry:
+    return Entry(function.partition(":")[2], function, kind, full, small, finds, holds)
 
 
 TABLE: tuple[Entry, ...] = (
-    _arithmetic("context", WRONG, 2.0, 0.6, 8, "a context is created, and a sum is right"),
-    _order("kernels_in_order", WRONG, 0.1, 0.1, 4, "a chain of operations runs once each, in order"),
-    _arithmetic("copies", WRONG, 2.0, 0.3, 6, "copied bytes arrive unchanged, both ways and on the GPU"),
-    _order("waits", WRONG, 0.2, 0.2, 5, "a wait for a stream, event or device ends after the work before it"),
-    _order("graphs", WRONG, 0.2, 0.2, 7, "a graph has each piece of work once, and each replay runs all of it"),
-    _arithmetic("memory", WRONG, 3.0, 0.2, 6, "memory holds what is written to it"),
-    _order("adjacent_order", WRONG, 0.1, 0.1, 3, "fills and copies of a stream run in order"),
-    _order("stream_waits", WRONG, 0.1, 0.1, 5, "a stream waits for an event of another stream"),
-    _order("events", CONTRACT, 0.1, 0.1, 3, "events measure time, and streams have their priority"),
-    _order("errors", CONTRACT, 0.05, 0.05, 4, "a wrong call returns its documented error"),
-    _order("fills", CONTRACT, 0.1, 0.1, 4, "a fill writes its range and nothing else"),
-    _order("pools", CONTRACT, 0.1, 0.1, 4, "a memory pool counts what is used, and returns it"),
-    _order(
-        "memory_accounts", CONTRACT, 0.2, 0.1, 3, "free memory follows allocations, and most of it can be allocated"
+    _entry("arithmetic:context", WRONG, 2.0, 0.6, 8, "a context is created, and a sum is right"),
+    _entry("order:kernels_in_order", WRONG, 0.1, 0.1, 4, "a chain of operations runs once each, in order"),
+    _entry("arithmetic:copies", WRONG, 2.0, 0.3, 6, "copied bytes arrive unchanged, both ways and on the GPU"),
+    _entry("order:waits", WRONG, 0.2, 0.2, 5, "a wait for a stream, event or device ends after the work before it"),
+    _entry("order:graphs", WRONG, 0.2, 0.2, 7, "a graph has each piece of work once, and each replay runs all of it"),
+    _entry("arithmetic:memory", WRONG, 3.0, 0.2, 6, "memory holds what is written to it"),
+    _entry("order:adjacent_order", WRONG, 0.1, 0.1, 3, "fills and copies of a stream run in order"),
+    _entry("order:stream_waits", WRONG, 0.1, 0.1, 5, "a stream waits for an event of another stream"),
+    _entry("order:events", CONTRACT, 0.1, 0.1, 3, "events measure time, and streams have their priority"),
+    _entry("order:errors", CONTRACT, 0.05, 0.05, 4, "a wrong call returns its documented error"),
+    _entry("order:fills", CONTRACT, 0.1, 0.1, 4, "a fill writes its range and nothing else"),
+    _entry("order:pools", CONTRACT, 0.1, 0.1, 4, "a memory pool counts what is used, and returns it"),
+    _entry(
+        "order:memory_accounts",
+        CONTRACT,
+        0.2,
+        0.1,
+        3,
+        "free memory follows allocations, and most of it can be allocated",
     ),
-    _order("launches", WRONG, 0.2, 0.2, 2, "a small kernel takes less than a millisecond, and has its effect"),
-    _arithmetic("integers", WRONG, 0.4, 0.4, 4, "products and sums of integers are exact"),
-    _order("asynchronous_copies", CONTRACT, 0.1, 0.1, 1, "a copy of pinned memory returns at once"),
-    _order("external_events", WRONG, 0.1, 0.1, 7, "a graph waits for an external event"),
+    _entry("order:launches", WRONG, 0.2, 0.2, 2, "a small kernel takes less than a millisecond, and has its effect"),
+    _entry("arithmetic:integers", WRONG, 0.4, 0.4, 4, "products and sums of integers are exact"),
+    _entry("order:asynchronous_copies", CONTRACT, 0.1, 0.1, 1, "a copy of pinned memory returns at once"),
+    _entry("order:external_events", WRONG, 0.1, 0.1, 7, "a graph waits for an external event"),
     *(
         Entry(
             f"product_{kind}",
@@ -211,11 +212,11 @@ TABLE: tuple[Entry, ...] = (
         )
         for kind in ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8")
     ),
-    _arithmetic("convolution", WRONG, 0.8, 0.1, 3, "a convolution of integers is exact"),
-    _arithmetic("attention", WRONG, 0.5, 0.1, 2, "attention over equal keys is the running mean"),
-    _arithmetic("fourier", WRONG, 0.5, 0.1, 2, "Fourier transforms of an impulse and a wave are the known ones"),
-    _arithmetic("repeated", WRONG, 0.2, 0.2, 4, "the same product has the same bits each time"),
-    _order("allocations", CONTRACT, 0.3, 0.3, 1, "each of many blocks keeps its value"),
+    _entry("arithmetic:convolution", WRONG, 0.8, 0.1, 3, "a convolution of integers is exact"),
+    _entry("arithmetic:attention", WRONG, 0.5, 0.1, 2, "attention over equal keys is the running mean"),
+    _entry("arithmetic:fourier", WRONG, 0.5, 0.1, 2, "Fourier transforms of an impulse and a wave are the known ones"),
+    _entry("arithmetic:repeated", WRONG, 0.2, 0.2, 4, "the same product has the same bits each time"),
+    _entry("order:allocations", CONTRACT, 0.3, 0.3, 1, "each of many blocks keeps its value"),
     Entry("pairs", "group:pairs", PEER, 5.0, 1.0, 5, "copies between each two GPUs are right, and in order", True),
     Entry(
         "collectives",

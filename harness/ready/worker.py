@@ -248,7 +248,7 @@ def _become(parent: int, order: Order, log: str, body: Callable[[], None]) -> No
 
 def _solo(torch: Any, backend: Backend, order: Order, gpu: Gpu, began: float, lines: Lines) -> None:
     """Run the tests of one GPU, until one of them makes the others useless."""
-    _show(gpu.masks)
+    os.environ.update(gpu.masks)
     bench = _bench(torch, backend, order, 0)
     useless = False
     for number, name in enumerate(order.solo):
@@ -271,7 +271,7 @@ def _member(
 ) -> None:
     """Run a test of a group as one of its ranks. `group`: the GPUs of this node in it, of which `index` is its own."""
     gpu = group[index]
-    _show(joined_masks([each.masks for each in group]))
+    os.environ.update(joined_masks([each.masks for each in group]))
     bench = _bench(torch, backend, order, index)
     if backend.torch_type == "cuda":
         torch.cuda.set_device(bench.device)
@@ -290,10 +290,6 @@ def joined_masks(masks: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """
     names = dict.fromkeys(name for each in masks for name in each)
     return {name: ",".join(filter(None, (each.get(name, "") for each in masks))) for name in names}
-
-
-def _show(masks: Mapping[str, str]) -> None:
-    os.environ.update(masks)
 
 
 def _bench(torch: Any, backend: Backend, order: Order, index: int) -> Bench:

@@ -19,8 +19,7 @@ from harness.backends.table import labels
 from harness.core.atomic import open_atomically
 from harness.core.errors import convert_to_write_error
 from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, format_count, truncate_middle
-from harness.devices.capabilities import format_bytes
+from harness.core.text import escape_invalid_xml, format_bytes, format_count, truncate_middle
 from harness.journal import environment
 from harness.journal.environment import EnvironmentFileError
 from harness.journal.events import RunStarted

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.devices.capabilities import format_bytes
+from harness.core.text import format_bytes
 
 #: The folder in the run directory.
 FOLDER = "files"

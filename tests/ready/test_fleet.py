@@ -35,10 +35,10 @@ from harness.ready.fleet import (
     write_lists,
 )
 from harness.ready.model import CheckRun, GpuReport, NodeReport, Problem, Verdict
-from harness.ready.rules import make_problem
 from harness.tools.cluster import engine as engines
 from harness.tools.cluster.engine import EngineError, Host
 from tests import slurm_cluster, ssh_daemon
+from tests.ready.problems import make_problem
 
 UUID = "GPU-1"
 

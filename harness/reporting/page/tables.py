@@ -11,8 +11,7 @@ from typing import Any
 
 from harness.core import figures
 from harness.core.outcome import Outcome
-from harness.core.text import format_exit_code
-from harness.devices.capabilities import format_bytes
+from harness.core.text import format_bytes, format_exit_code
 from harness.gating.lint import WARNING
 from harness.gating.waivers import is_link
 from harness.journal.events import Activity, Device, Event, Executor, RunStarted, Waiver
