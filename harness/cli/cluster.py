@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import say, say_lines
+from harness.cli.console import say, say_lines, shell_words
 from harness.core.secrets import mask_command
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def run(
     from harness.tools.cluster.engine import JOB_ID
     from harness.tools.cluster.sessions import ClusterRequest
 
-    words = _launcher_words(launcher)
+    words = shell_words("--launcher", launcher)
     container = {"--container-image": container_image, "--container-mounts": container_mounts}
     chosen = ClusterRequest(
         arguments=tuple(arguments),
@@ -162,18 +162,6 @@ def run(
         if engine is EngineName.SLURM and JOB_ID not in os.environ:
             allocation = stack.enter_context(_new_allocation(arguments, nodes, slurm_option or ()))
         _run(chosen, _made_engine(engine, nodes, hosts, python, words, ssh_config, container, allocation))
-
-
-def _launcher_words(text: str) -> tuple[str, ...]:
-    """Return the words of ``--launcher``. Raise EngineError."""
-    import shlex
-
-    from harness.tools.cluster.engine import EngineError
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise EngineError(f"--launcher={text!r}: expected words as in a shell ({error})") from None
 
 
 def _new_allocation(arguments: Sequence[str], nodes: int, options: Sequence[str]) -> Allocation:

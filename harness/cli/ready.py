@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import re
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import make_console, say, say_lines, say_styled
+from harness.cli.console import make_console, say, say_lines, say_styled, shell_words
 from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:
@@ -164,6 +163,7 @@ def ready(
         raise typer.BadParameter(
             "--fabric tests nodes together: expected --hosts, --hostfile, --slurm or --local with it"
         )
+    words = shell_words("--launcher", launcher)
     with _without_verdict(as_nagios=as_nagios):
         if many:
             status = _check_fleet(
@@ -171,8 +171,8 @@ def ready(
                 lists,
                 strict=strict,
                 as_json=as_json,
-                launcher=launcher,
-                python=python,
+                launcher=words,
+                python=python or sys.executable,
                 hosts=hosts,
                 hostfile=hostfile,
                 slurm=slurm,
@@ -324,16 +324,14 @@ PANEL = "Many nodes"
 _PROGRESS = 10
 
 
-def _check_fleet(
-    fabric: str, lists: Path, *, strict: bool, as_json: bool, launcher: str, python: str, **request: Any
-) -> int:
+def _check_fleet(fabric: str, lists: Path, *, strict: bool, as_json: bool, **request: Any) -> int:
     """Check all nodes, print the table, and write the lists. Return the exit status. Raise HarnessError.
 
     `fabric`: the kind of devices to test together; empty for none. `request`: see `harness.ready.fleet`.
     """
     from harness.ready import fleet
 
-    asked = fleet.FleetRequest(**request, python=python or sys.executable, launcher=_words(launcher))
+    asked = fleet.FleetRequest(**request)
     report = fleet.check_fleet(asked, _progress())
     if fabric:
         report = fleet.check_fabric(asked, report, fabric, lambda line: say(f"harness: {line}", err=True))
@@ -341,13 +339,6 @@ def _check_fleet(
     _print_fleet(report, written, as_json=as_json)
     broken = report.fabric is not None and report.fabric.broken
     return 1 if broken or report.nodes(ready=False, strict=strict) or not report.answers else 0
-
-
-def _words(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise typer.BadParameter(f"--launcher={text!r}: expected words as in a shell ({error})") from None
 
 
 def _progress() -> Callable[[NodeAnswer, int], None]:

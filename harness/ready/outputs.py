@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from harness.core.text import format_count, inert_line
 from harness.ready.model import GpuReport, NodeReport, Problem, Reading, Verdict, worst
-from harness.reporting.prometheus import Labels, Metric
+
+if TYPE_CHECKING:
+    from harness.reporting.prometheus import Labels
 
 #: The longest line for ``Reason=``: `sinfo -R` and logs cut longer ones.
 MOST_REASON = 200
@@ -138,6 +141,8 @@ def prometheus(report: NodeReport) -> str:
     The metric ``harness_ready`` is 1 for the present verdict and 0 for the others; the label `gpu` is empty for the
     node.
     """
+    from harness.reporting.prometheus import Metric  # with the modules of a run's ledger, which no other form needs
+
     verdicts: dict[Labels, float] = {}
     for uuid, verdict in (("", report.verdict), *((gpu.uuid, gpu.verdict) for gpu in report.gpus)):
         verdicts |= {(("gpu", uuid), ("verdict", each.value)): float(each is verdict) for each in Verdict}

@@ -8,7 +8,7 @@ takes the least step after which the GPU can be trusted. A file replaces rows, s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -177,15 +177,11 @@ class Findings:
         rule = self.rules[finding.kind]
         made = Problem(
             check=check,
-            kind=finding.kind,
             gpu=gpu,
             verdict=rule.verdict,
-            wanted=finding.wanted[:MOST_TEXT],
-            found=finding.found[:MOST_TEXT],
             step=rule.step,
-            detail=finding.detail[:MOST_TEXT],
             source=rule.source,
-            code=finding.code,
+            **{name: text[:MOST_TEXT] for name, text in asdict(finding).items()},
         )
         self.problems.append(made)
         return made

@@ -281,17 +281,14 @@ def _jsonable(value: object, depth: int = 20) -> Any:
 
 def _case(verdict: Verdict, places: Places, summary: Summary) -> CaseRow:
     place = places.of(verdict)
-    return CaseRow(
+    return _row(
+        CaseRow,
+        verdict,
         id=verdict.case,
-        suite=verdict.suite,
         host=place.host,
         devices=place.devices,
-        outcome=verdict.outcome,
         red=summary.is_red(verdict.outcome),
-        message=verdict.message,
         seconds=round(verdict.duration, 6),
-        reproduce=verdict.reproduce,
-        collected=verdict.collected,
         attempts=tuple(map(_attempt, verdict.finishes)),
         second_devices=tuple(_row(SecondDevice, line) for line in verdict.second_devices),
     )

@@ -102,8 +102,8 @@ def template() -> Template:
         "clock": _clock,
         "counted": format_count,
         "line": inert.inert_line,
-        "only": _only,
-        "one_case": _one_case,
+        "only": lambda outcome: _address(outcome=outcome),
+        "one_case": lambda name: _address(case=name),
         "gated": _gated,
     }
     environment.filters.update(filters)
@@ -113,16 +113,6 @@ def template() -> Template:
 
 def _clock(moment: float) -> str:
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _only(outcome: str) -> Markup:
-    """Return the address of the cases with this outcome."""
-    return _address(outcome=outcome)
-
-
-def _one_case(name: str) -> Markup:
-    """Return the address of a case."""
-    return _address(case=name)
 
 
 def _gated(text: str) -> Markup:

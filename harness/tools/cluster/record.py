@@ -223,7 +223,7 @@ class ClusterRecord:
     ) -> None:
         """Record the end of an attempt that no node has reported. `start`: its start, if a node has reported that."""
         number = self._highest.get(case, 0) + 1
-        known = start or Start(t=0.0, host=node, case=case, attempt=number, seed=self._case_seed(case))
+        known = start or Start(t=0.0, host=node, case=case, attempt=number, seed=case_seed(self._seed, case))
         self._highest[case] = max(self._highest.get(case, 0), known.attempt)
         self._journal.append(known.ended(outcome, why, t=time.time(), final=final))
 
@@ -234,9 +234,6 @@ class ClusterRecord:
     def _moment(self, node: str, said: float) -> float:
         """Return the time of a line of a node, within the run."""
         return min(max(said + self._skews.get(node, 0.0), self._begun), time.time())
-
-    def _case_seed(self, case: str) -> int:
-        return case_seed(self._seed, case)
 
 
 def skew_of(clock: float, now: float) -> float:
