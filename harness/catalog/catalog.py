@@ -187,16 +187,13 @@ def _group(files: Mapping[str, Sequence[CatalogEntry]]) -> str:
 
 def _helpers(folder: Path) -> list[str]:
     """Return the table of the helpers in a folder; empty if there are none."""
-    helpers = [path for path in sorted(folder.glob("*.py")) if _is_helper(path)]
+    files = sorted(folder.glob("*.py"))
+    helpers = [path for path in files if not path.name.startswith("test_") and path.name != "__init__.py"]
     lines = ["", "| helper | what it is |", "| --- | --- |"] if helpers else []
     for helper in helpers:
         lines.append(markdown_row([f"`{helper.name}`", _summary(helper)]))
         lines += [markdown_row([f"`{helper.stem}.{name}`", text]) for name, text in _offered(helper)]
     return lines
-
-
-def _is_helper(path: Path) -> bool:
-    return not path.name.startswith("test_") and path.name != "__init__.py"
 
 
 def _offered(path: Path) -> Iterator[tuple[str, str]]:
@@ -235,11 +232,10 @@ def _first_paragraph(docstring: str | None) -> str:
 
 def _requirements(cases: Sequence[CatalogEntry]) -> str:
     """Return the requirements of the cases of a file, the most common first."""
-    marks = [dict.fromkeys(tuple(mark.items()) for mark in _marks_as_text(case)) for case in cases]
+    marks = [
+        dict.fromkeys(tuple((name, str(value)) for name, value in mark.items()) for mark in case.requires)
+        for case in cases
+    ]
     counts = Counter(f"{name}={value}" for case_marks in marks for mark in case_marks for name, value in mark)
     named = [f"`{text}`" for text, _ in counts.most_common(_MOST_REQUIREMENTS)]
     return ", ".join(named) + (", …" if len(counts) > _MOST_REQUIREMENTS else "")
-
-
-def _marks_as_text(case: CatalogEntry) -> list[dict[str, str]]:
-    return [{name: str(value) for name, value in mark.items()} for mark in case.requires]

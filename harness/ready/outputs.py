@@ -70,7 +70,9 @@ def lines(report: NodeReport, *, verbose: bool) -> Iterator[tuple[str, Verdict |
             number = "" if gpu.index is None else f" {gpu.index}"
             yield f"{gpu.verdict.text:9}  GPU{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
         yield from _problems(of[gpus[0].uuid])
-    yield from _unchecked(report)
+    # What was not looked at within the budget is named, so that nobody takes it for good.
+    if left := sorted({run.name for run in report.checks if run.left_out}):
+        yield f"not tried within {report.budget:g} s: {', '.join(left)}", None
     if verbose:
         yield from ((line, None) for line in _everything(report))
 
@@ -84,13 +86,6 @@ def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, Verdict | None
         first = problems[0]
         source = f" ({first.source})" if first.source else ""
         yield f"    next: {first.step.text}{source}", None
-
-
-def _unchecked(report: NodeReport) -> Iterator[tuple[str, Verdict | None]]:
-    """Yield what was not looked at within the budget, so that nobody takes it for good."""
-    left = sorted({run.name for run in report.checks if run.left_out})
-    if left:
-        yield f"not tried within {report.budget:g} s: {', '.join(left)}", None
 
 
 def _everything(report: NodeReport) -> Iterator[str]:

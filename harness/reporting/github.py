@@ -151,7 +151,8 @@ def job_summary(results: Results, facts: Mapping[str, Any] | None) -> Iterator[b
 def _parts(summary: Summary, contents: _SummaryContents) -> Iterator[str]:
     """Yield the summary in independent pieces, the most important first."""
     yield f"\n## {_headline(summary)}\n\n"
-    yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
+    counts = sorted(summary.counts.items(), key=lambda entry: -entry[0].severity)
+    yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in counts))
     for finding in summary.findings:
         cases = (
             f" ({format_count(len(finding.cases), 'case')}: {markdown_code(list_first(finding.cases))})"
@@ -192,10 +193,6 @@ def _headline(summary: Summary) -> str:
         return f"Nothing ran: {total}"
     word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
     return f"{word}: {summary.red_cases} of {total} red{findings}; exit status {status}"
-
-
-def _by_severity(summary: Summary) -> list[tuple[Outcome, int]]:
-    return sorted(summary.counts.items(), key=lambda entry: -entry[0].severity)
 
 
 def _red(case: _RedCase) -> str:

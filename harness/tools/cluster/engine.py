@@ -470,7 +470,8 @@ class Allocation:
         """Wait for the allocation. Return its variables. Raise EngineError, or StoppedError on a signal."""
         if shutil.which(self._salloc[0]) is None:
             raise EngineError(f"there is no {self._salloc[0]!r} here: run this where Slurm is installed")
-        before = {number: signal.signal(number, _stop_waiting) for number in _SIGNALS if _is_handled(number)}
+        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
+        before = {number: signal.signal(number, _stop_waiting) for number in handled}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *_HOLDER, str(os.getpid()), *self._salloc],
@@ -493,10 +494,6 @@ class Allocation:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return variables
-
-
-def _is_handled(number: int) -> bool:
-    return signal.getsignal(number) is not signal.SIG_IGN  # nohup ignores one
 
 
 def _stop_waiting(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

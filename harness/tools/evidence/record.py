@@ -195,12 +195,9 @@ def junit_problems(record: EvidenceRecord) -> Iterator[str]:
     if lines or mapping_or_empty(record.environment.get("versions")).get("harness") != __version__:
         return
     # XML libraries differ in the way that they write the same document.
-    if _canonical(data) != _canonical(whole):
+    forms = [ElementTree.canonicalize(text.decode("utf-8"), with_comments=True) for text in (data, whole)]
+    if forms[0] != forms[1]:
         yield f"junit.xml has other texts than the journal: {_first_difference(actual, expected)}"
-
-
-def _canonical(data: bytes) -> str:
-    return ElementTree.canonicalize(data.decode("utf-8"), with_comments=True)
 
 
 def _cases(actual: Element, expected: Element) -> Iterator[str]:

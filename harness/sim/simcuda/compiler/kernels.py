@@ -19,7 +19,7 @@ import torch
 
 from harness.core.cache import cache_root, code_cache
 from harness.sim.native.build import sweep
-from harness.sim.native.toolchain import Toolchain, find_torch_toolchain, short_digest
+from harness.sim.native.toolchain import find_torch_toolchain, short_digest
 from harness.sim.simcuda.compiler import accesses
 from harness.sim.simcuda.compiler.accesses import Accesses
 
@@ -101,7 +101,8 @@ def _store() -> _Store:
     libraries = (f"-L{torch / 'lib'}", *(f"-l{name}" for name in _LIBRARIES))
     if not header.exists():
         _write(header, _PREFIX.encode())
-    if _precompiles(tools):
+    # Clang compares the times of all headers with those in a precompiled header, so it needs one per installation.
+    if "clang" not in tools.compiler_text:
         _precompile(command, header)
     return _Store(folder, command, header, libraries)
 
@@ -124,11 +125,6 @@ def _folder(name: str) -> Path:
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="simcuda-kernels-"))
-
-
-def _precompiles(tools: Toolchain) -> bool:
-    # Clang compares the times of all headers with those in a precompiled header, so it needs one per installation.
-    return "clang" not in tools.compiler_text
 
 
 def _precompile(command: tuple[str, ...], header: Path) -> None:
