@@ -1,4 +1,4 @@
-"""``harness package`` and ``harness verify``: pack a run as evidence, and verify such an archive."""
+"""Statements about a run: ``harness conformance``, and ``harness package`` and ``harness verify`` for evidence."""
 
 from __future__ import annotations
 

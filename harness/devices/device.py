@@ -1,4 +1,4 @@
-"""Devices that a case can run on, as plain values."""
+"""Devices that a case can run on, and the masks that show them to a process. Plain values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NVML queries about known devices, made when a capability is first used. They create no CUDA context.
+"""What NVML is asked about GPUs: by `harness ready` and the watch of a run, and when a capability is first used.
 
-Each query initialises NVML and shuts it down again. Queries do not raise: without an answer the capability is absent,
-and the detail is NVML's error.
+No query creates a CUDA context. Those about capabilities initialise NVML and shut it down again. They do not raise:
+without an answer the capability is absent, and the detail is NVML's error.
 """
 
 from __future__ import annotations

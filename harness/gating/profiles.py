@@ -1,4 +1,4 @@
-"""Profiles: the cases that must run, and the settings.
+"""Profiles, the cases that must run and the settings; and kinds of hardware, what their machines promise.
 
 The files are in ``configs/profiles/``; ``docs/profiles.md`` describes every key.
 """

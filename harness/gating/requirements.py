@@ -1,4 +1,4 @@
-"""The requirements of a case, ``@pytest.mark.requires(...)``, and whether a device meets them. Plain values only.
+"""The requirements of a case, ``@pytest.mark.requires(...)`` and its types, and whether a device meets them.
 
 Each keyword is a capability of the vocabulary, and its value is a condition, whose syntax follows below. Three
 keywords take nested conditions, as mappings:

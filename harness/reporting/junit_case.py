@@ -1,4 +1,4 @@
-"""One case as an element of a JUnit report, built with junitparser: its verdict, its attempts and their output.
+"""One case as an element of a JUnit report, for each of its readers: its verdict, its attempts and their output.
 
 junitparser and the XML library below it accept any text, including characters that XML forbids: every text is cleaned
 first.

@@ -1,4 +1,4 @@
-"""The page as bytes: one HTML file that loads no other file and runs only its own script."""
+"""Pages as bytes: one HTML file that loads no other file and runs only its own scripts."""
 
 from __future__ import annotations
 

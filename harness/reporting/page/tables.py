@@ -1,4 +1,4 @@
-"""The tables of a page: missing requirements of gated cases, waivers, durations, environment. Pure functions."""
+"""The tables of a page (gates, waivers, durations, environment), and its timeline. Pure functions."""
 
 from __future__ import annotations
 

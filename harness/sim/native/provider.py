@@ -1,4 +1,4 @@
-"""The interface of a software device to the rest of the harness: its build for a run, and its use in a process.
+"""The interface of a software device to the rest of the harness: what declares it, its build, its use in a process.
 
 Each kind has a module with the functions of `DeviceProvider`; `Backend.provider` names it. Packages on higher floors
 need no other module.

@@ -1,4 +1,4 @@
-"""The simulated GPUs of this machine, from environment variables. Needs neither torch nor the libraries.
+"""The simulated GPUs of this machine, from environment variables, and ``harness sim doctor``. Needs no torch.
 
 The rules are those of ``csrc/include/simcuda_machine.h``, which reads the same variables in processes that use the
 devices:

@@ -1,4 +1,4 @@
-"""Runs any program on the simulated CUDA: its environment, and the thin parent that passes on signals and the status.
+"""Runs any program on the simulated CUDA: its environment, what it has used, and the thin parent.
 
 The parent stays in the process group of the program. The terminal therefore sends its signals (Ctrl-C, Ctrl-Z, a window
 that closes) to both, and the parent passes on only those that another process has sent to the parent alone. It cannot

@@ -1,4 +1,4 @@
-"""Engines: the command that starts a program on each node, such as the agent of a cluster run.
+"""The nodes of a run: lists of hosts, Slurm's requests, and engines, the commands that start a program on each node.
 
 The head talks to the agent over its standard streams.
 

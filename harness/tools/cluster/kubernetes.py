@@ -1,4 +1,4 @@
-"""The manifest of a cluster run on Kubernetes: an indexed Job whose pods are the shards of the run.
+"""A cluster run on Kubernetes: the manifest of an indexed Job whose pods are the shards of the run, and their program.
 
 Not all clusters let pods connect back to a head, so cases do not move between pods: each pod has its shard. If the
 shards' run directories are on one volume, ``harness report merge`` makes one run of them.

@@ -1,4 +1,4 @@
-"""The head's connection to one agent: a child process with the agent's standard streams."""
+"""The connection between the head and an agent: the messages, and the head's end, a child process with the streams."""
 
 from __future__ import annotations
 

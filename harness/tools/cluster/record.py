@@ -1,4 +1,4 @@
-"""The record of a cluster run: its journal, with the lines of its nodes and of the head, and environment.json."""
+"""What nodes send about cases, and the record of a cluster run: its journal and environment.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first lines of the sessions of a cluster run: what each has collected, and whether it is like the others."""
+"""What a cluster run is asked, the head's own rules, and whether the sessions of the nodes are like each other."""
 
 from __future__ import annotations
 

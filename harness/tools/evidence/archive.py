@@ -1,4 +1,4 @@
-"""The archive: a zip file with exactly one form for given files, read as untrusted input.
+"""The archive, a zip file with exactly one form for given files, read as untrusted input; and its signature.
 
 Members are not compressed: the bytes do not depend on the version of a compression library, and nothing can unpack to
 more than its size. A reader writes the archive again from its members and compares. Therefore nothing can be hidden

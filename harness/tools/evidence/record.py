@@ -1,4 +1,4 @@
-"""The record of a run from the files of its run directory: read from bytes, as plain values."""
+"""The record of a run from the files of its run directory, as plain values; and whether junit.xml is its report."""
 
 from __future__ import annotations
 

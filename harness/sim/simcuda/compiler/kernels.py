@@ -1,4 +1,4 @@
-"""Loads the kernels that Inductor generates for simulated devices, and launches them in the order of a stream."""
+"""Compiles and keeps the kernels that Inductor generates for simulated devices, and launches them on streams."""
 
 from __future__ import annotations
 
